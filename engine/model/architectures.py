@@ -1,9 +1,9 @@
 """Derives from a model's configuration alone whether the model is supported, the kinds of its layers, and its sizes.
 
-This module refuses architectures that the walk of ``engine.model.backends`` would compute wrongly. The differences
-between families are in the table of ``families``, and nowhere else. The module reads no weights, and imports torch and
-transformers only in the functions that need them, so that the app can judge a model by the same facts before its
-download. Sizes are in tokens, bytes and floating point operations.
+This module refuses architectures that ``engine.model.backends`` would compute wrongly. How families differ is stated
+only in the table of ``engine.model.families``. This module reads no weights, and imports torch and transformers only in
+the functions that need them, so that the app can check a model before its download. Sizes are in tokens, bytes and
+floating point operations.
 """
 
 from __future__ import annotations
@@ -63,13 +63,15 @@ its target's embedding, and the rows of the target's head for these tokens.
 """
 
 SHARED_VOCABULARY = 0.95
-"""Minimum number of common tokens of draft and target, as a share of the larger vocabulary."""
+"""Minimum number of tokens that the vocabularies of draft and target have in common, divided by the size of the larger
+vocabulary. A draft with fewer common tokens is refused.
+"""
 
-# Maximum parameters of a model that a processor without instructions for pairs of bfloat16 holds in float32. A larger
-# model is held in bfloat16.
+# Maximum number of parameters of a model that is held in float32 on a processor without instructions that multiply
+# pairs of bfloat16 numbers. Such a processor holds larger models in bfloat16.
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
 
-# Upper bounds of settings, far above those of every existing model.
+# Maximum values of settings, far above those of every existing model. A model with a larger value is refused.
 _MAXIMA = {
     **dict.fromkeys(("num_hidden_layers", "num_kv_shared_layers"), 1_000),
     **dict.fromkeys(("linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv"), 1 << 8),
@@ -93,9 +95,9 @@ _POSITIVE = (
     *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
     *("qk_scale_factor", "output_multiplier", "post_norm_eps"),
 )
-# Settings that are lists with a value for each layer. 0 means a layer without RoPE.
+# Settings that are lists with one value for each layer. A layer whose value is 0 has no RoPE.
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
-_QUERY_SCALE = "llama_4_scaling_beta"  # setting with the factor by which queries grow with their position
+_QUERY_SCALE = "llama_4_scaling_beta"  # name of the setting that says how fast queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _HASH = re.compile("[0-9a-f]{16,}")  # a folder that is named by the hash of a file
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -103,16 +105,17 @@ _NONE_ALLOWED = (
     *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has models with and without experts
     *("num_kv_shared_layers", "hidden_size_per_layer_input"),
 )
-_MAMBA_EXPANDS = 2  # width of all heads of a state together, relative to the model's width
+_MAMBA_EXPANDS = 2  # total width of the heads of a Mamba layer, divided by the width of the hidden states
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
-# Settings that are refused unless the family reads them, each with its meaning in words.
+# Settings that are refused unless they are in ``Family.reads``. Each value completes the error message.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-_EYES_ALONE = "vision"  # a value of ``use_bidirectional_attention`` with which text tokens still see no later tokens
+# this value of ``use_bidirectional_attention`` is allowed, because it concerns only image tokens
+_EYES_ALONE = "vision"
 _RECURRENT = (RECURRENT, CONVOLUTION, MAMBA, "mamba2", "recurrent", "hybrid")
 _REASON = 200  # maximum characters quoted from a library's message
 
@@ -168,8 +171,8 @@ def text_config(whole: Any) -> Any:
     text = getattr(whole, "text_config", None)
     if text is None:
         return _with_both_heads(whole)
-    # If the settings disagree, the files hold both matrices. True is safe in this case, because transformers does not
-    # tie two matrices if both are in the files.
+    # ``tie_word_embeddings`` is set if either configuration sets it. If only one does, the files hold both embedding
+    # and head. transformers then keeps them separate in spite of the setting.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
     text.wrapper = whole.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
@@ -184,10 +187,11 @@ def setting(config: Any, key: str, otherwise: Any = None) -> Any:
 
 
 def _with_both_heads(config: Any) -> Any:
-    """Store the head counts of full layers under the names of ``config.json``, for families whose counts transformers
-    stores layer by layer.
+    """Store the number of KV heads and the head_dim of full-attention layers under their names in ``config.json``. Does
+    nothing unless transformers stores them separately for each layer.
 
-    If layers of one kind differ, or no layer is full, ``global_head_dim`` becomes 0, which is refused later.
+    If layers of the same kind differ, or if there is no full-attention layer, ``global_head_dim`` becomes 0.
+    ``check_numbers`` then refuses the model.
     """
     own = FAMILIES.get(config.model_type, ORDINARY).reads
     if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
@@ -225,7 +229,9 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the head counts of full layers, which transformers saves layer by layer."""
+    """Return the number of KV heads and the head_dim of full-attention layers, if ``settings`` states them in
+    ``per_layer_config``, as transformers saves them.
+    """
     layers = settings.get("per_layer_config")
     own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
     names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
@@ -270,8 +276,11 @@ def check_numbers(config: Any, name: str) -> None:
 
 
 def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> None:
-    """If the family has one RoPE for all layers, refuse separate settings for kinds of layers. If each kind has its own
-    RoPE, refuse a kind without settings.
+    """Check that the RoPE settings have the family's form.
+
+    Raises:
+        ModelError: all layers of the family share one RoPE, but a kind of layers has its own settings. Or each kind of
+            layers has its own RoPE, but one kind has no settings.
     """
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:
@@ -349,7 +358,9 @@ def _other_layers(config: Any) -> str:
 
 
 def layer_kinds(config: Any) -> tuple[str, ...]:
-    """The kind of every layer, named as in ``layer_types``; empty if no kind is named and all layers are alike."""
+    """The kind of every layer, named as in ``layer_types``. Empty if all layers are of the same kind and the
+    configuration does not name it.
+    """
     named = getattr(config, "layer_types", None)
     family = FAMILIES.get(config.model_type, ORDINARY)
     if isinstance(named, list | tuple):
@@ -391,8 +402,8 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """The result of ``kv_sources`` for a model with shared KV. Empty if a layer has no layer to read from, so that the
-    settings are impossible.
+    """The result of ``kv_sources`` for a model in which layers share KV. Empty if a layer has no earlier layer of its
+    kind to share with. ``check_numbers`` refuses such settings.
     """
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
@@ -557,8 +568,8 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-    # A model that is not known to overflow, but whose activations exceed float16, is refused after the first segment of
-    # a prefill.
+    # On a GPU that is slow in bfloat16, float16 is used unless the family is known to exceed its range. If the
+    # activations exceed it anyway, the first segment of a prefill ends with an error.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 
@@ -570,13 +581,15 @@ def stored_bytes_per_weight(config: Any) -> float:
 
 
 def cpu_holds_halves(parameters: int) -> bool:
-    """Whether a processor holds weights and KV in bfloat16, which takes half the bytes of float32.
+    """Whether a processor holds weights and KV in bfloat16 instead of float32.
 
-    A processor with instructions that multiply pairs of bfloat16 holds both in bfloat16. A token of the demo pair then
-    takes 7.3 ms instead of 12.7, and a book is read faster (2 cores with AVX-512 BF16, 8,192 tokens). The choice
-    depends on the processor's abilities and not on a timing. On a busy machine a timing could give a different choice,
-    and all books would have to be read again. Other processors need many instructions to round to bfloat16, so they use
-    bfloat16 only for models that are too large in float32.
+    A processor with instructions that multiply pairs of bfloat16 numbers always holds them in bfloat16. A token of the
+    demo pair of models then takes 7.3 ms instead of 12.7 (2 cores with AVX-512 BF16, after 8,192 tokens). All other
+    processors need many instructions to round to bfloat16, so they use bfloat16 only for models that are too large in
+    float32.
+
+    The choice does not depend on a timing, because a timing on a busy machine could give a different choice. All books
+    would then have to be read again.
     """
     from engine.model.kernels import native
 
@@ -656,8 +669,8 @@ def _inner(config: Any) -> int:
 
 
 def embedding_parameters(config: Any) -> int:
-    """Parameters of the embedding, and of the output head if it is a separate matrix. A distilled draft has only a copy
-    of some rows of its target's head.
+    """Parameters of the embedding, and of the output head if it is a separate matrix. For a distilled draft only its
+    rows of the target's head are counted.
     """
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)

@@ -5,8 +5,8 @@
 streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The queries of all query heads
 that share a KV head (a GQA group) are packed as rows of one matrix, so each key and value is read once.
 
-The module also connects attention to transformers: ``register`` installs an attention function that passes a layer's
-queries, keys and values to a cache's view, which layers get as the argument ``kv``.
+The attention function that ``register`` installs in transformers passes a layer's queries, keys and values to the view
+of a KV cache. Layers get this view as the argument ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n), the log-sum-exp of
 the scores, in float32. In models with attention sinks, ``sinks`` (heads,) holds an additional score for each head. This
@@ -36,17 +36,17 @@ _log = logging.getLogger(__name__)
 IMPLEMENTATION = "trifold"
 """The name of the attention function that ``register`` installs in transformers."""
 
-_WINDOW_ROWS = 512  # maximum tokens of a piece, if a sliding window is computed in pieces
-# Maximum query rows of a KV head that a processor computes at once, so that their scores for a piece of keys stay in
-# the processor's cache.
+_WINDOW_ROWS = 512  # maximum tokens that ``_attend_windows`` computes at once
+# Maximum query rows of a KV head that ``_attend_in_turn`` computes at once, so that their scores for a piece of keys
+# stay in the processor's cache.
 _TURN_ROWS = 96
-# Maximum keys for which ``cuda.flash_lengths`` is faster than a kernel with a mask even if ``flash_lengths`` does not
-# cut the keys into pieces. On an H200, a token with 32 heads takes 33 us instead of 49 for 1,024 keys, but 124 us
-# instead of 70 for 4,096 keys.
+# Maximum number of keys for which ``cuda.flash_lengths`` is used if no query heads share a KV head. The kernel then
+# does not cut the keys into pieces. On an H200, a token with 32 heads takes 33 us for 1,024 keys, and 49 us with a
+# mask. For 4,096 keys it takes 124 us, and 70 us with a mask.
 _UNCUT_KEYS = 2048
-# Maximum product of tokens and keys for which a pass over several tokens uses ``cuda.flash_lengths``, which reads the
-# keys again for every token. The first number holds if it cuts the keys into pieces, the second if it does not. With
-# about so many keys a mask is as fast (H200).
+# Maximum of tokens times keys for which a pass over several tokens uses ``cuda.flash_lengths``, because this kernel
+# reads the keys again for every token. Above about this product a mask is faster (H200). ``_UNCUT_READ_AGAIN`` holds if
+# no query heads share a KV head, ``_READ_AGAIN`` otherwise.
 _READ_AGAIN, _UNCUT_READ_AGAIN = 16 * 4096, 8 * 1024
 
 
@@ -95,8 +95,11 @@ def attend(
 
 
 def choose_kernels(shape: KvShape, heads: int) -> None:
-    """Measure the attention kernels on a model's GPUs while memory is free. ``heads`` is the number of query heads. If
-    memory is short, the first pass measures them instead, because a pass can spill layers.
+    """Measure which attention kernels are fastest on a model's GPUs, while memory is free. If memory is short, the
+    first pass measures the kernels instead, because a pass can spill layers to make room.
+
+    Args:
+        heads: number of query heads.
     """
     for part in shape.parts:
         if part.device.type not in cuda.MEASURED:
@@ -118,8 +121,8 @@ class Seen:
     the pass.
 
     Args:
-        keys: (n, seq) bool.
-        lengths: if every token sees only the first keys, their numbers; None otherwise.
+        keys: (n, seq), True for keys that the token sees.
+        lengths: the number of keys that each token sees, if these are the first keys for every token; None otherwise.
     """
 
     def __init__(self, keys: torch.Tensor, lengths: cuda.Lengths | None = None) -> None:
@@ -129,8 +132,8 @@ class Seen:
 
     @classmethod
     def up_to(cls, places: torch.Tensor, start: int, stop: int) -> Seen:
-        """The keys of the slots [start, stop) for tokens in the slots ``places`` (n,), each of which sees all slots up
-        to its own.
+        """Make the object for tokens in the slots ``places`` (n,) of a cache, if each token sees all slots up to its
+        own. Only the slots [start, stop) count as keys.
         """
         slots = torch.arange(start, stop, device=places.device)
         return cls(slots <= places[:, None], cuda.Lengths.of(places - (start - 1)))
@@ -149,8 +152,8 @@ class Seen:
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Undo the packing of queries by KV head in a part of the result. Several parts may be stacked along the first
-    axis.
+    """Reshape the results for packed queries, ``out`` and ``lse``, to the query heads of q. Results for several pieces
+    of the keys may be stacked along the first axis.
     """
     return out.reshape(-1, *q.shape[1:]), lse.reshape(-1, *q.shape[1:3])
 
@@ -163,7 +166,7 @@ def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         return parts[0][0]
     if len(parts) == 2 and parts[0][0].device.type != "cpu" and all(len(out) == 1 for out, _ in parts):
         (one, first), (other, second) = parts
-        # in float32: half precision would round a share near 1 to 1
+        # computed in float32, because half precision would round a share of nearly 1 to 1
         share = torch.sigmoid(second - first).unsqueeze(-1)
         return torch.addcmul(one, other.float() - one, share).to(one.dtype)
     return join(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -173,8 +176,9 @@ def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tens
     """Merge parts (out, lse) over disjoint keys into the attention over all keys. A part may itself be several parts,
     stacked along the first axis.
 
-    Sinks are applied only here, because their weight depends on all keys of a query. The heads of a token are padded to
-    whole vectors, so that a token's result has the same bits whatever other tokens are in the pass.
+    Sinks are applied after the merge, because their weight depends on all keys of a query. Before the sigmoid, a
+    token's heads are padded to whole SIMD vectors, so that its result has the same bits whatever other tokens are in
+    the pass.
     """
     out = merge(parts)
     if sinks is None:
@@ -266,8 +270,8 @@ def _attend_windows(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """Compute ``attend_newest`` with a window in pieces of tokens. A piece reads few keys beyond the windows of its
-    tokens.
+    """Compute ``attend_newest`` with a window, ``_WINDOW_ROWS`` tokens at a time. Each call reads only the keys from
+    the first token's window up to the last token.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     outs = []
@@ -306,17 +310,18 @@ def attend_seen(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute the attention of n tokens to the keys that ``seen`` marks. Unmarked keys and values must be finite too.
+    """Compute the attention of n tokens to the keys that ``seen`` marks.
 
-    Shapes as in ``attend``; returns only out. Passes use this if their shapes must not depend on the number of held
-    tokens.
+    All other keys and values must be finite, because NaN would pass through the mask. Shapes as in ``attend``; returns
+    only out. Recorded passes use this function, because its shapes do not depend on the number of tokens in the cache.
     """
     return joined([_attend_masked(q, k, v, scaling, seen, cap)], sinks)
 
 
 def reads_lengths(shape: KvShape) -> bool:
-    """Whether a recorded pass over a cache of this shape may read thousands of keys with ``Seen.lengths``. The kernel
-    must take these numbers and cut the keys into pieces.
+    """Whether attention to a cache of this shape can read only the keys that each token sees, by ``Seen.lengths``, and
+    is fast even for thousands of keys. For this the kernel must take numbers of keys on this GPU and cut the keys into
+    pieces.
     """
     return shape.group > 1 and cuda.takes_lengths(
         shape.device, shape.dtype, shape.kv_heads, shape.group, shape.head_dim
@@ -334,7 +339,7 @@ def attend_past_and_seen(
     cap: float | None = None,
 ) -> torch.Tensor:
     """Compute the attention of queries that all see the first ``past`` keys. ``seen`` marks which of the remaining keys
-    each query sees. The first ``past`` keys, which are most keys, are computed by the kernel without a mask.
+    each query sees. No mask is used for the first ``past`` keys, which are usually most of the keys.
     """
     if not past:
         return attend_seen(q, k, v, scaling, seen, sinks, cap)
@@ -355,8 +360,8 @@ def _attend_masked(
 
 
 def _reads_by_length(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether to give the kernel each query's number of keys instead of a mask. The kernel then reads the keys once for
-    every token. With a mask it reads them once for all tokens.
+    """Whether ``cuda.flash_lengths`` is faster than a kernel with a mask. It reads the keys once for every token,
+    whereas a kernel with a mask reads them once for all tokens.
     """
     tokens, seq, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     if group == 1 and (seq > _UNCUT_KEYS or tokens * seq > _UNCUT_READ_AGAIN):

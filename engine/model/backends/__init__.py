@@ -1,10 +1,10 @@
 """Defines backends, which run the passes of a model on a kind of hardware.
 
 ``Walk`` runs transformers' layers, and its result is the reference for all other backends. ``ProgramBackend`` runs a
-processor's passes as one program of our own kernels. ``JointBackend`` runs Llama's layers on a GPU with fewer launches,
-by joint products. ``TiledBackend`` uses 4-bit copies of the weights on a GPU.
-``RecordedBackend`` replays another backend's passes on a GPU. Draft models and the middle level use the same kinds of
-backends.
+processor's passes as one program of our own kernels. ``JointBackend`` runs Llama's layers on a GPU with fewer kernel
+launches, because it computes matrix products with the same input as one. ``TiledBackend`` uses 4-bit copies of the
+weights on a GPU. ``RecordedBackend`` replays another backend's passes on a GPU as CUDA graphs. Draft models and the
+middle level run in these backends too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Backend(Protocol):
         """The factor that the products of a layer's queries and keys are multiplied by."""
 
     def decoding(self) -> AbstractContextManager[object]:
-        """A context manager for passes over a few tokens and for work on their logits."""
+        """Make a context manager for passes over a few tokens and work on their logits. Within the context no gradients
+        are computed. If our own kernels run on the processor, torch uses only one thread.
+        """
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
         """Run one layer over hidden states (1, n, hidden). Its attention goes through ``view``."""

@@ -8,8 +8,9 @@ instead of 11.8 ms with two calls for each layer, and with 8-bit weights 5.8 ms 
 BF16, bfloat16). Families with Llama's layers (``Family.plain``) share the program. transformers runs other families,
 models whose layers have an unknown part, and passes over more than ``MOST_ROWS`` rows.
 
-Each expert is its own program (``FusedExpert``): a layer of Qwen3-30B-A3B takes 1.7 ms for a token in 4 bits instead of
-2.4, and in bfloat16 2.4 ms instead of 2.9 (2 cores with AVX-512 BF16, with other work on them).
+In a mixture of experts, each expert is a program of its own (``FusedExpert``). For one token, a layer of Qwen3-30B-A3B
+then takes 1.7 ms instead of 2.4 in 4 bits, and 2.4 ms instead of 2.9 in bfloat16 (2 cores with AVX-512 BF16, with other
+work on them).
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class FusedLayers:
     """Runs packed decoder layers over at most ``MOST_ROWS`` rows, as one program of kernels.
 
     If a view gives the memory of its KV (``in_place``), ``through`` runs all layers. Otherwise a layer takes two calls,
-    and between them its attention runs through the view (``layer``). Inside a layer all numbers are in float32, except
-    queries, keys, values, attention outputs, and the inputs of products with weights in pairs. ``through`` and
-    ``layer`` give a row the same bits, whatever other rows are in the pass.
+    and between them its attention runs through the view (``layer``). Activations inside a layer are in float32.
+    Exceptions are queries, keys, values and attention outputs, and inputs of products that multiply pairs of bfloat16
+    numbers. ``through`` and ``layer`` give a row the same bits, whatever other rows are in the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
@@ -179,14 +180,14 @@ class FusedLayers:
         return added, program.add(kernels.address("added", kind), self._sum_of(out, down, kept), EACH_ROW)
 
     def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
-        """The arguments of the kernel that adds a product to the residual stream."""
+        """Make the arguments that add the result ``out`` of a product to the residual stream ``kept``."""
         return {
             **{Residual.DELTA: out.data_ptr(), Residual.DELTA_STRIDE: out.shape[1]},
             **{Residual.BIAS: self._bias(product), Residual.SUM: kept.data_ptr(), Residual.WIDTH: kept.shape[1]},
         }
 
     def _bias(self, layer: Any) -> int:
-        """The address of a product's bias in float32."""
+        """Make the product's bias in float32, zeros if it has none, and return its address."""
         bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.float().contiguous()
         self._held.append(bias)
         return bias.data_ptr()
@@ -247,8 +248,8 @@ class FusedLayers:
             arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = memory.addresses
             arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.attention.pieces(length))
-            # Two calls, because sleeping workers are woken only at the beginning of a call. The second call wakes
-            # workers that were still going to sleep when the first one began.
+            # The program runs in two calls, because sleeping workers are woken only when a call begins. If some workers
+            # were still going to sleep when the first call began, the second call wakes them.
             program.run(0, self._begun)
             program.run(self._begun)
         if place.observe is not None:
@@ -257,15 +258,19 @@ class FusedLayers:
         return out
 
     def _memory_of(self, blocks: Blocks) -> _KvMemory:
-        """The addresses of a cache's blocks, which are taken only once."""
+        """The addresses of a cache's KV, which are determined once for each cache."""
         found = self._known.get(blocks)
         if found is None:
             found = self._known[blocks] = _KvMemory.of(blocks)
         return found
 
     def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Set where the layers at these ``places`` (6, layers) read and write hidden states, and the addresses of
-        RoPE's cosines and sines.
+        """Set the arguments for input, output and RoPE of one or all layers.
+
+        Args:
+            places: the layers' entries of ``_places``, (6,) for one layer or (6, layers).
+            entering: the address of each layer's input.
+            out: receives the output of every layer.
         """
         entered, turned, _, _, added, left = places
         arguments = self._program.arguments
@@ -276,9 +281,12 @@ class FusedLayers:
 
 @dataclass(frozen=True)
 class _KvMemory:
-    """The memory of all layers' KV as kernels take it. ``addresses`` (2, layers) are those of keys and of values.
-    ``unturned`` (layers,) are the addresses of unrotated keys, or zeros. ``head_stride`` is the stride between heads,
-    in numbers.
+    """The memory of all layers' KV, in the form that kernels take.
+
+    Args:
+        addresses: (2, layers), the addresses of each layer's keys and values.
+        unturned: (layers,), the addresses of keys before RoPE; zeros if these are not stored.
+        head_stride: the stride between heads, in numbers.
     """
 
     addresses: np.ndarray[Any, np.dtype[np.int64]]
@@ -320,11 +328,12 @@ class ProgramBackend(Walk):
 
 
 class FusedExpert:
-    """Runs an expert of packed layers as one program: gate and up projection, activation, down projection. A row has
-    the same bits whatever other rows are in the pass.
+    """Runs one expert of a mixture as one program: gate and up projections, activation, down projection. A row has the
+    same bits whatever other rows are in the pass.
 
     Args:
-        gates, down: the expert's layers, without biases.
+        gates: the packed gate and up projections, without biases.
+        down: the packed down projection, without a bias.
         kernels: the kernels that the layers were packed for.
         memory: working memory, shared with the other experts.
         nothing: zeros, used as the bias of the gates.
@@ -438,7 +447,9 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
 
 
 def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
-    """The joint product of the layers with these names, or the layer ``whole`` if the model has it."""
+    """The product that computes the layers ``names`` at once. If these layers have no such product, return the layer
+    ``whole``, or None if that is missing too.
+    """
     shares = [getattr(part, name, None) for name in names]
     if all(isinstance(share, JointLayer) for share in shares):
         return shares[0].product  # type: ignore[union-attr]

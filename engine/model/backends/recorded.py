@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RecordedBackend:
-    """Records and replays the passes for which a view has a fixed form. The inner backend runs all other passes.
+    """Records and replays the passes that have a fixed form (``FixedForm``). The inner backend runs all other passes.
 
     Args:
         inner: the backend whose passes are recorded.
@@ -52,8 +52,8 @@ class RecordedBackend:
         return self._inner.layer(index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """Replay a pass whose view has a fixed form, and show its queries to the view's observer. Run any other pass in
-        the inner backend.
+        """Replay a pass for which ``view`` has a fixed form, and show its queries to the view's observer. The inner
+        backend runs all other passes.
         """
         count, inner = len(input_ids), self._inner
         form = view.fixed(count)
