@@ -32,11 +32,12 @@ from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
-# Number of evenly spaced rows of the target's embedding that a draft stores, and the maximum relative difference
-# between these rows and the rows of the loaded target. Weights are stored and loaded in several dtypes, so equal rows
-# can differ by rounding.
+# ``_SAMPLED_ROWS``: number of evenly spaced rows of the target's embedding that a draft stores. ``_TOLERANCE``: maximum
+# difference between these rows and the rows of the loaded target, as a share of the largest value. If the difference is
+# larger, the draft is refused. Equal rows can differ by rounding, because weights are stored and loaded in several
+# dtypes.
 _SAMPLED_ROWS, _TOLERANCE = 16, 0.01
-# Maximum ratio of the parameters that the configuration describes to the parameters in the file.
+# A draft is refused if its configuration describes more than this many times the parameters that its file holds.
 _MAX_DESCRIBED = 2
 _READABLE = 0o644
 _AGAIN = "Distil it again: python -m engine.distill."
@@ -152,7 +153,7 @@ def load(name: str, target: Decoder) -> Decoder:
     model = skeleton(config, target.dtype, target.device)
     try:
         missing, odd = model.load_state_dict(found, strict=False)
-    except RuntimeError as error:  # the shapes differ
+    except RuntimeError as error:  # the shapes of the stored weights do not fit the configuration
         raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _AGAIN) from error
     if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(_SHARED)):
         raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)

@@ -27,9 +27,10 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
 
 
 def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a GPU may compute a model's middle level with weights rounded as ``weights`` says. Only "4bit" is
-    allowed. 8-bit weights do not pay on a GPU, because each thread of torch's product reads all weights of one output,
-    so that neighbouring threads read distant addresses (pytorch 190529).
+    """Whether the middle level of a model can use rounded weights on a GPU. ``weights`` is "8bit" or "4bit".
+
+    Only 4 bits are allowed. Weights of 8 bits are slow on a GPU, because each thread of torch's product reads all
+    weights of one output, so that neighbouring threads read distant addresses (pytorch 190529).
     """
     known = FAMILIES[config.model_type].plain and dtype is torch.bfloat16
     return known and device.type == "cuda" and weights in BITS and BITS[weights] == 4

@@ -26,7 +26,7 @@ from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
 
 _Asked = tuple[int, torch.Tensor]
-"""An expert, with the indices of its occurrences in the flattened list of all tokens' choices."""
+"""The index of an expert, and the places where it occurs in the flattened (n, chosen) indices of all tokens."""
 
 
 class Router(nn.Module):
@@ -116,7 +116,9 @@ class Experts(nn.Module):
     def __init__(self, experts: Any) -> None:
         super().__init__()
         self.opens: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate
-        """The activation: applied to the gates, and multiplied by the up projection."""
+        """The activation: a function of the gates and the up projections that returns the input of the down
+        projection.
+        """
         if hasattr(experts, "limit"):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
@@ -196,7 +198,7 @@ def choosing(block: nn.Module) -> Iterator[nn.Linear]:
 
 
 def waits_for_host(model: Any) -> bool:
-    """Whether the host has to know which experts a transformers causal LM chooses."""
+    """Whether the host waits to learn which experts a transformers causal LM chooses."""
     return any(isinstance(part, Experts) for part in model.modules())
 
 
@@ -212,7 +214,7 @@ def chooses(name: str) -> bool:
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # added to the sum of shares before the division (LFM2)
+_LEAST_SHARE = 1e-6  # added to the sum of shares that the shares are divided by (LFM2)
 
 
 def _mixture_of(layer: Any) -> Any:

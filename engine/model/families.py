@@ -21,12 +21,12 @@ class Family:
         plain: whether ``engine.model.backends.program`` can compute the family's layers. They are Llama's layers,
             possibly with biases, norms of queries and keys, or fused input projections.
         gated: whether the attention output is multiplied by a gate, which is as wide as the queries.
-        others: the supported kind of layers that do not keep the whole context; empty if there is none.
-        experts: whether its MLPs can be mixtures of experts.
+        others: the supported kind of layers without full attention; empty if there is none.
+        experts: whether MLPs of the family can be mixtures of experts.
         stored: the ``quant_method`` of quantized weights that can be loaded; empty if there is none.
         full_every: every ``full_every``-th layer keeps the whole context, if ``config.json`` does not name the kinds of
             layers.
-        overflows: whether its activations are known to leave the range of float16.
+        overflows: whether the family's activations are known to exceed the range of float16.
         norm_offset: the number that RMS norms add to their weights.
         last_norm_offset: the number that the last norm adds; None if it is ``norm_offset``.
         rotates_apart: whether transformers' RoPE function rotates queries and keys in separate calls.
@@ -36,7 +36,7 @@ class Family:
             layer ignores them.
         last_norm: the name of the norm after the last layer.
         dense_inner: the setting with the inner size of a dense MLP.
-        without_head: whether transformers lacks a causal LM of the family (``muse``).
+        without_head: whether transformers has no causal LM of the family, so that ``engine.model.muse`` makes it.
         logits_factor: the setting with the number that logits are multiplied by; empty if there is none.
         reads: settings that have a meaning in this family and are ignored in other families (``setting``).
         defaults: values of settings that ``config.json`` may leave out.
@@ -74,7 +74,9 @@ class Family:
 
 FULL, SLIDING, RECURRENT, CONVOLUTION = "full_attention", "sliding_attention", "linear_attention", "conv"
 MAMBA = "mamba"
-"""Kinds of layers, named as in ``layer_types``. transformers uses ``linear_attention`` for Mamba's layers too."""
+"""Kinds of layers, named as in ``layer_types``. For Mamba layers transformers has the name ``linear_attention``, which
+``architectures.layer_kinds`` replaces by ``mamba``.
+"""
 
 MXFP4 = "mxfp4"
 """The format of 4-bit weights that can be loaded, named as in ``quant_method``."""

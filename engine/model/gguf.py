@@ -35,7 +35,7 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
     """Write everything of a model except its weights into an empty folder. ``files`` are all parts of the model.
 
     Returns:
-        The result of the tokenizer's trial, for ``foreign.keep``.
+        The result of trying the tokenizer in a child process, for ``foreign.keep``.
 
     Raises:
         ModelError: the kind of model or of weights is not supported, or the vocabulary cannot be read.
@@ -151,8 +151,9 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
     """Yield every tensor that the model is built of, transformers' name of its weight ("" if it has none), and its
     bytes.
     """
-    # Prefixes of tensors that are left out. In Qwen 3.5 this is the layer for multi-token prediction, which follows the
-    # last layer. In other kinds these are ``FACTORS``, which are left out in any case.
+    # Prefixes of the names of tensors that are left out. For Qwen 3.5 this is the layer for multi-token prediction,
+    # which follows the last layer. Other kinds have no such layer. They get ``FACTORS``, which are left out in any
+    # case.
     guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
     for tensor, stored in _stored(index, kind, config):
         if tensor.name not in FACTORS and not tensor.name.startswith(guesses):
@@ -195,7 +196,8 @@ def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
 
 
 def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, config: Any) -> Any:
-    """The values of a weight as transformers stores them: its order of heads, norms around zero, decay as logarithm.
+    """Convert the values of a weight to transformers' form: undo the converter's reordering, its addition of 1 to
+    norms, and its conversion of ``A_log``.
 
     Args:
         name: transformers' name of the weight.
@@ -211,8 +213,8 @@ def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, conf
 
 
 def _order_outputs(model: Any, config: Any) -> None:
-    """Set ``output_order`` of each recurrent layer. The columns of its output projection keep the file's order, so the
-    layer brings the projection's input into this order.
+    """Set ``output_order`` of each recurrent layer. The columns of the layer's output projection stay in the file's
+    order, so the layer reorders the projection's input.
     """
     import numpy as np
     import torch
@@ -277,9 +279,11 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
-    """The index in the file's tensor of each row of transformers' tensor, or of each number if the tensor has one axis;
-    None if both tensors have the same order. llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas
-    transformers' RoPE pairs the two halves of a head.
+    """The order of rows in which transformers stores a tensor, as indices of rows in the file. None if both orders are
+    equal. For a tensor with one axis, these are indices of numbers.
+
+    Orders differ because llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas transformers' RoPE
+    pairs the two halves of a head. Value heads of recurrent layers have different orders too (``Kind.tiled``).
     """
     import numpy as np
 
@@ -302,7 +306,9 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
 
 
 def _tiled(config: Any, width: int) -> Any:
-    """The index in the file of each number of the value heads, in transformers' order. A head has ``width`` numbers."""
+    """The order in which transformers stores the numbers of the value heads, as indices of numbers in the file. A head
+    has ``width`` numbers.
+    """
     import numpy as np
 
     groups = config.linear_num_key_heads
@@ -318,8 +324,8 @@ def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
 
 
 def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
-    """Make the function that releases the pages of a part of the mapping, if the system can. Released pages are read
-    again on use.
+    """Make a function that releases the memory of a tensor's pages. Released pages are read again on use. On systems
+    without ``madvise`` the function does nothing.
     """
 
     def let_go() -> None:

@@ -21,23 +21,28 @@ BLOCKS = {
     **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 23: (256, 136)},
     39: (32, 17),
 }
-"""Weights and bytes of a block, keyed by GGML's number for the kind of a tensor. ``engine.model.kernels.formats``
-describes the blocks.
+"""Number of weights of a block, and number of its bytes, keyed by GGML's number for the format.
+``engine.model.kernels.formats`` describes the blocks.
 """
 
 _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-# maximum length of a list of numbers that is read as a setting; longer lists belong to the vocabulary
+# Maximum length of a list of numbers that ``read`` returns as a setting. Longer lists belong to the vocabulary.
 _LONGEST_LIST = 4096
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """The place of a tensor. ``shape`` is in torch's order. ``kind`` is GGML's number for the format. ``file`` is the
-    number of the file. ``offset`` is in bytes from the beginning of the file.
+    """The place of a tensor in the files of a model.
+
+    Args:
+        kind: GGML's number for the format.
+        shape: in torch's order of axes.
+        file: index of the file, if the model is split.
+        offset: bytes from the beginning of the file to the tensor.
     """
 
     name: str
@@ -87,7 +92,8 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
 
     Args:
         number: the number of the file, for ``Tensor.file``.
-        vocabulary: whether to return lists of words and long lists of numbers. Otherwise their lengths are returned.
+        vocabulary: whether to return lists of strings and long lists of numbers. If false, their lengths are returned
+            instead.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
         tensors, count = struct.unpack_from("<QQ", held, 8)
@@ -142,7 +148,9 @@ def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
 
 
 def _words(held: mmap.mmap, at: int, count: int, wanted: bool) -> tuple[Sequence[str], int]:
-    """Read ``count`` words. Return them, or an empty list if they are not wanted, and the offset after them."""
+    """Read a list of ``count`` strings. Return the strings and the offset after them. If ``wanted`` is false, the list
+    is skipped and returned empty.
+    """
     words = []
     for _ in range(count):
         start = at + 8

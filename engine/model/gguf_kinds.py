@@ -18,14 +18,16 @@ from engine.errors import ModelError
 LLAMA_3_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
-"""Tensors with the factors that stretch positions, in Llama 3 and Phi-3. No field of a header holds these factors."""
+"""Tensors with the factors that divide RoPE's frequencies, in Llama 3 and Phi-3. The fields of a header do not hold
+these factors.
+"""
 
 EXPERTS = ".experts"
 """The last part of the path of a layer's experts in transformers."""
 
 STATE_NORM = "linear_attn.norm"
-"""The norm of a recurrent layer's output. This norm is stored without one added, even in kinds whose other norms are
-stored with one added.
+"""The norm of a recurrent layer's output. Its weights are stored unchanged, even in kinds whose other norms are stored
+with 1 added to the weights.
 """
 
 STATE_DECAY = "A_log"
@@ -38,9 +40,10 @@ _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine
 _AGAIN = "Get the file again."
 _VOCABULARIES = ("gpt2", "llama")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_LLAMA_3_FACTORS = (8.0, 32.0)  # factors of Llama 3.1 and 3.3, and of Llama 3.2
-_CLOSE = 1e-3  # relative tolerance for factors that were rounded to 32 bits
-# numbers of layers that identify the largest model of each family, whose queries have a special scale
+# the factors of Llama 3.1 and 3.3, and of Llama 3.2, by which long wavelengths of RoPE are stretched
+_LLAMA_3_FACTORS = (8.0, 32.0)
+_CLOSE = 1e-3  # relative tolerance when stored factors, which were rounded to 32 bits, are compared
+# The largest model of Gemma 2 and of Gemma 3 scales queries differently. It is recognised by its number of layers.
 _GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62
 _GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
@@ -89,8 +92,8 @@ _EXPERT_NAMES = {
     "ffn_gate_inp": "mlp.gate",
     **{f"ffn_{each}_exps": f"mlp.experts.{each}" for each in ("gate", "up", "down")},
 }
-"""Names in kinds with experts. Names below ``mlp.experts`` are our own, because transformers joins gate and up weights
-in ``gate_up_proj``.
+"""Names in kinds with experts, as in ``_NAMES``. transformers joins the gate and up weights of experts in
+``gate_up_proj``, so our own names are used below ``mlp.experts``.
 """
 
 _AFTER_ATTENTION = {
@@ -157,8 +160,8 @@ class Header:
         return value
 
     def token(self, name: str) -> int | None:
-        """The id of a special token; None if the field is missing, or if its id is outside of the vocabulary, as the id
-        for padding is in some files.
+        """The id of a special token. None if the field is missing, or if the id is outside of the vocabulary, as the
+        padding token's id is in some files.
         """
         value = self.fields.get(f"tokenizer.ggml.{name}")
         return value if type(value) is int and 0 <= value < self.vocabulary else None
@@ -177,13 +180,13 @@ class Kind:
         names: transformers' names of a layer's weights, keyed by the file's names. The last part (``weight`` or
             ``bias``) is left out where it is equal in both names.
         top: transformers' names of weights outside of layers, keyed by the file's names.
-        more: additional settings of this architecture.
-        has_heads: whether its ``config.json`` states head_dim.
-        centred: whether norms are stored with one added.
+        more: makes the architecture's additional settings from a header.
+        has_heads: whether the architecture's ``config.json`` states head_dim.
+        centred: whether norms are stored with 1 added to their weights.
         halves: whether the rows of queries and keys are stored in the order that llama.cpp's RoPE needs.
         tiled: whether neighbouring value heads in the file belong to different key heads. transformers keeps the value
             heads of a key head together.
-        experts: whether it is a mixture of experts.
+        experts: whether the architecture is a mixture of experts.
     """
 
     model_type: str
@@ -197,7 +200,9 @@ class Kind:
     experts: bool = False
 
     def name(self, tensor: str) -> str | None:
-        """The name in transformers of a weight or bias; None if it has none there."""
+        """transformers' name of a weight or bias, given by its name in the file; None if transformers has no such
+        weight.
+        """
         path, _, last = tensor.rpartition(".")
         if not path.startswith("blk."):
             found = self.top.get(path)
@@ -281,8 +286,11 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def _llama_3_factor(inverse: float, factor: float) -> float:
-    """The factor by which Llama 3 stretches a wavelength of ``2 pi inverse`` tokens (transformers'
-    ``_compute_llama3_parameters``).
+    """The factor by which Llama 3 stretches one of RoPE's wavelengths (transformers' ``_compute_llama3_parameters``).
+
+    Args:
+        inverse: the reciprocal of the frequency; the wavelength is ``2 * pi * inverse`` tokens.
+        factor: the factor for long wavelengths.
     """
     original, low, high = _LLAMA_3["original_max_position_embeddings"], 1.0, _LLAMA_3["high_freq_factor"]
     length = 2 * math.pi * inverse
@@ -320,7 +328,7 @@ def _rope(header: Header) -> dict[str, Any]:
 
 
 def _window(header: Header) -> int | None:
-    """The tokens of a sliding window; None if there is none."""
+    """The size of a sliding window in tokens; None if there is none."""
     return header.get("attention.sliding_window") or None
 
 
@@ -425,9 +433,10 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
 
 
 def _scale_of_gemma(header: Header, largest: int) -> int | None:
-    """The number whose square root divides the scores. No file holds this number. It is head_dim, except in the model
-    with ``largest`` layers, where it is the width of the hidden states per query head. llama.cpp recognises this model
-    in the same way.
+    """The setting ``query_pre_attn_scalar``, whose square root divides the attention scores.
+
+    No file states it. It is head_dim, except in the family's model with ``largest`` layers. In this model it is the
+    width of the hidden states divided by the number of query heads. llama.cpp recognises this model in the same way.
     """
     if header.get("block_count") != largest:
         return _head_dim(header)

@@ -1,21 +1,23 @@
 """Records passes of a few tokens on a GPU as CUDA graphs, and replays them, so that Python's overhead does not limit
 the speed.
 
-Draft steps, middle passes and verifications repeat the same shapes. Only the positions of their tokens differ, and
-these are passed in a tensor (``FixedForm`` of the three caches). The buffers of the cheap levels are allocated once per
-cache. A recording therefore stays valid when the selection is refreshed, another book is read or tokens are cropped,
-because only the contents of the buffers change. The buffers of the full cache grow and may be spilled, and most of the
-full cache's keys are read without a mask. Recordings over the full cache therefore depend on its memory and on the
-number of unmasked keys (``FullCache.fixed_span``). They are made again when either changes.
+Draft steps, middle passes and verifications repeat passes of the same shapes. Only the positions of the tokens differ,
+so a recorded pass reads the positions from a tensor (``FixedForm``). The caches of the draft and of the middle level
+allocate their buffers once. Their recordings stay valid when the selection is refreshed, another book is read or tokens
+are cropped, because only the contents of the buffers change. The buffers of the full cache can grow and be spilled.
+Also, most of its keys are read without a mask (``FullCache.fixed_span``). So its recordings are made again when its
+memory or the number of unmasked keys changes.
 
-If layers lie on several GPUs, each run of layers on one GPU is a separate graph, and hidden states are copied between
-graphs.
+If layers lie on several GPUs, each group of consecutive layers on one GPU is a separate graph. Hidden states are copied
+between graphs.
 
 A recording is used only if its first replay agrees with the ordinary pass up to rounding, and if it is faster on this
 machine. If memory runs out, the shape is recorded later. Any other exception, or a larger difference, ends all
-recording of the level, with a line in the log. ``--graphs off`` records nothing. A wrong replay of a cheap level can
-cost speed but cannot change the answer, because its tokens are only proposals. A verification decides the answer, so
-its replays are compared with the ordinary pass at regular intervals (``check_every``).
+recording of the level, with a warning in the log. ``--graphs off`` records nothing.
+
+A wrong replay of the draft or of the middle level can cost speed but cannot change the answer, because their tokens are
+only proposals. A verification decides the answer, so its replays are compared with the ordinary pass at regular
+intervals (``check_every``).
 """
 
 from __future__ import annotations
@@ -44,21 +46,22 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# The pass of a shape, counted from 1, in which the shape is recorded. A recording takes as long as four ordinary passes
-# and a few replays, so a shape that occurs less often is not worth it.
+# Number of passes of a shape until it is recorded, including the recorded pass. A recording takes as long as four
+# ordinary passes and a few replays, so a rarer shape is not worth it.
 _RECORD_AFTER = 8
-# Maximum number of recorded shapes, and maximum tokens of a recorded pass.
+# ``_MAX_RECORDINGS``: maximum number of shapes that are recorded for a level. ``MAX_TOKENS``: maximum tokens of a
+# recorded pass. All other passes run without a recording.
 _MAX_RECORDINGS, MAX_TOKENS = 12, 64
-# Number of further passes of a shape before recording is tried again, if memory ran out.
+# Number of passes of a shape before it is recorded again, after memory ran out during its recording.
 _RETRY_AFTER = 256
-# Number of timed replays, of which the fastest counts.
+# Number of replays that are timed. The fastest is compared with the ordinary pass.
 _TIMED = 2
-# The first version of torch whose allocator still works after a failed capture (pytorch 180395). Up to 2.13.0 the
-# memory of a failed capture, some ten megabytes, is never freed (pytorch 190348). A level is therefore not recorded
-# again after a failure.
+# Minimum version of torch: in older versions the allocator stops working after a failed capture (pytorch 180395). Up to
+# 2.13.0 the memory of a failed capture, about ten megabytes, is never freed (pytorch 190348). A level is therefore not
+# recorded again after a failure.
 _FIRST_TORCH = (2, 12)
 # Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Different
-# kernels round differently, more so in half precision. The logits of a wrong pass differ by far more.
+# kernels round differently, more so in half precision. Logits of a wrong replay differ by far more than this.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
 
@@ -83,13 +86,13 @@ class CudaRecorder:
     captured on it, and is freed with any graph of that pool (pytorch 193402). The remaining graphs would then compute
     in freed memory. So each recorder has its own capture streams, and its graphs are freed together.
 
-    All graphs of a level on one device share their memory. Each runs to its end before the next one, and the memory of
-    a recording's outputs is given to no other recording. Once all graphs of a pool are freed, torch captures no graph
-    in that pool again (``create_or_incref_pool`` in CUDACachingAllocator.cpp).
+    All graphs of a level on one device share a memory pool. This is safe because graphs never run at the same time, and
+    because the outputs of a recording keep their memory. Once all graphs of a pool are freed, torch captures no graph
+    in that pool again (``create_or_incref_pool`` in CUDACachingAllocator.cpp), so ``forget`` makes new pools.
 
     Args:
         device: where passes begin and end.
-        others: further devices with layers.
+        others: all other devices with layers.
     """
 
     def __init__(self, device: torch.device, *others: torch.device) -> None:
@@ -139,15 +142,16 @@ class CudaRecorder:
 
 
 class _Capture:
-    """Captures one pass: a graph for each run of layers on one device, with copies between devices in between.
+    """Captures one pass: a graph for each group of consecutive layers on one device, and copies between the graphs.
 
-    A capture covers one device, and until it ends its thread must not allocate memory on another device. So tensors
-    that cross devices get their memory in the rehearsal. They are copied after the graph that computes them.
+    A capture covers one device. As long as it lasts, the thread must not allocate memory on another device. So tensors
+    that are sent to another device get their memory there in the rehearsal. Each is copied after the graph that
+    computes it.
 
     Args:
         streams: the streams to capture on, keyed by device.
-        pools: handles of the memory that graphs take, keyed by device.
-        graphs: receives the graphs that are made.
+        pools: handles of the memory pools of graphs, keyed by device.
+        graphs: the list to which new graphs are appended.
     """
 
     def __init__(
@@ -171,7 +175,7 @@ class _Capture:
 
     @contextlib.contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
-        """Within this context, capture the launched work, beginning with the work on this device."""
+        """Make a context in which launched work is captured, on ``device`` until ``move`` is called."""
         self._sent = 0
         try:
             self._begin(device)
@@ -183,7 +187,9 @@ class _Capture:
         self._end()
 
     def send(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Copy x to another device. Work that reads the copy is launched after ``move`` has switched to that device."""
+        """Copy x to another device, and return the copy. During a capture the copying is only added to the steps of the
+        replay.
+        """
         if self._sent == len(self._into):
             self._into.append(torch.empty_like(x, device=device))
         into = self._into[self._sent]
@@ -196,7 +202,7 @@ class _Capture:
         return into
 
     def move(self, device: torch.device) -> None:
-        """Record the following work on this device. Does nothing outside of a recording."""
+        """Capture all further work on this device. Does nothing in the rehearsal."""
         if self._running is not None:
             self._end()
             self._begin(device)
@@ -206,11 +212,13 @@ class _Capture:
         self._graphs.append(graph)
         self._running = contextlib.ExitStack()
         self._running.enter_context(torch.cuda.device(device))
-        # Restores the current stream, because a failed or refused capture leaves its own stream in place.
+        # Restore the current stream when the capture ends, because a failed or refused capture leaves its own stream in
+        # place.
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
-        # thread_local: another thread may be bringing spilled layers or saving the book. That thread's work is not
-        # captured and need not pause. Synchronising the device would abort the capture, so that thread waits only for
-        # events of its own store (``HostStore.arrived``). The store's streams do not block a capture.
+        # ``thread_local`` captures only the work of this thread. Another thread may be bringing spilled layers or
+        # saving the book, and need not pause. That thread must not synchronise the device, which would abort the
+        # capture. So it waits only for events of its own store (``HostStore.arrived``). The store's streams do not
+        # block a capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         self._running.enter_context(capture)
 
@@ -227,7 +235,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def _handing_over(capture: _Capture) -> Iterator[None]:
-    """Within this context, ``sent`` and ``carried`` use the capture in passes of this thread."""
+    """Make a context in which ``sent`` and ``carried``, if called by this thread, use the given capture."""
     _here.capture = capture
     try:
         yield
@@ -246,7 +254,9 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send a tensor as ``sent`` does, for a pass whose remaining layers compute on the new device."""
+    """Send hidden states as ``sent`` does, and continue on the new device: a capture records the remaining layers
+    there.
+    """
     if hidden.device == device:
         return hidden
     there = sent(hidden, device)
@@ -295,7 +305,9 @@ class Replays:
         self.replayed = 0
         """Number of replayed passes."""
         self.recorded = 0
-        """Number of passes that were recorded or whose recording failed. Each took longer than an ordinary pass."""
+        """Number of attempts to record a pass, including failed ones. Each attempt took longer than an ordinary
+        pass.
+        """
 
     def run(
         self,
@@ -390,8 +402,8 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget all recordings. ``kept`` holds the keys whose passes are not recorded again, because their replay was
-        not faster than the ordinary pass.
+        """Forget all recordings except the entries of ``kept``. These are keys without a recording, because their
+        replay was not faster than the ordinary pass.
         """
         self._recordings = kept
         self._recorder.forget()
@@ -417,9 +429,10 @@ class _Recording:
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Maximum difference in the rows of ``expected``, as a share of the largest value; infinite if there is a NaN.
-    Minus infinity is the logit of tokens that a head leaves out. Such logits are ignored if both tensors have them in
-    the same places. Otherwise the difference is infinite.
+    """Maximum difference in the rows of ``expected``, as a share of the largest value. Infinite if there is a NaN.
+
+    Tokens that a head leaves out have the logit minus infinity. They are ignored if they are the same in both tensors.
+    Otherwise the difference is infinite.
     """
     found = found[: len(expected)]
     out = expected == float("-inf")

@@ -23,9 +23,9 @@ from engine.devices import KINDS, pin, stream_of
 from engine.model.experts import Experts
 from engine.model.products import fixed
 
-# Alignment of weights in bytes, larger than any kernel needs.
+# Weights begin at multiples of this number of bytes, which is more than any kernel requires.
 _ALIGNED = 256
-# Number of layers for whose weights the card has buffers.
+# Number of layers whose weights fit into the buffers on the card.
 _LAYERS = 2
 
 
@@ -33,7 +33,7 @@ class _Piece:
     """Weights that are copied together, contiguous in host memory.
 
     Args:
-        named: for each of the weights, the module that owns them and their name in this module.
+        named: for each weight tensor, the module that owns it and its name in this module.
         held: host memory of ``size`` bytes, a part of ``whole``.
         whole: host memory of several pieces, which stays pinned as long as it exists.
     """
@@ -93,7 +93,7 @@ class _Places:
         self._pieces, self._device, self._streams = pieces, device, KINDS[device.type].streams
         self._stream: Any = stream_of(device, "weights") if self._streams else None
         size = max(len(piece.held) for piece in pieces.values())
-        # ordered by use; the last item was used last
+        # ordered by use: the slot at the end was used most recently
         self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]
         # Before a buffer or the pinned memory is freed, wait for copies in progress. Otherwise they would use memory
         # that has been given to another tensor.
@@ -201,7 +201,9 @@ def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.dev
 
 
 def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Make the functions to call before and after a layer. Copies of a block share these functions."""
+    """Make the functions to call before and after a layer: one copies the layer's weights to the device, the other
+    gives the layer its weights in host memory again. ``following`` is the next layer, or None if there is no other.
+    """
 
     def before(*_: object) -> None:
         places.bring(number, following)
