@@ -1,9 +1,9 @@
 """Kernels for the attention of a few queries to many keys. All have the signature ``kernel(q, k, v, scaling) -> (out,
 lse)``.
 
-Queries are packed: in q (1, kv_heads, rows, head_dim) the rows are the query group of a KV head times the new tokens. k
-and v are (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Nothing is masked. A cap limits
-scores to cap * tanh(score / cap), in the plain path and in our own kernels for processors.
+Queries are packed: in q (1, kv_heads, rows, head_dim), a KV head has a row for each of its query heads and each new
+token. k and v are (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Every query sees all
+keys. A cap limits scores to cap * tanh(score / cap), in the plain path and in our own kernels for processors.
 
 This module has the plain path, which defines the right result, and functions that cut the keys of one sequence into
 pieces, run a kernel on them and merge the results. Without pieces, one sequence would not keep a processor or a GPU
@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-# Maximum number of scores that the plain path computes at once. They take 128 MB in float32, and twice that while they
-# are used.
+# Maximum number of scores that the plain path computes at once: 128 MB in float32, and temporarily twice as much.
 _MOST_SCORES = 1 << 25
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
@@ -55,7 +54,9 @@ def plain(
 def in_pieces(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute ``plain`` over pieces of the keys, so that the scores take little memory however long the context is."""
+    """Compute ``plain`` over pieces of the keys, and merge the results. The scores then take little memory even for a
+    long context.
+    """
     step = max(1, _MOST_SCORES // (q.shape[1] * q.shape[2]))
     if k.shape[2] <= step:
         return plain(q, k, v, scaling, cap=cap)

@@ -1,11 +1,12 @@
-"""Defines the interface between the emitters and the callers of processor kernels: the slots of arguments, and layouts
-of memory.
+"""Defines the interface between the emitters and the callers of processor kernels: the slots of a kernel's arguments,
+and the layouts of memory.
 
-A kernel is called as ``kernel(arguments, tile, worker)``; ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
-bits. Each class below gives names to the slots of some kernels, and only these classes know the slots' numbers:
-``arguments`` fills slots by name, and an emitter loads them by name. So slots may have any order;
-``tests/engine/model/test_abi.py`` shuffles them. A slot holds an address, an integer, or the bits of a float32 in its
-lower half (``bits``). Strides count numbers, not bytes.
+A kernel is called as ``kernel(arguments, tile, worker)``. ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
+bits. A slot is the index of one of these words. The word holds an address, an integer, or in its lower half a float32
+(``bits``). Strides count numbers, not bytes.
+
+Each class below names the slots of some kernels. All other modules use only these names, so slots may have any order;
+``tests/engine/model/test_abi.py`` shuffles them.
 
 Needs no llvmlite.
 """
@@ -18,8 +19,8 @@ from collections.abc import Mapping
 import torch
 
 MOST_ROWS = 72
-"""Maximum rows of a pass that is computed row by row: the longest verification (64 proposed tokens and the token before
-them), and a few more. Longer passes, such as reading a book, are matrix products.
+"""Maximum rows of a pass that our own kernels compute row by row. The longest verification has 65 rows: 64 proposed
+tokens and the token before them. Longer passes, such as reading a book, use ordinary matrix products.
 """
 
 KIND = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
@@ -34,18 +35,18 @@ PANEL_VECTORS = 2
 """Number of vectors in one row of a panel of packed weights. A panel has ``PANEL_VECTORS * lanes`` columns."""
 
 LOOKED_UP = [16 * (at % 8 // 4) + 4 * (at // 8) + at % 4 for at in range(32)]
-"""The order in which the columns of a panel of paired levels are stored, so that a table lookup returns them in natural
-order.
+"""The order in which the columns of a panel of 8-bit or 4-bit weights are stored, if the weights are in pairs. A table
+lookup then returns the columns in natural order.
 """
 
 PIECE = 512
 """Keys in a tile of attention; a multiple of ``BLOCK``."""
 
 BLOCK = 64
-"""Keys between two steps of the online softmax."""
+"""Keys for which scores and softmax weights are computed together. The online softmax takes one step for each block."""
 
 COPIED = 64
-"""Bytes that ``gathered`` copies at once. The size of a chunk must be a multiple of this number."""
+"""Bytes that one step of ``gathered`` copies. The size of a chunk must be a multiple of this number."""
 
 JOB_WORDS = 3
 """Words of a job in the pool: the addresses of the kernel and of its arguments, and the number of tiles."""
@@ -66,7 +67,9 @@ def scratch_size_of_pairs(rows: int, head_dim: int) -> int:
 
 
 def is_paired(packed: torch.Tensor) -> bool:
-    """Whether packed weights are stored in pairs."""
+    """Whether packed weights are stored as pairs of inputs, for instructions that multiply pairs of bfloat16
+    numbers.
+    """
     return packed.dim() == 4
 
 
@@ -76,8 +79,8 @@ def input_dtype(packed: torch.Tensor) -> torch.dtype:
 
 
 SPAN = 32
-"""Number of neighbouring inputs that share a unit in fixed point. In all formats of GGUF files, the number of inputs is
-a multiple of ``SPAN``.
+"""Number of neighbouring inputs that share a scale (``UNITS``), if activations are in fixed point. The number of inputs
+is a multiple of ``SPAN`` in all formats of GGUF files.
 """
 
 BLOCK_VECTORS = 16
@@ -97,17 +100,18 @@ def scratch_size_of_logits(width: int, lanes: int) -> int:
 class Product:
     """Slots of all products: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @ ``WEIGHTS``.
 
-    A tile is ``TILE_PANELS`` of the ``PANELS``. ``SCALES`` are the scales of quantized weights. ``SUMS`` are the sums
-    of x over each group (rows, groups) for weights of 4 bits, or over each run (rows, runs) for the blocks of GGUF
-    files. ``UNITS`` are the units of x in fixed point (rows, inputs / ``SPAN``).
+    A tile is ``TILE_PANELS`` of the ``PANELS`` panels of weights. ``SCALES`` are the scales of quantized weights.
+    ``SUMS`` are sums of x: for 4-bit weights over the inputs of each group (rows, groups), for blocks of GGUF files
+    over each run of ``formats.RUN`` inputs (rows, runs). ``UNITS`` (rows, inputs / ``SPAN``) are the scales of x in
+    fixed point.
     """
 
     X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS, UNITS = range(11)
 
 
 class Spread:
-    """Slots of ``spread``, ``group_sums`` and ``arranged``: the ``SUMS`` of ``X`` (rows, inputs) over each group or
-    run, and ``OUT``, x in the form that the product takes; ``UNITS`` as in ``Product``. A tile is a row.
+    """Slots of ``spread``, ``group_sums`` and ``arranged``, which prepare ``X`` (rows, inputs) for a product. ``OUT``
+    is x in the product's form. ``SUMS`` and ``UNITS`` are as in ``Product``. A tile is a row.
     """
 
     X, OUT, INPUTS, SUMS, UNITS = range(5)
@@ -116,11 +120,11 @@ class Spread:
 class Attention:
     """Slots of ``attend``, ``attend_pairs`` and ``join``, which share one array.
 
-    A tile of the first two is a piece of a KV head's keys; a tile of ``join`` is a KV head. ``QUERIES`` and ``RESULT``
-    are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of the ``LENGTH`` keys.
-    ``KEY_HEAD`` and similar names are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of
-    the pieces; ``LOGSUM`` (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
-    ``SCALE`` and ``CAP`` are floats.
+    A tile of ``attend`` or ``attend_pairs`` is a piece of a KV head's keys. A tile of ``join`` is a KV head.
+    ``QUERIES`` and ``RESULT`` are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of
+    the ``LENGTH`` keys. ``KEY_HEAD`` and similar names are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim +
+    2) are the results of the pieces; ``LOGSUM`` (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE``
+    numbers for each worker. ``SCALE`` and ``CAP`` are floats.
     """
 
     QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
@@ -149,8 +153,8 @@ class Rotated:
     """Slots of ``rotated``: queries, keys and values from their joint product, with RoPE on queries and keys. A tile is
     a row.
 
-    A row of ``X`` has the heads of the queries, then of the keys, then of the values. ``X_STRIDE`` is its row stride in
-    numbers. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). ``KEYS`` and
+    A row of ``X`` has the heads of the queries, then of the keys, then of the values. ``X_STRIDE`` is the row stride of
+    ``X`` in numbers. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). ``KEYS`` and
     ``VALUES`` are addresses for the first row, with ``KV_HEAD`` as the stride between heads. ``UNTURNED`` is the
     address for keys before RoPE, or 0. ``NORM_EPSILON`` is a float.
     """
@@ -184,8 +188,8 @@ class Gathered:
 
 
 class GatheredLine:
-    """Words of a line: the address of one head's chunks, the address to copy them to, and the address of the chosen
-    chunks' numbers.
+    """Words of a line: the address of one head's chunks, the address to copy the chosen chunks to, and the address of
+    the indices of the chosen chunks.
     """
 
     SOURCE, TARGET, CHUNKS = range(3)
@@ -199,8 +203,8 @@ class Recurrence:
     """Slots of ``delta``, ``scan`` and ``replayed``, which update a head's state token by token. A tile is a head.
 
     ``QUERIES`` and ``KEYS`` are (rows, key_heads, key_dim). ``VALUES``, ``UPDATES`` and ``RESULT`` are (rows, heads,
-    value_dim). ``DECAYS``, as logarithms, and ``RATES`` are (rows, heads). ``BEFORE`` and ``AFTER`` are (heads,
-    key_dim, value_dim).
+    value_dim). ``DECAYS``, as logarithms, and ``RATES`` are (rows, heads). ``BEFORE`` and ``AFTER`` (heads, key_dim,
+    value_dim) are the states before and after the rows.
     """
 
     QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)
@@ -228,8 +232,8 @@ class Logits:
     numbers apart.
 
     A tile is a row; a tile of ``probabilities`` is ``PIECE`` tokens of a row. Each row has ``PATCH_COUNT`` changed
-    logits ``PATCHES``, for the tokens ``PATCH_IDS``; an id of -1 means no token. ``SCALE`` is log2(e) / temperature as
-    a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
+    logits ``PATCHES``, for the tokens ``PATCH_IDS``; an id of -1 marks an unused patch. ``SCALE`` is log2(e) /
+    temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
     ``STATS`` are the ``Stats`` of a row. ``OUT`` gets the most likely ids or the probabilities. ``TOKENS`` holds one id
     for each row.
     """

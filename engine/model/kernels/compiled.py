@@ -28,7 +28,7 @@ class Compiled:
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
         self.multiplies_fixed = self.lanes == _FIXED_LANES and pool.adds_integer_pairs()
-        """Whether products with blocks take x in fixed point."""
+        """Whether products with blocks of GGUF files take activations in fixed point."""
         self.columns = abi.PANEL_VECTORS * self.lanes
         """Number of outputs in a panel of packed weights."""
         self.pool = pool.Pool(workers)
@@ -54,7 +54,9 @@ class Compiled:
         return known
 
     def call(self, kernel: int, arguments: list[int], tiles: int, then: int = 0, then_tiles: int = 0) -> None:
-        """Run every tile of a kernel, and then those of a second kernel with the same arguments, if one is given."""
+        """Run every tile of a kernel. If ``then`` is the address of a second kernel, run its tiles afterwards with the
+        same arguments.
+        """
         with self.lock:
             self._arguments[:] = [*arguments]
             self.pool.run(kernel, self._at, tiles)

@@ -16,10 +16,11 @@ from engine.model.kernels import attend_each, in_pieces, native, plain, split_at
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.own_attention import Held, newest_seen
 
-# Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
+# ``_MAX_SPLITS``: maximum number of pieces that keys are cut into. ``_MIN_PIECE``: minimum keys of a piece. Shorter
+# pieces cost more time for merging than they save.
 _MAX_SPLITS, _MIN_PIECE = 16, 2048
-# Maximum ratio of the time of attention to its time if no worker had to wait for another. Above this ratio, keys are
-# cut into more pieces.
+# Keys are cut into more pieces until the workers' waiting for each other lengthens attention by at most this factor, if
+# that is possible.
 _TOLERATED_WAIT = 1.1
 
 
@@ -68,8 +69,8 @@ def attend_newest(
     window: int | None = None,
     cap: float | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Compute the attention of the last ``new`` tokens. Each token sees the keys up to and including its own, or only
-    the newest ``window`` of these.
+    """Compute the attention of the last ``new`` tokens, each to the keys up to and including its own. With a
+    ``window``, a token sees only the newest ``window`` of these keys.
 
     Returns parts over disjoint keys, which the caller merges. If ``reads_levels`` allows it, k and v may be stored in 8
     bits, (1, kv_heads, seq, storage_dim) of int8.
@@ -142,8 +143,8 @@ def _fused(
 
 
 def splits(heads: int, seq: int, workers: int) -> int:
-    """The number of pieces into which ``seq`` keys are cut, so that heads times pieces keeps all workers busy for about
-    the same time. Without pieces, three heads on two workers would take as long as four heads.
+    """The number of pieces into which ``seq`` keys are cut, so that all workers are busy for about the same time.
+    Without pieces, three heads on two workers would take as long as four heads.
     """
     largest = max(1, min(_MAX_SPLITS, seq // _MIN_PIECE))
     waits = [-(-heads * n // workers) * workers / (heads * n) for n in range(1, largest + 1)]

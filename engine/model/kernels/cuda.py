@@ -1,15 +1,17 @@
-"""Holds the kernels for GPUs and their registry, and chooses the fastest kernel that gives right results on this GPU.
+"""Holds the attention kernels for GPUs, and chooses the fastest kernel that gives right results on this GPU.
 
 A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by its own estimate
 (``set_params_splitkv`` in its flash_api.cpp). Alternatively, this module passes the pieces to the kernel as a batch and
-merges the results, with enough pieces to keep all processors of the GPU busy. ``fastest`` measures once which of the
-installed kernels, among those that give right results, is the fastest.
+merges the results. It then makes enough pieces to keep all multiprocessors of the GPU busy. ``fastest`` measures the
+kernels once.
 
-torch's wheels for Windows have no flash kernel, and GPUs before compute capability 8.0 cannot run it. There the
-memory-efficient kernel is used, or the plain path if no kernel is right. In a recorded pass only the GPU knows how many
-keys a token sees. In such a pass the flash kernel reads this number from the GPU's memory, or the memory-efficient
-kernel gets a mask as a bias. Triton needs a compiler on the machine, so it is used only if the configuration names it.
-Intel GPUs use the flash kernel of torch's build for them; Apple's GPU has no kernel that returns the log-sum-exp.
+torch's wheels for Windows have no flash kernel, and GPUs before compute capability 8.0 cannot run it. In both cases
+torch's memory-efficient kernel is used, or the plain path if no kernel gives right results. Triton needs a compiler on
+the machine, so ``fastest`` never chooses our Triton kernel. Intel GPUs use the flash kernel of torch's build for them.
+Apple's GPUs have no kernel that returns the log-sum-exp.
+
+In a recorded pass only the GPU knows how many keys a token sees. In such a pass the flash kernel reads this number from
+the GPU's memory, or the memory-efficient kernel gets a mask in the form of a bias.
 """
 
 from __future__ import annotations
@@ -29,32 +31,36 @@ from engine.model.kernels import Kernel, attend_each, in_pieces, join, plain, sp
 
 _log = logging.getLogger(__name__)
 
-# Maximum pieces of keys, and minimum keys of a piece: merging shorter pieces costs more than they gain.
+# ``_MAX_SPLITS``: maximum number of pieces that keys are cut into. ``_MIN_PIECE``: minimum keys of a piece. Shorter
+# pieces cost more time for merging than they save.
 _MAX_SPLITS, _MIN_PIECE = 128, 512
-# Limits of torch's flash kernel: minimum compute capability (Ampere), maximum head_dim, and the number that head_dim
-# must be a multiple of.
+# Limits of torch's flash kernel: ``_FLASH_CAPABILITY`` is the minimum compute capability (Ampere), and ``_FLASH_HEAD``
+# the maximum head_dim. head_dim must be a multiple of ``_FLASH_STEP``.
 _FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
 _HALF = (torch.float16, torch.bfloat16)
-# Query rows in one block of torch's flash kernel, and number of blocks wanted for each processor of a GPU.
+# ``_FLASH_ROWS``: query rows in one block of torch's flash kernel. ``_BLOCKS_PER_PROCESSOR``: number of blocks that
+# each multiprocessor of a GPU should get.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
-# The case on which kernels are compared: a verification of eight tokens over 16K keys. The numbers are keys, rows and
-# repetitions.
+# Kernels are compared on a verification of ``_PROBE_ROWS`` tokens over ``_PROBE_KEYS`` keys, each in ``_PROBE_REPEATS``
+# calls.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
-# Above ``_FEW_ROWS`` query rows, kernels are compared on a block of a prompt with ``_MANY_ROWS`` rows and
-# ``_MANY_KEYS`` keys. A pass over many rows is limited by computation, a pass over few rows by reading the keys.
+# For more than ``_FEW_ROWS`` query rows, kernels are compared on ``_MANY_ROWS`` rows and ``_MANY_KEYS`` keys instead.
+# The speed of a pass over many rows is limited by computation, that of a pass over few rows by reading the keys.
 _FEW_ROWS, _MANY_ROWS, _MANY_KEYS = 512, 2048, 4096
-# Number of keys on which ``takes_masks`` tests the kernel: several pieces and a remainder.
+# Number of keys on which ``efficient_seen`` and ``flash_lengths`` are tested: several pieces and a remainder.
 _MASKED_KEYS = 4096 + 24
-# ``_BIAS_STEP``: torch's kernel requires that rows and pieces of a bias begin at multiples of ``_BIAS_STEP`` numbers
-# (16 bytes, kernel_forward.h). ``_UNSEEN``: the bias of hidden keys, keyed by dtype.
+# ``_BIAS_STEP``: the rows and pieces of a bias must begin at multiples of this number of elements (16 bytes), because
+# torch's kernel requires it (kernel_forward.h). ``_UNSEEN``: the bias of hidden keys, keyed by dtype.
 _BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
-# Maximum difference between a half-precision kernel and the definition, as a share of the largest output.
+# Maximum difference between a half-precision kernel and the plain path. For outputs it is a share of the largest
+# output, for log-sum-exps an absolute difference.
 _NEAR = 2e-2
 
 
 def splits(heads: int, rows: int, seq: int, processors: int) -> int:
-    """The number of pieces to cut ``seq`` keys into, so that each processor of the GPU gets a few blocks of work. A
-    block is a group of query rows of one head with one piece of the keys.
+    """The number of pieces to cut ``seq`` keys into, so that each multiprocessor of the GPU gets
+    ``_BLOCKS_PER_PROCESSOR`` blocks of work. A block is up to ``_FLASH_ROWS`` query rows of one head with one piece of
+    the keys.
     """
     blocks = heads * -(-rows // _FLASH_ROWS)
     wanted = -(-_BLOCKS_PER_PROCESSOR * processors // blocks)
@@ -90,8 +96,8 @@ def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Make the bias that ``efficient_seen`` adds to scores: 0 where ``seen`` (rows, keys) is true, elsewhere a number
     so low that the weight is 0.
 
-    This number is finite, because with minus infinity a row that sees no key of a piece would get a log-sum-exp of 0
-    (kernel_forward.h), and the merge would count that piece.
+    This low number is finite. With minus infinity, a row that sees no key of a piece would get a log-sum-exp of 0
+    (kernel_forward.h), so that the merge would count the piece.
 
     Returns:
         (rows, keys). Rows begin at multiples of ``_BIAS_STEP`` numbers.
@@ -135,8 +141,8 @@ class Lengths(NamedTuple):
 
     Args:
         keys: (n,) int32, each at least 1.
-        ends: (n + 1,) int32, the numbers 0 to n: each query is a sequence.
-        starts: (n + 1,) int32, zeros: all sequences have the same keys.
+        ends: (n + 1,) int32, the numbers 0 to n, so that each query is a sequence of its own.
+        starts: (n + 1,) int32, zeros, so that all sequences have the same keys.
     """
 
     keys: torch.Tensor
@@ -145,7 +151,7 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, keys: torch.Tensor) -> Lengths:
-        """The numbers of keys ``keys`` (n,)."""
+        """Make the object for queries of which query i sees the first ``keys[i]`` keys."""
         ends = torch.arange(len(keys) + 1, dtype=torch.int32, device=keys.device)
         return cls(keys.int(), ends, torch.zeros_like(ends))
 
@@ -153,7 +159,8 @@ class Lengths(NamedTuple):
 def flash_lengths(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, lengths: Lengths
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's flash kernel on queries that see different numbers of keys, which only the device needs to know.
+    """Run torch's flash kernel on queries that see different numbers of keys. Only the device needs to know these
+    numbers.
 
     Every query is a sequence of its own, and all sequences have the same keys. Keys that no query sees are not read.
     The kernel cuts the keys of a sequence into pieces only if several query heads share a KV head.
@@ -170,8 +177,11 @@ def flash_lengths(
 
 
 def takes_lengths(device: torch.device, dtype: torch.dtype, kv_heads: int, group: int, head_dim: int) -> bool:
-    """Whether ``flash_lengths`` gives right results on this GPU for these shapes. Tested once; always False in float32.
-    ``group`` is the number of query heads of a KV head.
+    """Whether ``flash_lengths`` gives right results on this GPU for these shapes. This is tested once. Always False in
+    float32.
+
+    Args:
+        group: number of query heads that share a KV head.
 
     Raises:
         RuntimeError: memory ran out, so that the kernel could not be tested.
@@ -245,8 +255,9 @@ def attend_causal(
     """Compute the attention of n tokens to themselves: token i sees tokens 0..i. q is (1, heads, n, head_dim), k and v
     are (1, kv_heads, n, head_dim).
 
-    Uses the torch kernel that is right on this GPU for unmasked queries: flash if possible, else memory-efficient.
-    Other kernels than flash need a key for every query head.
+    Uses torch's flash kernel if it gave right results when it was measured without a mask, otherwise the
+    memory-efficient kernel, otherwise the plain path. Only the flash kernel can take fewer key heads than query heads,
+    so for other kernels keys and values are repeated.
     """
     n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
     group = q.shape[1] // k.shape[1]
@@ -262,7 +273,9 @@ def attend_causal(
 
 
 def _takes_groups(device: torch.device) -> bool:
-    """Whether torch's flash kernel takes fewer key heads than query heads. Only NVIDIA's has been tried."""
+    """Whether torch's flash kernel takes fewer key heads than query heads. True only for NVIDIA GPUs, because others
+    have not been tried.
+    """
     return device.type == "cuda" and torch.version.hip is None
 
 
@@ -307,7 +320,7 @@ KERNELS: dict[str, Kernel] = {
     "flash_attn": flash_attn,
     "triton": triton,
 }
-"""Kernels for CUDA, keyed by name; the first is the default."""
+"""Attention kernels, keyed by name."""
 
 NEED_COMPILER = ("triton",)
 

@@ -1,8 +1,8 @@
 """Emits the loops of a decoding step as kernels for this processor, with llvmlite.
 
-The kernels read their large operand once, at the speed of memory. A row of the result has the same bits however many
-rows are computed together, because every sum has a fixed order that depends only on the row and on absolute positions.
-So a verification of several tokens equals plain decoding bit by bit.
+The kernels read their large operand, weights or KV, once and at the speed of memory. A row of the result has the same
+bits however many rows are computed together, because every sum has a fixed order that depends only on the row and on
+absolute positions. So a verification of several tokens equals plain decoding bit by bit.
 
 A call of a kernel computes one tile: ``kernel(arguments, tile, worker)``, with the slots of
 ``engine.model.kernels.abi``. ``engine.model.kernels.pool`` compiles kernels and runs their tiles.

@@ -2,7 +2,8 @@
 
 Keys are processed in blocks whose borders are absolute positions. For each block the scores are computed, then the
 online softmax, then the values. ``join`` merges the pieces of ``PIECE`` keys in order. All arithmetic is in float32.
-Keys and values may be stored in bfloat16 or as levels, and are widened in registers, which is exact.
+Keys and values may be stored in bfloat16, or as 8-bit integers (levels) with a scale for each key or value. They are
+converted to float32 in registers, which is exact.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KIN
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
 _KEYS = 4  # keys whose products with a query are computed together
-# possible numbers of queries that are multiplied with a key at once, so that the key is converted to float32 only once
+# Possible numbers of queries that are multiplied with a key at once. With two queries, a key is converted to float32
+# only once for both.
 _SCORE_ROWS = (2, 1)
-# Number of a value's vectors that are summed at once: VALUE_VECTORS for the largest blocks of rows. For smaller blocks
-# of rows, the largest number in _VALUE_CHUNKS whose sums fit the registers.
+# Number of a value's vectors whose sums are computed at once. It is VALUE_VECTORS for the largest block of rows. For
+# smaller blocks it is the largest number in _VALUE_CHUNKS for which the sums fit into the registers.
 VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # fractional bits of a fixed-point number of cache lines
+_SHARE_BITS = 20  # fractional bits of the fixed-point numbers in ``ask_share``, which count cache lines
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
@@ -36,7 +38,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 
     Args:
         stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means levels, followed by
-            their scale in bfloat16. Queries have the same dtype, or float32 if keys are levels.
+            their scale in bfloat16. Queries have this dtype too, or float32 if it is "int8".
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -54,8 +56,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # Scratch memory of a worker, in float32: for keys and for values, a copy of the current block if it is incomplete
-    # (in its stored form) and the scales of its levels; then the queries and the scores of all rows.
+    # Scratch memory of a worker, in float32. For keys and for values it has a copy of the current block, in the stored
+    # dtype, if the block is incomplete, and the scales of levels. The queries and the scores of all rows follow.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
@@ -123,11 +125,11 @@ class Vectors:
 
 
 class Ahead:
-    """Emits prefetches of the keys or values of the next block, while the block that begins at ``start`` is computed.
+    """Emits prefetches of the keys or values of the block after the one that begins at ``start``.
 
-    If the whole block were prefetched at once, prefetching and multiplying would alternate, and each would wait for the
-    other. So with many rows, each step of the sums prefetches a few lines. With few rows, each step of the first sums,
-    or of the loop that lays out a block in pairs, prefetches a token.
+    The prefetches are spread over the computation of the current block. If all ran at once, prefetching and multiplying
+    would alternate and wait for each other. With many rows, each step of the loops over products prefetches a few cache
+    lines (``ask_share``). With few rows, each step of one loop prefetches a token (``ask_token``).
     """
 
     def __init__(
@@ -139,9 +141,9 @@ class Ahead:
         self._lines = -(-head_dim // self._numbers)  # cache lines of one token
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Prefetch share number ``share`` of the block's cache lines, divided into ``shares`` equal shares."""
+        """Prefetch one of ``shares`` equal shares of the block's cache lines: the share with the index ``share``."""
         e, lines = self._e, self._lines
-        # The size of a share is rounded up, so that the final share reaches the final line. All shares have this size.
+        # The size of a share is rounded up, so that the last share ends at or after the last line.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
         begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
         end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
@@ -154,7 +156,7 @@ class Ahead:
             self.ask(token, long(line * self._numbers))
 
     def ask(self, token: ir.Value, at: ir.Value) -> None:
-        """Prefetch the cache line that holds the ``at``-th number of the ``token``-th key or value."""
+        """Prefetch the cache line that holds number ``at`` of the block's key or value ``token``."""
         self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
 
 
@@ -232,12 +234,11 @@ def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.V
 
 
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
-    """Multiply a vector of scores by ``scale``, the model's scale times log2(e), so that the softmax can use powers of
-    2.
+    """Scale a vector of scores, so that the softmax can use powers of 2. ``scale`` is the model's scale times log2(e).
 
-    If the model caps scores at c, return log2(e) * c * tanh(s / c) for the scaled score s. For that, ``cap`` is log2(e)
-    * c, and ``scale`` is also multiplied by 2 / c, so that the tanh follows from ``2 ** -abs(score * scale)``. The
-    error is 2e-7 times the cap.
+    If the model caps scores at c, return log2(e) * c * tanh(s / c), where s is the score times the model's scale. In
+    this case ``cap`` is log2(e) * c, and ``scale`` is also multiplied by 2 / c. The tanh is then computed from 2 to the
+    power of -abs(score * scale). The error is 2e-7 times the cap.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
@@ -313,12 +314,14 @@ def add_values(
     """Add the weighted values of a block to the sums of every row.
 
     Args:
-        weights: address of the weights of the block's first key, ``step`` words from one row to the next.
-        words: number of words of a row's weights in the block; a word is a number or a pair.
-        near: loads the vectors at the given places of the ``word``-th value or pair of values.
-        ahead: prefetches of the next block. They run in shares if there are rows for the largest block of
-            ``row_blocks``, otherwise token by token with the first row. With few rows and ``pairs``, the caller has
-            already run them.
+        weights: address of the weights of the block's first key. The weights of the next row are ``step`` words further
+            on.
+        words: number of words of a row's weights in the block. A word is a float32 number, or with ``pairs`` two
+            bfloat16 numbers.
+        near: loads vectors of values, given the index of a word and the places of the vectors.
+        ahead: prefetches of the next block. With enough rows for the largest block of ``row_blocks``, each step runs a
+            share. With fewer rows, each step for the first row prefetches a token, unless ``pairs`` is true, because
+            then the caller has already prefetched.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
     blocks = row_blocks(e.lanes, VALUE_VECTORS)

@@ -31,7 +31,7 @@ from engine.model.kernels.emit.attention import (
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import add_products, are_many, row_blocks
 
-_KEY_VECTORS = 4  # vectors of transposed keys that are multiplied with a query together: a whole block
+_KEY_VECTORS = 4  # vectors of transposed keys that are multiplied with a query together: all keys of a block
 
 
 def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
@@ -59,8 +59,8 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), I16)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # Scratch memory of a worker: a copy of the current block of keys or values if it is incomplete, with the scales of
-    # its levels; the block laid out in pairs; the scales of the piece's values; the scores of all rows.
+    # Scratch memory of a worker: a copy of the current block of keys or values, if the block is incomplete; the scales
+    # of the block's levels; the block laid out in pairs; the scales of the piece's values; the scores of all rows.
     room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
@@ -114,7 +114,7 @@ def _collect_scales(
 
 def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.Value, words: int) -> None:
     """Emit a loop that transposes pairs of a block's keys to (words, BLOCK). Each step of the loop prefetches some
-    tokens of ``ahead``, unless ``later`` is true because a later loop prefetches them.
+    tokens with ``ahead``. If ``later`` is true, nothing is prefetched, because a later loop does this.
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
@@ -130,7 +130,7 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
 
 
 def _pair(e: Emitter, values: Vectors, ahead: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``ahead`` is prefetched as in
+    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``ahead`` and ``later`` are as in
     ``_turn``.
     """
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
