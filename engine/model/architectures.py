@@ -55,7 +55,9 @@ TEXT_WEIGHTS = {
     r"^language_model\.lm_head\.": "lm_head.",
     r"^model\.language_model\.": "model.",
 }
-"""Patterns that map the names of the text part's weights in a wrapper's files to their names in the text model."""
+"""Replacements that turn the weight names in the files of a model that takes images (``WRAPPERS``) into the names in
+its text part. They are keyed by regular expressions.
+"""
 
 DRAFT_HEAD = "draft_head_tokens"
 """The setting that only distilled drafts have: the number of tokens that the draft can produce. A distilled draft uses
@@ -99,7 +101,7 @@ _POSITIVE = (
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
 _QUERY_SCALE = "llama_4_scaling_beta"  # name of the setting that says how fast queries grow with their position
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
-_HASH = re.compile("[0-9a-f]{16,}")  # a folder that is named by the hash of a file
+_HASH = re.compile("[0-9a-f]{16,}")  # matches the name of a folder that is the hash of a file
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
     *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has models with and without experts
@@ -182,7 +184,9 @@ def text_config(whole: Any) -> Any:
 
 
 def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """The value of a setting; ``otherwise`` if the model's family does not read the setting, or if it is missing."""
+    """The value of a setting; ``otherwise`` if the setting is missing, or if the model's family ignores it
+    (``Family.reads``).
+    """
     return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
 
 
@@ -297,7 +301,7 @@ def _meaningless(name: str, what: str) -> ModelError:
 
 
 def check_architecture(config: Any, name: str, window: int) -> None:
-    """Refuse a model that the walk would compute wrongly.
+    """Refuse a model that ``engine.model.backends`` would compute wrongly.
 
     Args:
         config: a transformers configuration, or any object with the attributes of a ``config.json``.
@@ -422,13 +426,13 @@ def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
 
 
 def inputs_of_layers(config: Any) -> int:
-    """Width of the embedding that each token has for every layer (per-layer embeddings); 0 if there is none."""
+    """Width of a token's embedding for each layer (per-layer embeddings); 0 if the model has none."""
     width = setting(config, "hidden_size_per_layer_input")
     return width if type(width) is int else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
-    """The layers with a state instead of KV, if they are supported."""
+    """The layers with a recurrent state instead of KV. Empty if the model has none, or if they are not supported."""
     return _layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
 
 
@@ -618,7 +622,7 @@ def parameters_asked(config: Any) -> int:
 
 
 def _parameters_of_block(config: Any, experts: float) -> int:
-    """Parameters of one decoder block with this number of experts."""
+    """Parameters of one decoder block, of whose experts ``experts`` are counted."""
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
@@ -658,7 +662,9 @@ def _parameters_of_unlike_layers(config: Any, experts: float) -> int:
 
 
 def _inner(config: Any) -> int:
-    """Inner size of an MLP. LFM2 takes two thirds of the configured size, times a factor, and rounds up."""
+    """Inner size of an MLP. LFM2 takes two thirds of the configured size, times a factor, and rounds up to a multiple
+    of ``block_multiple_of``.
+    """
     family = FAMILIES.get(config.model_type, ORDINARY)
     inner = int(getattr(config, family.dense_inner, None) or config.intermediate_size)
     if not setting(config, "block_auto_adjust_ff_dim"):

@@ -82,8 +82,8 @@ class Decoder(Pieces):
         return sum(held.nbytes for held in self._host_weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield every weight tensor with its name, sorted by name. Weights that wait in host memory are yielded from
-        there.
+        """Yield every weight tensor with its name, sorted by name. For weights that wait in host memory, the tensors
+        there are yielded.
         """
         for name, held in sorted(self.model.named_parameters()):
             yield name, self._host_weights.get(name, held)
@@ -99,7 +99,7 @@ class Decoder(Pieces):
 
     def end_prefill(self) -> None:
         """Free the memory that only a prefill uses: unpacked weights and, on a processor, the memory of activations.
-        Call it if no other prefill follows at once.
+        Call it unless another prefill follows immediately.
         """
         for part in self.model.modules():
             if isinstance(part, PackedLinear):
@@ -213,8 +213,9 @@ class Decoder(Pieces):
         """Make a backend of the same model whose products over a few tokens use "8bit" or "4bit" weights. Everything
         else is shared.
 
-        On a processor the head has 8 bits. None if our own kernels cannot compute the layers. On a GPU the head is
-        unchanged. None if ``can_round`` forbids rounding, or if torch's product with 4-bit weights cannot be used.
+        On a processor the head has 8 bits, and the result is None if our own kernels cannot compute the layers. On a
+        GPU the head is unchanged, and the result is None if ``can_round`` forbids rounding, or if torch's product with
+        4-bit weights cannot be used.
         """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None

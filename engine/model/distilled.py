@@ -2,9 +2,9 @@
 
 The folder of a draft holds ``config.json`` (the target's, with fewer layers) and ``model.safetensors``. The weights are
 the layers, the last norm, the ids of the tokens that the draft can produce, and a few rows of the target's embedding,
-by which ``load`` recognises the target. Tokenizer, embedding and head are the target's. All other tokens have
-probability 0 in the draft's distribution. The text stays exact, because rejection sampling makes up for tokens that are
-never proposed.
+by which ``load`` recognises the target. Tokenizer, embedding and head are the target's. Tokens that the draft cannot
+produce have probability 0 in its distribution. The answer still follows the target's distribution, because rejection
+sampling makes up for tokens that are never proposed.
 
 ``engine.distill`` trains drafts and makes such folders.
 """

@@ -6,9 +6,9 @@ layers. These layers are packed and rounded like all linear layers, and are copi
 give a token the same bits whatever other tokens are in the pass, so a verification chooses the same experts as a plain
 step.
 
-A model whose weights are not rounded keeps transformers' products on a GPU with a kernel for grouped products
-(``devices.multiplies_groups``). Such a kernel reads the choice of experts on the device, whereas this module needs the
-choice on the host.
+On a GPU with a kernel for grouped products (``devices.multiplies_groups``), a model keeps transformers' products unless
+its weights are rounded. Such a kernel reads the choice of experts on the device, whereas this module needs the choice
+on the host.
 """
 
 from __future__ import annotations
@@ -256,10 +256,11 @@ def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
 
 
 def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Module]:
-    """Make a linear layer of the matrix ``name`` of each of transformers' experts.
+    """For each of transformers' experts, make a linear layer from the matrix ``name``.
 
     Args:
-        interleaved: whether the rows of gate and up projections alternate. In the layers, all gates come first.
+        interleaved: whether the rows of the gate and up projections alternate in the matrix. In the layer, the gate
+            projection's rows come first.
     """
     if hasattr(experts, "linear_layers"):  # experts in the blocks of a GGUF file
         yield from experts.linear_layers(name)

@@ -118,7 +118,8 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             raise ModelError(f"{title} holds {tensor.name} in a shape that a model of its kind does not have.", _OTHER)
         if not (as_stored and _takes_blocks(model, name, stored, dtype)):
             values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
-            # All other weights are small. They are kept in float32, which our own kernels take.
+            # With ``as_stored``, all weights that do not keep their blocks are small. They stay in float32, which our
+            # own kernels take.
             _give(model, name, values if as_stored else values.to(dtype), biases)
             stored.let_go()
     for path, found in experts.items():
@@ -228,12 +229,12 @@ def _order_outputs(model: Any, config: Any) -> None:
 def _take_experts(
     model: Any, path: str, found: Mapping[str, tuple[Tensor, Any]], title: str, dtype: Any, as_stored: bool
 ) -> list[str]:
-    """Give a layer its experts. Return transformers' names of these weights.
+    """Give a layer its experts. Return the names of their weights in transformers.
 
     Args:
         path: path of the layer's experts.
-        found: the tensors and their bytes, keyed by ``gate.weight`` and so on. Each tensor holds a matrix of
-            every expert.
+        found: the tensors and their bytes, keyed by ``gate.weight`` and so on. Each tensor holds a matrix of every
+            expert.
         title: the file's name, for messages.
     """
     from engine.model.products import fixed, replace

@@ -82,7 +82,7 @@ class Part:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The names of all files of the model to which a file belongs, in order. The files need not exist."""
+    """The paths of all files of the model that a file belongs to, in order. The files need not exist."""
     part = Part.of(path.name)
     return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
 

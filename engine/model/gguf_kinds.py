@@ -40,7 +40,7 @@ _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine
 _AGAIN = "Get the file again."
 _VOCABULARIES = ("gpt2", "llama")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# the factors of Llama 3.1 and 3.3, and of Llama 3.2, by which long wavelengths of RoPE are stretched
+# the factors of Llama 3.1 and 3.3 (8) and of Llama 3.2 (32), by which long wavelengths of RoPE are stretched
 _LLAMA_3_FACTORS = (8.0, 32.0)
 _CLOSE = 1e-3  # relative tolerance when stored factors, which were rounded to 32 bits, are compared
 # The largest model of Gemma 2 and of Gemma 3 scales queries differently. It is recognised by its number of layers.
@@ -77,7 +77,7 @@ _NAMES = {
     "ffn_norm": "post_attention_layernorm",
     **{f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")},
 }
-"""Names of a layer's weights after the layer number: transformers' name, keyed by the file's name."""
+"""transformers' names of a layer's weights, keyed by the file's names. Both begin after the layer number."""
 
 _GEMMA_NAMES = {
     **_NAMES,
@@ -145,7 +145,7 @@ class Header:
         self.architecture = str(fields.get("general.architecture", ""))
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """The value of a field of the model's architecture."""
+        """The value of a field of the model's architecture; ``otherwise`` if the field is missing."""
         return self.fields.get(f"{self.architecture}.{name}", otherwise)
 
     def number(self, name: str, otherwise: float | None = None) -> Any:

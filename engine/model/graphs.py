@@ -70,7 +70,9 @@ class Recorder(Protocol):
     """Records work that launches the same operations on the same memory whenever it runs."""
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
-        """Record ``work``. Return a replay, which returns the same tensors every time, with new contents."""
+        """Record ``work``. Return a function that replays it and returns the same tensors every time, with new
+        contents.
+        """
 
     def milliseconds(self, work: Callable[[], object]) -> float:
         """Milliseconds that ``work`` takes, including the wait for its end."""

@@ -175,7 +175,7 @@ def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[
 
 
 def _whole(count: int) -> int:
-    """Bytes that ``count`` bytes of weights take, including the gap after them."""
+    """``count`` bytes, rounded up to a multiple of ``_ALIGNED``."""
     return -(-count // _ALIGNED) * _ALIGNED
 
 
@@ -185,7 +185,7 @@ def _found(named: Sequence[tuple[nn.Module, str]]) -> list[torch.Tensor]:
 
 
 def _named(parts: Sequence[nn.Module], without: nn.Module | None = None) -> list[tuple[nn.Module, str]]:
-    """List the weights of modules, without those of the inner module ``without``."""
+    """List the weights of the modules ``parts``, except the weights of ``without``, a module inside of them."""
     apart = set() if without is None else {id(part) for part in without.modules()}
     modules = (part for whole in parts for part in whole.modules() if id(part) not in apart)
     return [(part, name) for part in modules for name, weights in part._parameters.items() if weights is not None]
@@ -215,7 +215,9 @@ def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callabl
 
 
 def _one_by_one(places: _Places, number: int) -> Callable[..., Iterator[tuple[int, torch.Tensor]]]:
-    """Make the function ``Experts.at_hand`` of a layer."""
+    """Make the function ``Experts.at_hand`` of layer ``number``, which copies the weights of each chosen expert to the
+    device.
+    """
 
     def bring(asked: Iterator[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:
         order = list(asked)

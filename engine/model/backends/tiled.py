@@ -31,7 +31,7 @@ def tiled_blocks(
 
     Args:
         devices: the device of each block.
-        in_host: weights of blocks that wait in host memory. The copied blocks have them on the devices.
+        in_host: weights of blocks that wait in host memory. The copies hold these weights on the devices.
     """
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % TILE_OUT for layer in linear):
@@ -69,7 +69,7 @@ class TiledBackend(Walk):
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
     twin: nn.Module = copy.deepcopy(block, dict(shared))
     for hooks in (twin._forward_pre_hooks, twin._forward_hooks):
-        hooks.clear()  # without this the block's weights would be brought from host memory in every pass
+        hooks.clear()  # otherwise these hooks would copy the block's weights from host memory in every pass
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, Experts):
             layer.at_hand = iter

@@ -40,7 +40,7 @@ lookup then returns the columns in natural order.
 """
 
 PIECE = 512
-"""Keys in a tile of attention; a multiple of ``BLOCK``."""
+"""Number of keys in a piece, which one tile of attention computes; a multiple of ``BLOCK``."""
 
 BLOCK = 64
 """Keys for which scores and softmax weights are computed together. The online softmax takes one step for each block."""
@@ -49,7 +49,9 @@ COPIED = 64
 """Bytes that one step of ``gathered`` copies. The size of a chunk must be a multiple of this number."""
 
 JOB_WORDS = 3
-"""Words of a job in the pool: the addresses of the kernel and of its arguments, and the number of tiles."""
+"""Number of words of a job in the pool. The words are the address of the kernel, the address of its arguments, and the
+number of tiles.
+"""
 
 
 def scratch_size(rows: int, head_dim: int) -> int:
@@ -88,8 +90,8 @@ BLOCK_VECTORS = 16
 
 
 def scratch_size_of_logits(width: int, lanes: int) -> int:
-    """Size of a worker's scratch memory for ``measured``, in float32 numbers: a row, its candidates followed by space
-    for some vectors, and the largest values of the blocks.
+    """Size of a worker's scratch memory for ``measured``, in float32 numbers. It has a copy of a row, the row's
+    candidates for top-k and top-p with room for some vectors more, and the largest value of each block.
     """
     return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
 
@@ -118,7 +120,7 @@ class Spread:
 
 
 class Attention:
-    """Slots of ``attend``, ``attend_pairs`` and ``join``, which share one array.
+    """Slots of ``attend``, ``attend_pairs`` and ``join``. All three get the same arguments.
 
     A tile of ``attend`` or ``attend_pairs`` is a piece of a KV head's keys. A tile of ``join`` is a KV head.
     ``QUERIES`` and ``RESULT`` are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of
@@ -142,8 +144,8 @@ class Norm:
 class Residual:
     """Slots of ``normed`` and ``added``: ``X`` and ``SUM``, the residual stream before and after, are (rows, width).
 
-    ``DELTA`` is the product that is added, with a row stride of ``DELTA_STRIDE`` numbers. ``BIAS`` is its bias.
-    ``WEIGHTS`` and ``EPSILON``, a float, belong to the norm. A tile is a row.
+    ``DELTA`` is the result of a product, which is added with the bias ``BIAS``. Its row stride is ``DELTA_STRIDE``
+    numbers. ``WEIGHTS`` and ``EPSILON``, a float, belong to the norm. A tile is a row.
     """
 
     X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
@@ -203,8 +205,9 @@ class Recurrence:
     """Slots of ``delta``, ``scan`` and ``replayed``, which update a head's state token by token. A tile is a head.
 
     ``QUERIES`` and ``KEYS`` are (rows, key_heads, key_dim). ``VALUES``, ``UPDATES`` and ``RESULT`` are (rows, heads,
-    value_dim). ``DECAYS``, as logarithms, and ``RATES`` are (rows, heads). ``BEFORE`` and ``AFTER`` (heads, key_dim,
-    value_dim) are the states before and after the rows.
+    value_dim). ``UPDATES`` are the vectors that tokens add to the state, and ``RATES`` (rows, heads) are factors of
+    these vectors. ``DECAYS`` (rows, heads) are logarithms of the factors that the state is multiplied by. ``BEFORE``
+    and ``AFTER`` (heads, key_dim, value_dim) are the states before and after the rows.
     """
 
     QUERIES, KEYS, VALUES, DECAYS, RATES, UPDATES, BEFORE, AFTER, RESULT, ROWS, HEADS, KEY_HEADS = range(12)

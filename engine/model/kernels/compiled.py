@@ -42,6 +42,7 @@ class Compiled:
         """The address of the kernel with this name and kind. The first call for a kernel compiles it.
 
         Args:
+            kind: the arguments of the kernel's emitter that follow ``lanes``.
             lanes: number of lanes of the kernel's vectors, if different from ``self.lanes``.
         """
         key = (name, lanes, *kind)

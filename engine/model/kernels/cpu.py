@@ -99,7 +99,7 @@ def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.
 
     Args:
         sources, targets: keys and values of each layer, (kv_heads, capacity, head_dim).
-        chunks: numbers of the chosen chunks (layers, kv_heads, chosen).
+        chunks: indices of the chosen chunks (layers, kv_heads, chosen).
 
     Returns:
         Whether the chunks were copied: False if our kernels do not support the copy.
@@ -108,7 +108,7 @@ def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.
     return own is not None and own.attention.copy_chunks(sources, targets, chunks, size)
 
 
-# All layers of a pass call this with equal arguments, so the last few results are cached.
+# All layers of a pass call the functions below with equal arguments, so the last few results are cached.
 
 
 @functools.lru_cache(maxsize=4)

@@ -74,13 +74,13 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> 
 
 
 def split_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's flash kernel with the pieces of the KV as its batch."""
+    """Run torch's flash kernel on pieces of the keys, which form a batch."""
     return _split(q, k, v, scaling, flash)
 
 
 def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's memory-efficient kernel with the pieces of the KV as its batch, for GPUs and builds without the flash
-    kernel.
+    """Run torch's memory-efficient kernel on pieces of the keys, which form a batch. It is for GPUs and builds of torch
+    without the flash kernel.
     """
     return _split(q, k, v, scaling, _efficient)
 
@@ -110,8 +110,11 @@ def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def efficient_seen(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's memory-efficient kernel with a bias (rows, keys) from ``bias_of``, which all heads share. Pieces of
-    the keys are the kernel's batch. All keys and values must be finite.
+    """Run torch's memory-efficient kernel on pieces of the keys, which form a batch, with a mask as a bias. All keys
+    and values must be finite.
+
+    Args:
+        bias: (rows, keys), made by ``bias_of``; all heads share it.
     """
     keys = k.shape[2]
     processors = torch.cuda.get_device_properties(q.device).multi_processor_count
@@ -129,8 +132,8 @@ def efficient_seen(
 def _biased(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor, span: slice, pieces: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's memory-efficient kernel with a bias on each of ``pieces`` equal pieces of the keys ``span``. The
-    results have the form of ``attend_each``.
+    """Run torch's memory-efficient kernel with a bias on ``pieces`` equal pieces of the keys in ``span``. The results
+    have the form of ``attend_each``.
     """
     mine = bias[:, span].unflatten(1, (pieces, -1)).transpose(0, 1).unsqueeze(1).expand(-1, q.shape[1], -1, -1)
     return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
@@ -213,7 +216,7 @@ def _takes_lengths(device: torch.device, dtype: torch.dtype, kv_heads: int, grou
 
 
 def takes_masks(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> bool:
-    """Whether ``efficient_seen`` gives right results on this GPU for these shapes. Tested once; always False in
+    """Whether ``efficient_seen`` gives right results on this GPU for these shapes. This is tested once. Always False in
     float32.
 
     Raises:
@@ -344,7 +347,7 @@ def installed() -> tuple[str, ...]:
 
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, rows: int = _PROBE_ROWS) -> Kernel:
     """Choose the fastest kernel that gives right results on this GPU for this shape, among the kernels that need no
-    compiler. If there is none, return the plain path in pieces.
+    compiler. If no kernel gives right results, return ``in_pieces``, the plain path.
     """
     times = (measured if rows <= _FEW_ROWS else measured_for_many)(device, dtype, heads, head_dim)
     return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
@@ -366,8 +369,8 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
 
 @functools.lru_cache(maxsize=16)
 def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Like ``measured``, but with the query rows of a block of a prompt, for which a different kernel may be fastest.
-    If ``measured`` has fewer than two kernels, its result is returned.
+    """Like ``measured``, but with ``_MANY_ROWS`` query rows, for which a different kernel may be fastest. If fewer than
+    two kernels give right results, return the result of ``measured``.
     """
     right = measured(device, dtype, heads, head_dim)
     if len(right) < 2:

@@ -23,6 +23,6 @@ EMIT: dict[str, Callable[..., None]] = {
     **recurrence.EMIT,
     **sampling.EMIT,
 }
-"""Emitters of all kernels, keyed by the kernel's name. Called as ``(module, name, lanes, *kind)``; vectors have
-``lanes`` numbers.
+"""Emitters of all kernels, keyed by the kernel's name. Each is called as ``(module, name, lanes, *kind)``; ``lanes`` is
+the number of float32 numbers in a vector.
 """

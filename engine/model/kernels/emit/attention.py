@@ -264,7 +264,8 @@ def _soften(
     Args:
         begin, limit: the row sees the keys [begin, limit), counted from the block's first key. Both may lie outside of
             the block.
-        value_scales: scales of the values, which the weights are multiplied by after they are summed.
+        value_scales: scales of the values. The sum of the weights is taken first, then the weights are multiplied by
+            these scales.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
@@ -353,8 +354,8 @@ def add_values(
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
-    """Emit the merge of one KV head's pieces: ``RESULT`` (kv_heads, rows, head_dim) of the kind ``made``, and
-    ``LOGSUM`` (kv_heads, rows) to base 2.
+    """Emit the merge of the pieces of one KV head. Writes ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``made``,
+    and ``LOGSUM`` (kv_heads, rows) to base 2.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments

@@ -199,7 +199,8 @@ def _soften(
             the piece.
         count: keys of the piece.
         line: the row's results in ``PARTS``.
-        value_scales: scales of the values, which the weights are multiplied by after they are summed.
+        value_scales: scales of the values. The sum of the weights is taken first, then the weights are multiplied by
+            these scales.
     """
     together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
     width = len(together) * e.lanes
