@@ -319,9 +319,8 @@ def attend_seen(
 
 
 def reads_lengths(shape: KvShape) -> bool:
-    """Whether attention to a cache of this shape can read only the keys that each token sees, by ``Seen.lengths``, and
-    is fast even for thousands of keys. For this the kernel must take numbers of keys on this GPU and cut the keys into
-    pieces.
+    """Whether a recorded pass over a cache of this shape should use ``Seen.lengths`` even for thousands of keys. This
+    requires that ``cuda.flash_lengths`` gives right results on this GPU, and that it cuts the keys into pieces.
     """
     return shape.group > 1 and cuda.takes_lengths(
         shape.device, shape.dtype, shape.kv_heads, shape.group, shape.head_dim
@@ -360,8 +359,8 @@ def _attend_masked(
 
 
 def _reads_by_length(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether ``cuda.flash_lengths`` is faster than a kernel with a mask. It reads the keys once for every token,
-    whereas a kernel with a mask reads them once for all tokens.
+    """Whether to use ``cuda.flash_lengths`` instead of a kernel with a mask. ``flash_lengths`` reads the keys once for
+    every token, whereas a kernel with a mask reads them once for all tokens.
     """
     tokens, seq, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     if group == 1 and (seq > _UNCUT_KEYS or tokens * seq > _UNCUT_READ_AGAIN):

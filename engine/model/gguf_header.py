@@ -21,7 +21,7 @@ BLOCKS = {
     **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 23: (256, 136)},
     39: (32, 17),
 }
-"""Number of weights of a block, and number of its bytes, keyed by GGML's number for the format.
+"""Number of weights in a block, and size of a block in bytes, keyed by GGML's number for the format.
 ``engine.model.kernels.formats`` describes the blocks.
 """
 

@@ -256,9 +256,7 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send hidden states as ``sent`` does, and continue on the new device: a capture records the remaining layers
-    there.
-    """
+    """Send hidden states as ``sent`` does. A capture then records the following layers on the new device."""
     if hidden.device == device:
         return hidden
     there = sent(hidden, device)

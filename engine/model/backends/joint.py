@@ -48,7 +48,8 @@ class JointBlock:
         self._output, self._down = attention.o_proj, mlp.down_proj
         self._norms = _norms_of(attention)
         config = attention.config
-        # Hooks that copy weights from host memory to the device before the block runs, and undo this afterwards.
+        # Hooks that copy the block's weights from host memory to the device before the block runs, and hooks that undo
+        # this afterwards.
         self._before, self._after = block._forward_pre_hooks, block._forward_hooks
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim, self._scaling = attention.head_dim, attention.scaling

@@ -90,8 +90,8 @@ BLOCK_VECTORS = 16
 
 
 def scratch_size_of_logits(width: int, lanes: int) -> int:
-    """Size of a worker's scratch memory for ``measured``, in float32 numbers. It has a copy of a row, the row's
-    candidates for top-k and top-p with room for some vectors more, and the largest value of each block.
+    """Size of a worker's scratch memory for ``measured``, in float32 numbers. It holds a copy of a row, the row's
+    candidates for top-k and top-p, some vectors of padding, and the largest value of each block.
     """
     return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
 

@@ -56,8 +56,8 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # Scratch memory of a worker, in float32. For keys and for values it has a copy of the current block, in the stored
-    # dtype, if the block is incomplete, and the scales of levels. The queries and the scores of all rows follow.
+    # Scratch memory of a worker, in float32. First for the keys, then for the values: a copy of an incomplete block in
+    # the stored dtype, and the scales of levels. After these, the queries and the scores of all rows.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
