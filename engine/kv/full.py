@@ -420,7 +420,7 @@ class FullCache:
     def gather(
         self, layer: int, heads: torch.Tensor, chunks: torch.Tensor, size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values (n, size, head_dim) of n chunks of ``size`` tokens. Chunk i is chunk ``chunks[i]``
+        """Return the keys and values (n, size, head_dim) of n chunks of ``size`` tokens. Entry i is chunk ``chunks[i]``
         of KV head ``heads[i]``. If the layer is spilled, only these chunks are moved.
         """
         total = self.length // size

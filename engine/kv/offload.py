@@ -213,7 +213,7 @@ class HostStore:
         return rows if buffer is None else buffer[: stop - start].copy_(rows)
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Return the rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens. Chunk i is chunk ``chunks[i]`` of
+        """Return the rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens. Entry i is chunk ``chunks[i]`` of
         KV head ``heads[i]``.
         """
         total = int(chunks.max()) + 1
@@ -289,7 +289,7 @@ class DiskStore:
         return rows
 
     def gather(self, heads: torch.Tensor, chunks: torch.Tensor, size: int) -> torch.Tensor:
-        """Return the rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens. Chunk i is chunk ``chunks[i]`` of
+        """Return the rows (n, size, 2, storage_dim) of n chunks of ``size`` tokens. Entry i is chunk ``chunks[i]`` of
         KV head ``heads[i]``.
         """
         shape = self._shape
@@ -414,7 +414,7 @@ class StagedLayer(LayerBuffer):
 class Workspace:
     """The buffer in which a resident 8-bit layer is dequantized to the model's dtype, while a pass attends to it.
 
-    If the layer is still in the buffer, as between two blocks of a reading, only its new tokens are dequantized.
+    If the buffer still holds the layer from an earlier pass, only the layer's new tokens are dequantized.
     """
 
     def __init__(self, shape: KvShape) -> None:

@@ -1,11 +1,11 @@
 """Stores a session's KV on disk, so that a later start can use it: the KV of books, and of turns of chats about them.
 
-``KvPersistence`` stands between a session, which knows documents, and ``engine.kv.snapshots``, which knows folders: it
-finds saved KV, restores it into the cache, and saves new KV. Without a snapshot folder it saves and restores nothing.
+``KvPersistence`` finds the saved KV of a session's documents and chats, restores it into the cache, and saves new KV.
+``engine.kv.snapshots`` manages the folders. Without a snapshot folder, nothing is saved or restored.
 
-Saved KV is valid only for the model that computed it. Weights, configuration, tokenizer and RoPE are fingerprinted in
-the loaded model, not in its files. So a fingerprint does not depend on how the model was stored, and different weights
-have a different fingerprint.
+Saved KV is valid only for the model that computed it. The weights, configuration, tokenizer and RoPE of the loaded
+model are fingerprinted, not the model's files. So the fingerprint does not depend on how the model was stored, and
+different weights have a different fingerprint.
 """
 
 from __future__ import annotations

@@ -1,20 +1,25 @@
-"""The retrieval cache: per layer and KV head a budget of chunks with the highest scores, plus all recent tokens.
+"""The retrieval cache. For each layer and KV head it holds the chunks with the highest scores, and all recent tokens.
 
-The context is divided at ``boundary``. Before it, chunks of ``chunk_size`` neighbouring tokens are scored by a
-``SelectionPolicy``, and the chunks with the highest scores fill ``num_slots`` slots. The number of slots may grow with
-the context. The first tokens, the attention sinks, are always held. From ``boundary`` on all tokens are held: this is
-the tail. The selection can only change speed, never the answer, because the full cache verifies every token.
+The context is divided at ``boundary``. The tokens before it are divided into chunks of ``chunk_size`` neighbouring
+tokens. A ``SelectionPolicy`` scores the chunks, and the chunks with the highest scores fill ``num_slots`` slots. The
+number of slots may grow with the context. The first tokens, the attention sinks, are always held. The tail is all
+tokens from ``boundary`` on, and is held completely. The selection can only change speed, never the answer, because the
+full cache verifies every token.
 
 Layers with a window or a state have no retrieval cache. In such layers, a pass of this level uses the full cache's
 windows and states (``bounded``).
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
-stored after RoPE, read with their true positions. The newest tokens can be cropped, down to ``boundary``. The tail
-holds KV that this level itself computed, until ``copy_from_full`` replaces it by the full cache's exact KV.
+stored after RoPE with their true positions. The newest tokens can be cropped, down to ``boundary``. The tail holds KV
+that this level itself computed, until ``copy_from_full`` replaces it by the full cache's exact KV.
 
-Source: TriForce (arXiv 2404.11912), section 4.1. Departures: heads of a GQA group share a selection; the selection is
-refreshed with the queries of a verification, and only chunks that changed are copied if copying is expensive; the
-budget may be a share of the context; the mean keys are quantized.
+Source: TriForce (arXiv 2404.11912), section 4.1. Differences from the paper:
+
+- The heads of a GQA group share a selection.
+- The selection is refreshed with the queries of a verification. If copying is expensive, only chunks that changed are
+  copied.
+- The budget may be a share of the context.
+- The mean keys of chunks are quantized.
 
 At the end of the file are the observers (``full.Observer``), which use the queries of a pass over the full cache for
 the selection.

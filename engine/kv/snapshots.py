@@ -256,7 +256,9 @@ class SnapshotStore:
                 yield entry
 
     def _sweep(self) -> None:
-        """Delete the temporary folders of processes that no longer exist."""
+        """Delete the unfinished folders of processes that no longer exist, and folders whose deletion was interrupted.
+        Finish or undo replacements of readings that were interrupted (``_put_back``).
+        """
         for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
             for entry in _folders(place):
                 left = entry.name.startswith(_PARTIAL) and not _is_running(_writer(entry))

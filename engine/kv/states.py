@@ -9,8 +9,8 @@ tried instead. Passes over 4 to 33 tokens then took at least five times as long,
 of Qwen3.5-9B; measured on two cores.)
 
 Three states are stored: the state after the committed tokens, and the states before and after the newest pass. A pass
-of another level, or the first pass after a stop, begins at the committed tokens. If memory runs out in a pass, the pass
-is repeated from the state before it.
+of another level, or the first pass after an answer was stopped, begins at the committed tokens. If memory runs out in a
+pass, the pass is repeated from the state before it.
 """
 
 from __future__ import annotations
