@@ -119,7 +119,7 @@ def _as_stored(
             not a GGUF file.
         rounded_to: format to which the caller will round the weights. Experts that will be rounded to 8 or 4 bits are
             not expanded here.
-        keeps_blocks: whether weights of a GGUF file keep its blocks.
+        keeps_blocks: whether the weights of a GGUF file stay quantized, in the blocks of the file.
 
     Raises:
         ModelError: weights are missing, damaged, or not safetensors.

@@ -40,7 +40,7 @@ _LEAST_SQUARE = 1e-6
 @dataclass(frozen=True)
 class RecurrentState:
     """A layer's state after a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
-    channels), the newest inputs that the convolution will read. Never changed in place.
+    channels), the newest inputs of the convolution, which it will read for the next tokens. Never changed in place.
     """
 
     memory: torch.Tensor

@@ -165,8 +165,8 @@ def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
 
 
 def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
-    """Emit reads of a word of the board, at most ``_LOOKS``, until the word no longer has this ``relation`` to
-    ``value``. One pause instruction follows.
+    """Emit reads of a word of the board, at most ``_LOOKS``, while the comparison ``relation`` of the word with
+    ``value`` is true. One pause instruction follows.
     """
     looks = e.variable(long(_LOOKS))
     with e.loop_while() as leave_if:

@@ -331,12 +331,11 @@ class Emitter:
     def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
         """Sum the lanes of each of ``lanes`` vectors. Returns a vector with one sum in each lane.
 
-        Every sum first adds neighbouring lanes, then neighbouring pairs of lanes, and so on. With fewer vectors, the
-        result is a vector of partial sums.
+        Every sum first adds neighbouring lanes, then neighbouring pairs of lanes, and so on. A call may also be split:
+        calls for ``width`` vectors each return partial sums, and a call for these results completes the sums.
 
         Args:
-            width: 1 for ordinary vectors. To complete ``lanes / width`` vectors of partial sums, the number of vectors
-                that each of them was made from.
+            width: 1, unless ``vectors`` are such partial sums.
         """
         rows = list(vectors)
         while len(rows) > 1:
