@@ -90,6 +90,11 @@ class Format:
         return self.bytes + self.has_exponent
 
     @property
+    def has_least(self) -> bool:
+        """Whether a number is added to every weight of a group."""
+        return bool(self.least) or self.adds
+
+    @property
     def bits(self) -> int:
         """Number of bits of a level."""
         return sum(part.count for part in self.levels)

@@ -227,7 +227,9 @@ class Native(Compiled):
             **{slot.X: x.data_ptr(), slot.OUT: out.data_ptr(), slot.INPUTS: x.shape[1]},
             **{slot.SUMS: sums.data_ptr(), slot.UNITS: units.data_ptr()},
         }
-        return Call(self.address("arranged", KIND[x.dtype], made), abi.arguments(slots), EACH_ROW)
+        kind = KIND[x.dtype]
+        kernel = self.address("arranged_fixed", kind) if made == "fixed" else self.address("arranged", kind, made)
+        return Call(kernel, abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:
         """Run calls one after another, each for ``rows`` rows."""

@@ -232,7 +232,9 @@ class Segment:
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
-            kernel = kernels.address("product_blocks", self.form.number, self.takes)
+            fixed_point = self.takes == "fixed"
+            name, kind = ("product_fixed", ()) if fixed_point else ("product_blocks", (self.takes,))
+            kernel = kernels.address(name, self.form.number, *kind)
         elif self.packed.dtype is torch.float16:
             kernel = kernels.address("product_halves")
         else:
@@ -262,7 +264,7 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype to which x is converted for a kernel that takes it in the form ``takes``: bfloat16 for "pairs", 16-bit
-    integers for "fixed", float32 for every other form.
+    """The dtype to which x is converted for a kernel that takes it in the form ``takes``: bfloat16 for "pairs", float32
+    for most others. Numbers of "fixed" take four bytes, which are two 16-bit integers of different layouts.
     """
-    return {"pairs": torch.bfloat16, "fixed": torch.int16}.get(takes, torch.float32)
+    return {"pairs": torch.bfloat16, "fixed": torch.int32}.get(takes, torch.float32)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.model.kernels.emit import attention, attention_pairs, blocks, products, recurrence, rowwise, sampling
+from engine.model.kernels.emit import attention, attention_pairs, blocks, fixed, products, recurrence, rowwise, sampling
 
 EMIT: dict[str, Callable[..., None]] = {
     **products.EMIT,
     **blocks.EMIT,
+    **fixed.EMIT,
     **attention.EMIT,
     **attention_pairs.EMIT,
     **rowwise.EMIT,

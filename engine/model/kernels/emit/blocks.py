@@ -9,27 +9,21 @@ are multiplied depends on the processor and the model:
 
 - If the processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. The result is a
   bfloat16 number that is too large by that power. The product is corrected by the power times the sum of the inputs.
-- For models in bfloat16 on processors with AVX2, levels and activations are multiplied as 16-bit integers, which takes
-  half the instructions of float32. Activations are in fixed point: 32 inputs share a unit. The rounding error is up to
-  1.5e-5 of the largest of the 32 inputs, whereas bfloat16 rounds every number by up to 2e-3 of itself. If there are
-  four rows or more, a block is unpacked once for all of them. This is faster than torch's products with unpacked
-  weights, however many rows there are.
+- For models in bfloat16 on processors with AVX2, activations are in fixed point (``engine.model.kernels.emit.fixed``).
 - Otherwise a level is converted to float32.
 
 Activations are never rounded to 8-bit levels. As in ``products``, a row has the same bits whatever other rows are
-computed, because sums have a fixed order: the products of a run (in fixed point, of a group) are summed and multiplied
-by the scale, and these results are added in the order of the inputs.
+computed, because sums have a fixed order: the products of a run are summed and multiplied by the scale, and these
+results are added in the order of the inputs.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from llvmlite import binding, ir
 
-from engine.model.kernels.abi import PANEL_VECTORS, SPAN, Expanded, Interleaved, Product, Spread
+from engine.model.kernels.abi import PANEL_VECTORS, Expanded, Interleaved, Product, Spread
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, Variable, long, number
 from engine.model.kernels.emit.products import Sums, each_panel, emit_product, row_blocks, store_sums
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
@@ -44,35 +38,30 @@ _NIBBLE, _LEVELS_8 = 4, 8  # bits of half a byte, and of a level in formats with
 # code for each number of rows takes time to compile.
 _LEFT_OUT = 6
 _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
-_LARGEST = 32767.0  # in fixed point, the largest number of a span has this magnitude
-_SMALLEST = 1e-30  # minimum of a span's largest magnitude, so that a span of zeros causes no division by 0
-_SHARING_ROWS = 4  # number of rows computed at once with an unpacked block; only with x in fixed point
-_FIXED_ROWS = (3, 2, 1)  # with x in fixed point: numbers of rows computed at once for the rows that are left over
-# Pairs of inputs in one iteration of the loop over an unpacked block. With more pairs, LLVM would reorder the sums and
-# spill registers.
-_PAIRS_TOGETHER = 2
 
 
 # Access to interleaved blocks ----------------------------------------------------------------------------------------
 
 
-class _Block:
+class Block:
     """Emits loads from interleaved blocks: one block for each output of a panel, all for the same inputs.
 
     Args:
         base: address of the blocks.
+        levels: places of the levels of those runs that ``levels`` is called for; those of all runs if empty.
     """
 
-    def __init__(self, e: Emitter, form: Format, base: ir.Value) -> None:
-        self._e, self._form, self._base = e, form, base
-        self.together = RUN // 2
-        self._columns = e.lanes * PANEL_VECTORS
+    def __init__(self, e: Emitter, form: Format, base: ir.Value, levels: Sequence[Bits] = ()) -> None:
+        self._e, self._form, self._base, self._levels = e, form, base, levels or form.levels
+        self._columns, self.nothing = e.lanes * PANEL_VECTORS, e.constant(0.0)
         self._first_word = len(form.halves) * self._columns // 2
+        self._fours: dict[tuple[tuple[Bits, ...], int, int], ir.Value] = {}
         widened = _power if form.has_exponent else _widened
         self._factors = [
             [widened(e, self._raw_half(at, vector)) for vector in range(PANEL_VECTORS)]
             for at in range(len(form.halves))
         ]
+        self._negated = [e.b.fneg(factor) for factor in self._factors[1]] if form.least else []
 
     def word(self, index: ir.Value, vector: int) -> ir.Value:
         """Load the word with this number, for the outputs of one vector of the panel."""
@@ -80,15 +69,16 @@ class _Block:
         place = e.b.add(e.b.mul(index, long(self._columns)), long(self._first_word + vector * e.lanes))
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
-    def ask_next(self, group: ir.Value, size: ir.Value) -> None:
+    def ask_next(self, group: ir.Value, size: ir.Value, values: int) -> None:
         """Prefetch a part of a later block, at least ``_AHEAD`` bytes ahead. The processor does not prefetch it on its
         own.
 
         Args:
             group: selects the part; the calls for all groups prefetch the whole block.
             size: bytes of an interleaved block.
+            values: number of an output's weights in a part.
         """
-        e, lines = self._e, -(-self._form.held_bytes * self._columns * self._form.group // (_LINE * self._form.values))
+        e, lines = self._e, -(-self._form.held_bytes * self._columns * values // (_LINE * self._form.values))
         place = e.at(
             self._base,
             e.b.add(
@@ -110,7 +100,7 @@ class _Block:
         to add.
 
         Args:
-            offset: number that was added to every level (``_offset``). It is subtracted like the format's ``zero``.
+            offset: number that was added to every level (``code_offset``). It is subtracted like the format's ``zero``.
         """
         e, form = self._e, self._form
         found = []
@@ -124,10 +114,10 @@ class _Block:
                 if form.scale_zero:
                     whole = e.b.sub(whole, e.whole_splat(form.scale_zero))
                 step = e.b.fmul(step, e.b.sitofp(whole, e.vector))
-            least = e.constant(0.0)
+            least = self.nothing
             if form.least:
                 count = e.b.sitofp(self._gathered(form.least, group, vector), e.vector)
-                least = e.b.fneg(e.b.fmul(self._factors[1][vector], count))
+                least = e.b.fmul(self._negated[vector], count)
             elif form.adds:
                 least = self._factors[1][vector]
             if form.zero + offset:
@@ -135,11 +125,13 @@ class _Block:
             found.append((step, least))
         return found
 
-    def _gathered(self, parts: Sequence[Bits], group: ir.Value, vector: int) -> ir.Value:
+    def _gathered(self, parts: tuple[Bits, ...], group: ir.Value, vector: int) -> ir.Value:
         """Assemble one integer of a group from the bits in different words. ``parts`` is the ``scale`` or the ``least``
         of the format.
         """
         e, whole = self._e, None
+        if isinstance(group, ir.Constant) and _are_bytes(parts, group.constant // 4 * 4):
+            return self._byte_of(self._four(parts, group.constant // 4 * 4, vector), group.constant % 4)
         for part in parts:
             if part.in_half:
                 word = e.b.zext(self._raw_half(part.words[0], vector), e.whole)
@@ -152,13 +144,40 @@ class _Block:
         assert whole is not None
         return whole
 
-    def levels(self, run: ir.Value, word: int, vector: int) -> ir.Value:
+    def _four(self, parts: tuple[Bits, ...], first: int, vector: int) -> ir.Value:
+        """Emit the integers of the four groups from ``first`` on as the bytes of a word, once for all four."""
+        e, key = self._e, (parts, first, vector)
+        if key not in self._fours:
+            found = None
+            for part in parts:
+                cut = e.b.lshr(self.word(long(part.words[first]), vector), e.whole_splat(part.shifts[first]))
+                cut = e.b.and_(cut, e.whole_splat(((1 << part.count) - 1) * _BYTE))
+                cut = e.b.shl(cut, e.whole_splat(part.at))
+                found = cut if found is None else e.b.or_(found, cut)
+            self._fours[key] = found
+        return self._fours[key]
+
+    def _byte_of(self, words: ir.Value, at: int) -> ir.Value:
+        """Emit byte ``at`` of each word as an integer. On x86 this is one instruction."""
+        e = self._e
+        parts = ir.VectorType(I8, 4 * e.lanes)
+        kept = [place for lane in range(e.lanes) for place in (4 * lane + at, *[4 * e.lanes] * 3)]
+        mask = ir.Constant(ir.VectorType(I32, len(kept)), [I32(place) for place in kept])
+        zeros = ir.Constant(parts, [I8(0)] * parts.count)
+        return e.b.bitcast(e.b.shuffle_vector(e.b.bitcast(words, parts), zeros, mask), e.whole)
+
+    def levels(self, run: ir.Value, word: int, vector: int, shifts: Sequence[int] = ()) -> ir.Value:
         """Emit the levels of four inputs as the bytes of a word. If the format has a table ``codes``, the bytes are the
         table's numbers plus ``_CODE_OFFSET``.
+
+        Args:
+            shifts: for each part of the levels, a shift in addition to that of ``run``.
         """
         e, form, levels = self._e, self._form, None
-        for part in form.levels:
-            some = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(((1 << part.count) - 1) * _BYTE))
+        for part, shift in zip(self._levels, shifts or [0] * len(self._levels), strict=True):
+            some = self._shifted(part, run, word, vector)
+            some = e.b.lshr(some, e.whole_splat(shift)) if shift else some
+            some = e.b.and_(some, e.whole_splat(((1 << part.count) - 1) * _BYTE))
             some = e.b.shl(some, e.whole_splat(part.at)) if part.at else some
             levels = some if levels is None else e.b.or_(levels, some)
         assert levels is not None
@@ -167,18 +186,6 @@ class _Block:
         if form.codes:
             return _bytes_at(e, levels, [code + _CODE_OFFSET for code in form.codes])
         return levels
-
-    def integer_pairs(self, run: ir.Value) -> list[list[ir.Value]]:
-        """Emit the levels of a run as pairs of 16-bit integers. Of every four inputs, the first and third form a pair,
-        and the second and fourth. Returns, for each pair, one vector for each vector of the panel.
-        """
-        e, found = self._e, []
-        mask = e.whole_splat(0xFF * _HALF)
-        for word in range(RUN_WORDS):
-            levels = [self.levels(run, word, vector) for vector in range(PANEL_VECTORS)]
-            found.append([e.b.and_(each, mask) for each in levels])
-            found.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in levels])
-        return found
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
         """Emit a word shifted so that the wanted bits are the lowest of each byte. The caller masks the bits above
@@ -195,7 +202,7 @@ class _Block:
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Emit the levels of four inputs as pairs of bfloat16. Each level is too large by ``_offset``.
+        """Emit the levels of four inputs as pairs of bfloat16. Each level is too large by ``code_offset``.
 
         Returns:
             Items of a number and pairs. Number 0 means the first and third inputs, number 1 the second and fourth.
@@ -235,8 +242,8 @@ class _Block:
         return [(at, _numbers(e, _turned(e, levels, 8 * at), form.bits, form.bits)) for at in range(2)]
 
 
-def _offset(form: Format, pairs: bool) -> int:
-    """The offset that ``_Block.pairs`` (if ``pairs``) or ``_Block.levels`` add to each level."""
+def code_offset(form: Format, pairs: bool = False) -> int:
+    """The offset that ``Block.pairs`` (if ``pairs``) or ``Block.levels`` add to each level."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
@@ -286,8 +293,20 @@ def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> 
     return e.intrinsic(name, e.whole, word, word, _shift(e, [turn % 32 for turn in turns], at))
 
 
+def _are_bytes(parts: Sequence[Bits], first: int) -> bool:
+    """Whether the integers of the four groups from ``first`` on are in the four bytes of the same words."""
+    return all(
+        not part.in_half
+        and part.words[first : first + 4] == part.words[first : first + 1] * 4
+        and part.shifts[first : first + 4] == tuple(part.shifts[first] + 8 * at for at in range(4))
+        for part in parts
+    )
+
+
 def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
     """Emit ``values[at]``."""
+    if isinstance(at, ir.Constant):
+        return long(values[at.constant])
     if len(set(values)) == 1:
         return long(values[0])
     name = "table." + ".".join(map(str, values))
@@ -300,6 +319,8 @@ def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
 
 
 def _shift(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
+    if isinstance(at, ir.Constant):
+        return e.whole_splat(values[at.constant])
     if len(set(values)) == 1:
         return e.whole_splat(values[0])
     return e.splat(e.b.trunc(_picked(e, values, at), I32))
@@ -393,12 +414,9 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
 
     Args:
         kind: dtype of x.
-        made: "pairs": bfloat16; every four numbers are in the order first, third, second, fourth. "fixed": see
-            ``_emit_fixed``. "shares": float32, multiplied by ``_share_of``. "plain": float32.
+        made: "pairs": bfloat16; every four numbers are in the order first, third, second, fourth. "shares": float32,
+            multiplied by ``_share_of``. "plain": float32.
     """
-    if made == "fixed":
-        _emit_fixed(module, name, lanes, kind)
-        return
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, row, _ = e.arguments
     x, out, sums = e.pointers(Spread.X, Spread.OUT, Spread.SUMS)
@@ -421,223 +439,48 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
     e.end()
 
 
-def _emit_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the conversion of x to fixed point, in which a number is a 16-bit integer times the unit of its span. The
-    unit is the largest magnitude of the span divided by ``_LARGEST``, or NaN if a number of the span is not finite. The
-    order of the numbers is that of "pairs".
-    """
-    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    _, row, _ = e.arguments
-    x, out, sums, units = e.pointers(Spread.X, Spread.OUT, Spread.SUMS, Spread.UNITS)
-    [inputs] = e.longs(Spread.INPUTS)
-    first = e.b.mul(row, inputs)
-    mask = ir.Constant(ir.VectorType(I32, lanes), [I32(at // 4 * 4 + (0, 2, 1, 3)[at % 4]) for at in range(lanes)])
-    with e.loop(long(0), e.b.sdiv(inputs, long(SPAN))) as span:
-        start = e.b.add(first, e.b.mul(span, long(SPAN)))
-        places = [e.b.add(start, long(offset)) for offset in range(0, SPAN, lanes)]
-        loaded = [e.load_vector(x, place, KINDS[kind]) for place in places]
-        largest, nothing = e.constant(_SMALLEST), e.constant(0.0)
-        for vector in loaded:
-            largest = e.larger(e.call("llvm.fabs", vector), largest)
-            nothing = e.fma(vector, e.constant(0.0), nothing)
-        most = e.fold(largest, e.larger)
-        unit = e.b.fadd(e.b.fdiv(most, number(_LARGEST)), e.fold(nothing, e.b.fadd))
-        e.store(unit, e.at(units, e.b.sdiv(start, long(SPAN)), F32))
-        inverse = e.splat(e.b.fdiv(number(_LARGEST), most))
-        wholes = [e.b.fptosi(e.call("llvm.rint", e.b.fmul(vector, inverse)), e.whole) for vector in loaded]
-        for place, whole in zip(places, wholes, strict=True):
-            both = e.b.shuffle_vector(whole, whole, mask)
-            e.store(e.b.trunc(both, ir.VectorType(I16, lanes)), e.at(out, place, I16), align=2)
-        for run in range(SPAN // RUN):
-            some = wholes[run * RUN // lanes : (run + 1) * RUN // lanes]
-            total = e.b.sitofp(e.fold(functools.reduce(e.b.add, some), e.b.add), F32)
-            place = e.b.add(e.b.sdiv(start, long(RUN)), long(run))
-            e.store(e.b.fmul(total, unit), e.at(sums, place, F32))
-    e.end()
-
-
 def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int, takes: str) -> None:
     """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged`` has prepared in the form ``takes``."""
-    if takes == "fixed":
-        _emit_product_fixed(module, name, lanes, number_of_format)
-        return
     pairs = takes == "pairs"
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, together = FORMATS[number_of_format], 2 if pairs else 1  # ``together``: numbers of x in 32 bits
 
-    def add_group(group: _Group) -> None:
-        assert isinstance(group.block, _Block)  # only products in fixed point have ``_Unpacked`` blocks
-        lines = [e.at(group.x, e.b.sdiv(start, long(together)), F32) for start in group.starts]
-        with e.loop(long(0), long(group.runs)) as at:
-            run = e.b.add(group.first_run, at)
-            sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in lines]
-            own_lines = [e.at(line, e.b.mul(at, long(RUN // together)), F32) for line in lines]
-            _add_run(e, group.block, run, own_lines, sums, pairs)
-            for total, some in zip(group.totals, sums, strict=True):
-                for (step, _), so_far, part in zip(group.scales, total, some, strict=True):
-                    so_far.value = e.fma(part.value, step, so_far.value)
-
-    counts = [count for count in row_blocks(lanes, PANEL_VECTORS) if count != _LEFT_OUT]
-    _emit_groups(e, form, _offset(form, pairs), counts, add_group)
-
-
-def _emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the product with x in fixed point. A group's sum of levels times numbers of x is an exact integer, which is
-    multiplied by the scale and the unit.
-    """
-    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    form = FORMATS[number_of_format]
-    (units,) = e.pointers(Product.UNITS)
-
-    def add_group(group: _Group) -> None:
-        lines = [e.at(group.x, e.b.sdiv(start, long(2)), I32) for start in group.starts]
-        sums = [[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in lines]
-        together = group.block.together
-        steps = RUN // 2 // together  # steps of a run, with ``together`` pairs each
-        with e.loop(long(0), long(group.runs * steps)) as at:
-            step = e.b.add(e.b.mul(group.first_run, long(steps)), at)
-            for number_of_pair, pairs in enumerate(group.block.integer_pairs(step)):
-                place = e.b.add(e.b.mul(at, long(together)), long(number_of_pair))
-                for line, own in zip(lines, sums, strict=True):
-                    numbers = e.splat(e.load(e.at(line, place, I32), I32))
-                    for pair, so_far in zip(pairs, own, strict=True):
-                        so_far.value = e.b.add(so_far.value, e.pair_sums(pair, numbers))
-        for start, total, some in zip(group.starts, group.totals, sums, strict=True):
-            unit = e.splat(e.load(e.at(units, e.b.sdiv(start, long(SPAN)), F32), F32))
-            for (step, _), so_far, part in zip(group.scales, total, some, strict=True):
-                so_far.value = e.fma(e.b.sitofp(part.value, e.vector), e.b.fmul(step, unit), so_far.value)
-
-    _emit_groups(e, form, _offset(form, pairs=False), _FIXED_ROWS, add_group, _Unpacked(e, form))
-
-
-class _Group(NamedTuple):
-    """A group of a block's inputs, while its product is emitted.
-
-    ``starts`` has, for each row, the index in ``x`` of the group's first input. ``totals`` has, for each row, the sums
-    so far: a variable for each vector of the panel.
-    """
-
-    block: _Block | _Unpacked
-    first_run: ir.Value
-    runs: int
-    x: ir.Value
-    starts: list[ir.Value]
-    scales: list[tuple[ir.Value, ir.Value]]
-    totals: list[list[Variable]]
-
-
-def _emit_groups(
-    e: Emitter,
-    form: Format,
-    offset: int,
-    counts: Sequence[int],
-    add_group: Callable[[_Group], None],
-    unpacked: _Unpacked | None = None,
-) -> None:
-    """Emit a whole kernel: loops over panels, rows, blocks and groups. ``add_group`` emits the part of one group.
-
-    Args:
-        counts: numbers of rows that are computed at once, the largest first.
-        unpacked: memory for an unpacked block that ``_SHARING_ROWS`` rows at a time share; None if no rows share one.
-    """
-    columns = e.lanes * PANEL_VECTORS
+    columns = lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
     inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
     blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
-    runs, has_least = form.group // RUN, bool(form.least or form.adds or form.zero + offset)
-    groups = form.values // form.group
+    offset, runs, groups = code_offset(form, pairs), form.group // RUN, form.values // form.group
+    has_least = form.has_least or bool(form.zero + offset)
 
-    def here(panel: ir.Value, block: ir.Value) -> _Block:
-        place = e.b.mul(e.b.add(e.b.mul(panel, blocks), block), long(size))
-        return _Block(e, form, e.at(packed, place, I8))
-
-    def add(own: _Block | _Unpacked, block: ir.Value, group: ir.Value, rows: list[ir.Value], totals: Sums) -> None:
+    def add_group(own: Block, group: ir.Value, starts: list[ir.Value], totals: Sums) -> None:
         scales = own.scales(group, offset)
-        first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
-        starts = [e.b.add(start, first) for start in rows]
         if has_least:
             for start, total in zip(starts, totals, strict=True):
                 _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
-        add_group(_Group(own, e.b.mul(group, long(runs)), runs, x, starts, scales, totals))
+        lines = [e.at(x, e.b.sdiv(start, long(together)), F32) for start in starts]
+        with e.loop(long(0), long(runs)) as at:
+            run = e.b.add(e.b.mul(group, long(runs)), at)
+            sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in lines]
+            own_lines = [e.at(line, e.b.mul(at, long(RUN // together)), F32) for line in lines]
+            _add_run(e, own, run, own_lines, sums, pairs)
+            for total, some in zip(totals, sums, strict=True):
+                for (step, _), so_far, part in zip(scales, total, some, strict=True):
+                    so_far.value = e.fma(part.value, step, so_far.value)
 
     def rows_of(row: ir.Value, count: int, panel: ir.Value) -> None:
         rows = [e.b.mul(e.b.add(row, long(at)), inputs) for at in range(count)]
         totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
         with e.loop(long(0), blocks) as block:
-            own = here(panel, block)
+            place = e.b.mul(e.b.add(e.b.mul(panel, blocks), block), long(size))
+            own = Block(e, form, e.at(packed, place, I8))
             with e.loop(long(0), long(groups)) as group:
-                own.ask_next(group, long(size))
-                add(own, block, group, rows, totals)
+                own.ask_next(group, long(size), form.group)
+                first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
+                add_group(own, group, [e.b.add(start, first) for start in rows], totals)
         store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
 
-    def sharing_rows(panel: ir.Value, whole: ir.Value) -> None:
-        assert unpacked is not None
-        column = e.b.mul(panel, long(columns))
-        with e.loop(long(0), e.b.select(e.b.icmp_signed(">", whole, long(0)), blocks, long(0))) as block:
-            own, begins = here(panel, block), e.b.icmp_signed("==", block, long(0))
-            with e.loop(long(0), long(groups)) as group:
-                own.ask_next(group, long(size))
-                unpacked.take(own, group, offset)
-            with e.loop(long(0), whole, _SHARING_ROWS) as row:
-                rows = [e.b.mul(e.b.add(row, long(at)), inputs) for at in range(_SHARING_ROWS)]
-                lines = [e.b.add(e.b.mul(e.b.add(row, long(at)), outputs), column) for at in range(_SHARING_ROWS)]
-                totals = []
-                for line in lines:
-                    known = [e.load_vector(out, e.b.add(line, long(at * e.lanes))) for at in range(PANEL_VECTORS)]
-                    totals.append([e.variable(e.b.select(begins, e.constant(0.0), some)) for some in known])
-                with e.loop(long(0), long(groups)) as group:
-                    add(unpacked, block, group, rows, totals)
-                store_sums(e, out, row, column, outputs, totals)
-
-    each_panel(e, rows_of, counts, (_SHARING_ROWS, sharing_rows) if unpacked else None)
+    each_panel(e, rows_of, [count for count in row_blocks(lanes, PANEL_VECTORS) if count != _LEFT_OUT])
     e.end()
-
-
-class _Unpacked:
-    """Emits access to a block that is unpacked once for all rows. Memory on the stack holds its levels, as pairs of
-    16-bit integers, and its scales.
-    """
-
-    def __init__(self, e: Emitter, form: Format) -> None:
-        self._e, self._runs = e, form.group // RUN
-        self.together = _PAIRS_TOGETHER
-        groups = form.values // form.group
-        self._levels = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
-        self._scales = e.room(e.vector, groups * PANEL_VECTORS * 2)
-
-    def take(self, block: _Block, group: ir.Value, offset: int) -> None:
-        """Emit the unpacking of one group of ``block`` into this memory."""
-        e = self._e
-        for place, scale in zip(self._scale_places(group), _flat(block.scales(group, offset)), strict=True):
-            e.store(scale, place)
-        with e.loop(long(0), long(self._runs)) as at:
-            run = e.b.add(e.b.mul(group, long(self._runs)), at)
-            for place, pair in zip(self._level_places(run, RUN // 2), _flat(block.integer_pairs(run)), strict=True):
-                e.store(pair, place)
-
-    def scales(self, group: ir.Value, _: int) -> list[tuple[ir.Value, ir.Value]]:
-        """Load what ``_Block.scales`` gave for this group."""
-        found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
-        return list(zip(found[::2], found[1::2], strict=True))
-
-    def integer_pairs(self, step: ir.Value) -> list[list[ir.Value]]:
-        """Load the ``together`` pairs of a step, as ``_Block.integer_pairs`` gave them."""
-        found = [self._e.load(place, self._e.whole) for place in self._level_places(step, self.together)]
-        return [found[at : at + PANEL_VECTORS] for at in range(0, len(found), PANEL_VECTORS)]
-
-    def _scale_places(self, group: ir.Value) -> list[ir.Value]:
-        return self._places(self._scales, self._e.vector, group, 2 * PANEL_VECTORS)
-
-    def _level_places(self, step: ir.Value, pairs: int) -> list[ir.Value]:
-        return self._places(self._levels, self._e.whole, step, pairs * PANEL_VECTORS)
-
-    def _places(self, base: ir.Value, kind: ir.Type, which: ir.Value, count: int) -> list[ir.Value]:
-        first = self._e.b.mul(which, long(count))
-        return [self._e.at(base, self._e.b.add(first, long(at)), kind) for at in range(count)]
-
-
-def _flat(nested: Sequence[Sequence[ir.Value]]) -> list[ir.Value]:
-    return [value for some in nested for value in some]
 
 
 def _add_least(
@@ -657,7 +500,7 @@ def _add_least(
         so_far.value = e.fma(wide, least, so_far.value)
 
 
-def _add_run(e: Emitter, block: _Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
+def _add_run(e: Emitter, block: Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
     """Add to ``sums`` the products of a run's levels with every row of x. ``lines`` are the addresses of the run's
     inputs in these rows.
     """
@@ -685,9 +528,9 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
     panel = e.load(e.at(chosen, tile, I64), I64, align=8)
     blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
     here, column = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8), e.b.mul(tile, long(columns))
-    offset, runs = _offset(form, pairs=False), form.group // RUN
+    offset, runs = code_offset(form), form.group // RUN
     with e.loop(long(0), blocks) as block:
-        own = _Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
+        own = Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
         with e.loop(long(0), long(form.values // form.group)) as group:
             scales = own.scales(group, offset)
             first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))

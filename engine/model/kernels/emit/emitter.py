@@ -219,6 +219,13 @@ class Emitter:
         pairs = ir.VectorType(I16, 2 * self.lanes)
         return self.intrinsic("llvm.x86.avx2.pmadd.wd", self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
+    def byte_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """For each 16-bit half of a lane: a.first * b.first + a.second * b.second, of the pairs of bytes in the half.
+        Those of ``a`` are unsigned, and their sums must fit. Needs 8 lanes of AVX2.
+        """
+        parts, halves = ir.VectorType(I8, 4 * self.lanes), ir.VectorType(I16, 2 * self.lanes)
+        return self.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, *(self.b.bitcast(x, parts) for x in (a, b)))
+
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
         """Load ``lanes`` pairs of numbers, from the ``index``-th number after ``base`` on. The numbers are bfloat16, or
         8-bit levels that are converted to bfloat16. A pair fills one lane of the returned vector.

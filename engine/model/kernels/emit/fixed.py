@@ -1,0 +1,418 @@
+"""Emits products with weights in the blocks of GGUF files and x in fixed point, for processors with AVX2.
+
+Numbers of x are 16-bit integers; ``SPAN`` inputs share a unit. The rounding error is up to 1.6e-5 of the largest of
+them, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of levels times numbers is an exact
+integer, which is then multiplied by the unit and the group's scale. It is computed in one of two ways:
+
+- If levels have up to 6 bits, each of a number's two bytes is multiplied with them. One instruction multiplies 32 bytes
+  and adds neighbours in 16 bits, in which several words can be summed. Levels need only a shift and a mask.
+- With four rows or more, or 8-bit levels, 16-bit integers are multiplied. Four rows share a block that is unpacked
+  once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
+
+A row has the same bits whatever other rows are computed, because all integers are exact and the groups are added in a
+fixed order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from engine.model.kernels.abi import PANEL_VECTORS, SPAN, Product, Spread
+from engine.model.kernels.emit.blocks import Block, code_offset
+from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
+from engine.model.kernels.emit.products import Sums, each_panel, store_sums
+from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
+
+_LARGEST = 32639.0  # largest number in fixed point: 127 * 256 + 127, so that both bytes are between -128 and 127
+_SMALLEST = 1e-30  # minimum for the largest number of a span, so that a span of zeros is not divided by 0
+_NUMBER_BYTES = 4  # bytes of a number of x: as a 16-bit integer, and as two bytes
+_HIGH = 256  # what the higher byte of a number counts
+_MOST_HALF = 32767  # largest 16-bit integer
+_SHARING_ROWS = 4  # size of the blocks of rows that share unpacked weights
+_FEW_ROWS = (3, 2, 1)  # sizes of the blocks for the remaining rows
+_HALF = 0x00010001  # a word with the value 1 in both halves
+
+
+def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """Emit the arrangement of x in fixed point, the sums of its runs and the units of its spans. A tile is a row.
+
+    The unit is the span's largest number divided by ``_LARGEST``; it is NaN if a number of the span is not finite. A
+    span takes ``_NUMBER_BYTES`` for each number: the 16-bit integers (of each four numbers, the first and third come
+    before the second and fourth), then their higher bytes, then their lower bytes, each in the order of the inputs.
+
+    Args:
+        kind: kind of x.
+    """
+    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
+    _, row, _ = e.arguments
+    x, out, sums, units = e.pointers(Spread.X, Spread.OUT, Spread.SUMS, Spread.UNITS)
+    [inputs] = e.longs(Spread.INPUTS)
+    first = e.b.mul(row, inputs)
+    mask = ir.Constant(ir.VectorType(I32, lanes), [I32(at // 4 * 4 + (0, 2, 1, 3)[at % 4]) for at in range(lanes)])
+    with e.loop(long(0), e.b.sdiv(inputs, long(SPAN))) as span:
+        start = e.b.add(first, e.b.mul(span, long(SPAN)))
+        offsets = range(0, SPAN, lanes)
+        loaded = [e.load_vector(x, e.b.add(start, long(offset)), KINDS[kind]) for offset in offsets]
+        largest, nothing = e.constant(_SMALLEST), e.constant(0.0)
+        for vector in loaded:
+            largest = e.larger(e.call("llvm.fabs", vector), largest)
+            nothing = e.fma(vector, e.constant(0.0), nothing)
+        most = e.fold(largest, e.larger)
+        unit = e.b.fadd(e.b.fdiv(most, number(_LARGEST)), e.fold(nothing, e.b.fadd))
+        e.store(unit, e.at(units, e.b.sdiv(start, long(SPAN)), F32))
+        inverse = e.splat(e.b.fdiv(number(_LARGEST), most))
+        wholes = [e.b.fptosi(e.call("llvm.rint", e.b.fmul(vector, inverse)), e.whole) for vector in loaded]
+        here = e.at(out, e.b.mul(start, long(_NUMBER_BYTES)), I8)
+        for offset, whole in zip(offsets, wholes, strict=True):
+            both = e.b.trunc(e.b.shuffle_vector(whole, whole, mask), ir.VectorType(I16, lanes))
+            e.store(both, e.at(here, long(offset), I16), align=2)
+            # The lower byte is signed, so the higher byte is that of the number plus 128.
+            high = e.b.ashr(e.b.add(whole, e.whole_splat(_HIGH // 2)), e.whole_splat(8))
+            for byte, place in ((high, 2 * SPAN), (whole, 3 * SPAN)):
+                e.store(e.b.trunc(byte, ir.VectorType(I8, lanes)), e.at(here, long(place + offset), I8), align=1)
+        for run in range(SPAN // RUN):
+            some = wholes[run * RUN // lanes : (run + 1) * RUN // lanes]
+            total = e.b.sitofp(e.fold(functools.reduce(e.b.add, some), e.b.add), F32)
+            place = e.b.add(e.b.sdiv(start, long(RUN)), long(run))
+            e.store(e.b.fmul(total, unit), e.at(sums, place, F32))
+    e.end()
+
+
+def emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
+    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged_fixed`` has prepared."""
+    _Product(Emitter(module, name, VOID, (PTR, I64, I64), lanes), FORMATS[number_of_format]).emit()
+
+
+class _Product:
+    """Emits the product with weights of one format. All rows have the same order of operations in float32."""
+
+    def __init__(self, e: Emitter, form: Format) -> None:
+        self._e, self._form = e, form
+        self._x, self._packed, self._out = e.pointers(Product.X, Product.WEIGHTS, Product.OUT)
+        self._sums, self._units = e.pointers(Product.SUMS, Product.UNITS)
+        self._inputs, self._outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
+        self._blocks, self._columns = e.b.sdiv(self._inputs, long(form.values)), e.lanes * PANEL_VECTORS
+        self._zero = form.zero + code_offset(form)
+        self._unpacked = _Unpacked(e, form)
+        self._halves = ir.VectorType(I16, 2 * e.lanes)
+        largest = _HIGH if form.codes or form.flips else (1 << form.bits) - 1
+        # words of levels whose products with bytes are added in 16 bits; each adds two products
+        self._depth = min(_MOST_HALF // (2 * (_HIGH // 2) * largest), form.group // RUN_WORDS)
+        self._shared = _shared(form) if self._depth else None
+
+    def emit(self) -> None:
+        """Emit the whole kernel."""
+        each_panel(self._e, self._few_rows, _FEW_ROWS, (_SHARING_ROWS, self._many_rows))
+        self._e.end()
+
+    def _few_rows(self, row: ir.Value, count: int, panel: ir.Value) -> None:
+        """Emit the product of a panel with ``count`` rows, which read its blocks as they are."""
+        e, form = self._e, self._form
+        rows = [e.b.mul(e.b.add(row, long(at)), self._inputs) for at in range(count)]
+        totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
+        # The sums of two groups need too many registers for more than one row.
+        shared = self._shared if count == 1 else None
+        together = 2 if shared else 1
+        with e.loop(long(0), self._blocks) as block:
+            own = self._block(panel, block, shared.levels if shared else ())
+            self._unpacked.take_scales(own)
+            lines = self._lines(block, rows)
+            with e.loop(long(0), long(form.values // form.group // together)) as step:
+                own.ask_next(step, self._size, together * form.group)
+                first = self._group(e.b.mul(step, long(together)))
+                groups = [first, e.b.add(first, long(shared.ahead))] if shared else [first]
+                if self._depth:
+                    run = e.b.mul(step if shared else first, long(form.group // RUN))
+                    sums = self._byte_sums(own, run, groups, lines, shared.shifts if shared else ())
+                else:
+                    sums = [self._pair_sums(functools.partial(_pairs_of, e, own), RUN_WORDS, first, lines)]
+                for group, some in zip(groups, sums, strict=True):
+                    self._add_group(group, lines, some, totals)
+        store_sums(e, self._out, row, e.b.mul(panel, long(self._columns)), self._outputs, totals)
+
+    def _many_rows(self, panel: ir.Value, whole: ir.Value) -> None:
+        """Emit the product of a panel with the first ``whole`` rows. A block is unpacked once for all of them."""
+        e, form, unpacked = self._e, self._form, self._unpacked
+        column, groups = e.b.mul(panel, long(self._columns)), long(form.values // form.group)
+        with e.loop(long(0), e.b.select(e.b.icmp_signed(">", whole, long(0)), self._blocks, long(0))) as block:
+            own, begins = self._block(panel, block), e.b.icmp_signed("==", block, long(0))
+            unpacked.take_scales(own)
+            with e.loop(long(0), groups) as group:
+                own.ask_next(group, self._size, form.group)
+                unpacked.take_levels(own, group)
+            with e.loop(long(0), whole, _SHARING_ROWS) as row:
+                rows = [e.b.mul(e.b.add(row, long(at)), self._inputs) for at in range(_SHARING_ROWS)]
+                lines, totals = self._lines(block, rows), []
+                for at in range(_SHARING_ROWS):
+                    place = e.b.add(e.b.mul(e.b.add(row, long(at)), self._outputs), column)
+                    known = [e.load_vector(self._out, e.b.add(place, long(v * e.lanes))) for v in range(PANEL_VECTORS)]
+                    totals.append([e.variable(e.b.select(begins, e.constant(0.0), some)) for some in known])
+                with e.loop(long(0), groups) as at:
+                    group = self._group(at)
+                    self._add_group(group, lines, self._pair_sums(unpacked.pairs, 1, group, lines), totals)
+                store_sums(e, self._out, row, column, self._outputs, totals)
+
+    @property
+    def _size(self) -> ir.Value:
+        """Bytes of a panel's block."""
+        return long(self._form.held_bytes * self._columns)
+
+    def _block(self, panel: ir.Value, block: ir.Value, levels: Sequence[Bits] = ()) -> Block:
+        e = self._e
+        place = e.b.mul(e.b.add(e.b.mul(panel, self._blocks), block), self._size)
+        return Block(e, self._form, e.at(self._packed, place, I8), levels)
+
+    def _group(self, at: ir.Value) -> ir.Value:
+        """The ``at``-th group in the order in which groups are added: pairs that share words stay together."""
+        if self._shared is None or self._shared.ahead == 1:
+            return at
+        e, ahead = self._e, self._shared.ahead
+        pair, second = e.b.lshr(at, long(1)), e.b.and_(at, long(1))
+        within = e.b.and_(pair, long(ahead - 1))
+        first = e.b.add(e.b.mul(e.b.sub(pair, within), long(2)), within)
+        return e.b.add(first, e.b.mul(second, long(ahead)))
+
+    def _lines(self, block: ir.Value, rows: list[ir.Value]) -> list[_Line]:
+        """The rows' inputs of a block."""
+        e, found = self._e, []
+        for row in rows:
+            place = e.b.add(row, e.b.mul(block, long(self._form.values)))
+            x = e.at(self._x, e.b.mul(place, long(_NUMBER_BYTES)), I8)
+            sums, units = (
+                e.at(base, e.b.sdiv(place, long(size)), F32) for base, size in ((self._sums, RUN), (self._units, SPAN))
+            )
+            found.append(_Line(x, sums, units))
+        return found
+
+    def _byte_sums(
+        self,
+        block: Block,
+        first_run: ir.Value,
+        groups: Sequence[ir.Value],
+        lines_of_x: Sequence[_Line],
+        shifts: Sequence[int],
+    ) -> list[list[list[ir.Value]]]:
+        """Emit the sums of levels times numbers: for each group, for each row, for each vector of the panel.
+
+        Args:
+            first_run: the run of ``block`` with which the first group begins.
+            shifts: the shifts of the second group, if there is one.
+        """
+        e, runs = self._e, self._form.group // RUN
+        lines = [[self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x] for group in groups]
+        totals = [[[e.whole_splat(0)] * PANEL_VECTORS for _ in own] for own in lines]
+        for first in range(0, runs * RUN_WORDS, self._depth):
+            sums = [[[self._zeros(), self._zeros()] for _ in own] for own in lines]  # of higher and of lower bytes
+            for word in range(first, first + self._depth):
+                run = e.b.add(first_run, long(word // RUN_WORDS))
+                for at, own in enumerate(lines):
+                    further = shifts if at else ()
+                    levels = [block.levels(run, word % RUN_WORDS, vector, further) for vector in range(PANEL_VECTORS)]
+                    for line, parts in zip(own, sums[at], strict=True):
+                        for byte, part in enumerate(parts):
+                            place = e.at(line, long(byte * SPAN + RUN_WORDS * word), I8)
+                            numbers = e.splat(e.load(place, I32))
+                            part[:] = [
+                                e.b.add(so_far, e.byte_sums(level, numbers))
+                                for so_far, level in zip(part, levels, strict=True)
+                            ]
+            for mine, own in zip(totals, sums, strict=True):
+                for total, (high, low) in zip(mine, own, strict=True):
+                    total[:] = [
+                        e.b.add(so_far, e.b.add(e.pair_sums(a, self._all(_HIGH)), e.pair_sums(b, self._all(1))))
+                        for so_far, a, b in zip(total, high, low, strict=True)
+                    ]
+        return totals
+
+    def _zeros(self) -> list[ir.Value]:
+        return [self._all(0)] * PANEL_VECTORS
+
+    def _all(self, value: int) -> ir.Value:
+        """A vector with one 16-bit integer in every half of a lane."""
+        return ir.Constant(self._halves, [I16(value)] * self._halves.count)
+
+    def _pair_sums(
+        self,
+        pairs: Callable[[ir.Value], list[list[ir.Value]]],
+        words: int,
+        group: ir.Value,
+        lines_of_x: Sequence[_Line],
+    ) -> list[list[ir.Value]]:
+        """Emit the sums of a group's levels times numbers, for each row and each vector of the panel.
+
+        Args:
+            pairs: gives the levels of the ``words`` words with an index in the block as pairs of 16-bit integers, each
+                for all vectors.
+        """
+        e, steps = self._e, self._form.group // (RUN_WORDS * words)
+        lines = [self._numbers_at(line, group, 0, 2) for line in lines_of_x]
+        sums = [[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in lines]
+        with e.loop(long(0), long(steps)) as at:
+            for half, levels in enumerate(pairs(e.b.add(e.b.mul(group, long(steps)), at))):
+                place = e.b.add(e.b.mul(at, long(2 * words)), long(half))
+                for line, own in zip(lines, sums, strict=True):
+                    numbers = e.splat(e.load(e.at(line, place, I32), I32))
+                    for level, so_far in zip(levels, own, strict=True):
+                        so_far.value = e.b.add(so_far.value, e.pair_sums(level, numbers))
+        return [[each.value for each in own] for own in sums]
+
+    def _numbers_at(self, line: _Line, group: ir.Value, offset: int, size: int) -> ir.Value:
+        """The address of a group's numbers, in the part of its span that begins at byte ``offset`` and has ``size``
+        bytes for each number.
+        """
+        e, values = self._e, self._form.group
+        if values == SPAN:
+            return e.at(line.x, e.b.add(e.b.mul(group, long(SPAN * _NUMBER_BYTES)), long(offset)), I8)
+        within = e.b.mul(e.b.and_(group, long(SPAN // values - 1)), long(values * size))
+        place = e.b.add(e.b.mul(self._span(group), long(SPAN * _NUMBER_BYTES)), within)
+        return e.at(line.x, e.b.add(place, long(offset)), I8)
+
+    def _span(self, group: ir.Value) -> ir.Value:
+        """The span of a block to which a group belongs."""
+        return self._e.b.udiv(group, long(SPAN // self._form.group))
+
+    def _add_group(
+        self, group: ir.Value, lines: Sequence[_Line], sums: Sequence[Sequence[ir.Value]], totals: Sums
+    ) -> None:
+        """Add a group's part to the totals of the rows."""
+        e, form = self._e, self._form
+        scales = self._unpacked.scales(group)
+        for line, some, own in zip(lines, sums, totals, strict=True):
+            unit = e.splat(e.load(e.at(line.units, self._span(group), F32), F32))
+            sum_of_x = self._sum_of_x(line, group) if self._zero or form.has_least else None
+            for (step, least), part, total in zip(scales, some, own, strict=True):
+                value = e.b.sitofp(part, e.vector)
+                if self._zero:
+                    value = e.fma(value, unit, e.b.fmul(sum_of_x, e.constant(-float(self._zero))))
+                else:
+                    value = e.b.fmul(value, unit)
+                if form.has_least:
+                    total.value = e.fma(sum_of_x, least, total.value)
+                total.value = e.fma(value, step, total.value)
+
+    def _sum_of_x(self, line: _Line, group: ir.Value) -> ir.Value:
+        """The sum of a group's numbers of x, in every lane."""
+        e, runs = self._e, self._form.group // RUN
+        first = e.b.mul(group, long(runs))
+        found = [e.load(e.at(line.sums, e.b.add(first, long(at)), F32), F32) for at in range(runs)]
+        return e.splat(functools.reduce(e.b.fadd, found))
+
+
+class _Line(NamedTuple):
+    """Addresses of a row's numbers, sums and units, from a block's first input on."""
+
+    x: ir.Value
+    sums: ir.Value
+    units: ir.Value
+
+
+class _Shared(NamedTuple):
+    """Groups in pairs whose levels are in the same words, so that a word is loaded once for both.
+
+    Args:
+        ahead: number of groups from the first of a pair to the second.
+        levels: places of the levels for the runs of all first groups.
+        shifts: for each part of the levels, the shift of the second group in addition to the first group's.
+    """
+
+    ahead: int
+    levels: tuple[Bits, ...]
+    shifts: tuple[int, ...]
+
+
+def _shared(form: Format) -> _Shared | None:
+    """The closest such pairs of a format."""
+    runs, own = form.values // RUN, form.group // RUN
+    for ahead in (1, 2, 4):
+        firsts = [run for run in range(runs) if run // (ahead * own) % 2 == 0]
+        seconds = [run + ahead * own for run in firsts]
+        if max(seconds) >= runs:
+            return None
+        moved = {
+            (part.words[b] - part.words[a], at, part.shifts[b] - part.shifts[a])
+            for at, part in enumerate(form.levels)
+            for a, b in zip(firsts, seconds, strict=True)
+        }
+        if len(moved) == len(form.levels) and not any(words for words, *_ in moved):
+            levels = tuple(
+                replace(part, words=_picked(part.words, firsts), shifts=_picked(part.shifts, firsts))
+                for part in form.levels
+            )
+            return _Shared(ahead, levels, tuple(shift for _, _, shift in sorted(moved)))
+    return None
+
+
+def _picked(values: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+    return tuple(values[place] for place in places)
+
+
+def _pairs_of(e: Emitter, block: Block, run: ir.Value) -> list[list[ir.Value]]:
+    """Emit the levels of a run as pairs of 16-bit integers: for each pair of inputs, one vector for each vector of the
+    panel. Of four inputs, the first and third are paired, and the second and fourth.
+    """
+    mask, found = e.whole_splat(0xFF * _HALF), []
+    for word in range(RUN_WORDS):
+        levels = [block.levels(run, word, vector) for vector in range(PANEL_VECTORS)]
+        found.append([e.b.and_(each, mask) for each in levels])
+        found.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in levels])
+    return found
+
+
+class _Unpacked:
+    """Emits access to an unpacked block on the stack: levels as pairs of 16-bit integers, and scales."""
+
+    def __init__(self, e: Emitter, form: Format) -> None:
+        self._e, self._form, self._groups = e, form, form.values // form.group
+        self._levels = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
+        self._scales = e.room(e.vector, self._groups * PANEL_VECTORS * 2)
+
+    def take_scales(self, block: Block) -> None:
+        """Emit the unpacking of a block's scales into this memory. The zero point of levels is not in ``least``."""
+        for group in range(self._groups):
+            scales = block.scales(long(group), -self._form.zero)
+            for place, scale in zip(self._scale_places(long(group)), _flat(scales), strict=True):
+                if scale is not block.nothing:
+                    self._e.store(scale, place)
+
+    def take_levels(self, block: Block, group: ir.Value) -> None:
+        """Emit the unpacking of one group's levels into this memory."""
+        e, runs = self._e, self._form.group // RUN
+        with e.loop(long(0), long(runs)) as at:
+            run = e.b.add(e.b.mul(group, long(runs)), at)
+            places = self._places(self._levels, e.whole, run, RUN // 2 * PANEL_VECTORS)
+            for place, pair in zip(places, _flat(_pairs_of(e, block, run)), strict=True):
+                e.store(pair, place)
+
+    def scales(self, group: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
+        """Load what ``Block.scales`` gave for this group."""
+        found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    def pairs(self, word: ir.Value) -> list[list[ir.Value]]:
+        """Load a word's pairs, as ``_pairs_of`` gave them."""
+        places = self._places(self._levels, self._e.whole, word, 2 * PANEL_VECTORS)
+        found = [self._e.load(place, self._e.whole) for place in places]
+        return [found[:PANEL_VECTORS], found[PANEL_VECTORS:]]
+
+    def _scale_places(self, group: ir.Value) -> list[ir.Value]:
+        return self._places(self._scales, self._e.vector, group, 2 * PANEL_VECTORS)
+
+    def _places(self, base: ir.Value, kind: ir.Type, which: ir.Value, count: int) -> list[ir.Value]:
+        first = self._e.b.mul(which, long(count))
+        return [self._e.at(base, self._e.b.add(first, long(at)), kind) for at in range(count)]
+
+
+def _flat(nested: Sequence[Sequence[ir.Value]]) -> list[ir.Value]:
+    return [value for some in nested for value in some]
+
+
+EMIT: dict[str, Callable[..., None]] = {
+    "arranged_fixed": emit_arranged_fixed,
+    "product_fixed": emit_product_fixed,
+}
+"""Emitters of these kernels, keyed by name."""
