@@ -1,8 +1,9 @@
 """Reads the lines of one PDF page in reading order, from pdfium's text and boxes. Runs only in the child process
 (``app.readers.child``).
 
-Owns the geometry of a page: rotation, pieces of one printed row, columns that a file stores row by row. Leaves out
-invisible text (``pdf_unseen``), and puts filled-in text (``pdf_values``) at its place.
+Owns the geometry of a page: its rotation, the merging of pieces (runs of text without wide gaps) into rows, and columns
+that a file stores row by row. Leaves out invisible text (``pdf_unseen``), and puts filled-in text (``pdf_values``) at
+its place.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from app.readers.recognised import RecognisedPage, pieces_of
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
 _FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # matches a short cell; pdfium may join such cells of different rows
-_PAIR = 3  # maximum letters of a word that is not checked for letters drawn twice
+_PAIR = 3  # words with at most this many letters are not checked for letters drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # matches letters of scripts that separate words with spaces
@@ -52,18 +53,18 @@ _TAB = 1.2  # gap in line heights above which a row is split, because the gap ma
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
-_ROW = 0.5  # maximum distance in line heights by which a line may start above the preceding line of its block
-_NEAR = 3.0  # maximum distance in line heights to the next line of a block
+_ROW = 0.5  # maximum rise in line heights from the top of a line to the top of the next line of its block
+_NEAR = 3.0  # maximum drop in line heights from the top of a line to the top of the next line of its block
 _MOST_BLOCKS = 150
 _FOOTER = 2  # maximum lines of a footer that the file draws before all other text
 _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-# used for three limits: maximum characters of a page that are examined for its orientation, maximum words of a line
-# that are searched for a word drawn twice, and maximum letters of a word that is checked for letters drawn twice
+# maximum characters of a page that are examined for its orientation; the same limit holds for the words of a line that
+# are compared with a new word, and for the letters of a word that is checked for letters drawn twice
 _LOOK = 400
-_LEVEL = 0.1  # maximum angle in radians of an upright character
+_LEVEL = 0.1  # maximum rotation of an upright character in radians
 
 
 def page_lines(
@@ -77,14 +78,14 @@ def page_lines(
 
     Args:
         page: an open page.
-        filled: called with the page's own text; returns the values filled in on the page, which that text lacks.
+        filled: called with the page's own text; returns the values that are filled in on the page.
         layers: the hidden layers of the file; None if there are none.
-        whole: words that are not checked for missed spaces, because they had none on earlier pages; such words of this
-            page are added.
+        whole: words in which pdfium missed no space on earlier pages, so that they are not checked again; such words of
+            this page are added.
         pictures: list to which the boxes of the page's pictures are added.
 
     Returns:
-        Lines whose ``x0`` is the edge where reading starts. A right-to-left page is mirrored.
+        Lines in reading order. The x positions of a right-to-left page are mirrored, so that reading starts at ``x0``.
     """
     text_page = _upright(page)
     try:
@@ -120,7 +121,7 @@ def recognised_lines(page: RecognisedPage) -> list[Line]:
 
 
 def _arranged(pieces: list[Line]) -> list[Line]:
-    """Arrange the pieces of a page as lines in reading order. A right-to-left page is mirrored."""
+    """Arrange the pieces of a page as lines in reading order. Mirror the x positions of a right-to-left page."""
     lines = _from_above(_merged(pieces))
     if _right_to_left(lines):
         width = max(line.x1 for line in lines)
@@ -156,7 +157,9 @@ def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, whole: set[str
 
 
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
-    """Make a line of a run of text, or several lines if wide gaps split it."""
+    """Convert the run of text ``match`` to a line, or to several lines if it has wide gaps or several rows, or if only
+    a part of it may be invisible.
+    """
     found: list[Line] = []
     line: Line | None = None
     height = 0.0
@@ -222,10 +225,10 @@ def _append(line: Line, text: str, gap: float, word: tuple[str, float, float], r
     """Append a word to a line.
 
     Args:
-        text: the word with the spaces before it.
-        gap: width of the space before the word.
-        word: the word with its left and its right end.
-        rows: the word's top and bottom.
+        text: the word and the spaces before it.
+        gap: the gap between the line and the word.
+        word: (text, left edge, right edge) of the word.
+        rows: (top, bottom) of the word.
     """
     _, x0, x1 = word
     line.last_gap = gap
@@ -259,7 +262,7 @@ def _parted(
         text: the page's text.
         match: the run.
         boxes: boxes of the characters.
-        whole: words known to contain no missed space; new ones are added.
+        whole: words in which pdfium missed no space; further such words are added.
         stacked: whether a word may be several short cells one below another.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
@@ -394,7 +397,7 @@ def _from_above(lines: list[Line]) -> list[Line]:
 
 
 def _is_above(one: Box, two: Box) -> bool:
-    """Whether block ``one`` ends above the start of block ``two`` and shares x positions with it."""
+    """Whether block ``one`` ends above the start of block ``two``, and the two blocks overlap horizontally."""
     return _ends_before(one, two) and min(one[1], two[1]) > max(one[0], two[0])
 
 
@@ -478,8 +481,8 @@ def _columns(pieces: list[Line]) -> list[Line]:
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
     """Return the x positions of the gutters between columns, from left to right.
 
-    A gutter is at the x position that is in the largest number of ``gaps``. These gaps are dropped before the next
-    gutter is searched.
+    A gutter is at the x position where most of the ``gaps`` overlap. The gaps at this position are dropped before the
+    next gutter is searched.
     """
     gutters: list[float] = []
     while len(gaps) >= _COLUMN_ROWS:

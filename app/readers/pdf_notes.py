@@ -30,7 +30,7 @@ _BOXES = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 TICKS = ("☐", "☒")
 """Characters for an empty and a ticked box of a form."""
 
-_UNSEEN = 0b100010  # flags of an annotation that is hidden or not shown on a screen
+_UNSEEN = 0b100010  # bit mask of the flags Hidden and NoView of an annotation
 
 
 @dataclass
@@ -38,6 +38,7 @@ class Notes:
     """The annotations of a page.
 
     ``comments`` are formatted texts to be put after the page's text. ``typed`` are lines at their places on the page.
+    ``files`` are the names of attached files.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -132,7 +133,9 @@ def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
-    """Return the text typed onto the page. Skip text with its own appearance, which ``form_values`` reads."""
+    """Return the text of a typed note as a line; nothing if the note is hidden or empty. Return nothing either if it
+    has an appearance stream, because ``form_values`` reads that.
+    """
     words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
     if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):
         return []

@@ -26,7 +26,7 @@ from engine.sandbox import Voice
 
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
 _MOST_SIGNS = 50_000  # maximum selectable characters of a page
-# width and height, in pixels, of the imaginary image to which positions refer; large, so that positions are precise
+# width and height of a virtual image of the page in pixels; large, because pdfium rounds positions to whole pixels
 _UNIT = 100_000
 
 
@@ -45,7 +45,7 @@ def render(request: dict[str, Any]) -> str:
 
 
 def recognise(request: dict[str, Any], voice: Voice) -> None:
-    """Report the recognised text of each page in ``numbers``, and how many seconds recognition took."""
+    """Recognise the pages ``request["numbers"]``. For each page, report its text and the seconds that it took."""
     from app.readers import ocr
 
     total = len(request["numbers"])
@@ -67,8 +67,8 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """Return the rectangles of each passage, one per line. If a passage occurs several times, the text around the
-    passage decides between the places.
+    """Return a list for each of ``request["passages"]``, with one rectangle for each of its lines. The list is empty if
+    the page lacks the passage. If the passage occurs several times, the text before and after it decides.
     """
     if request.get("recognised"):
         return _find_recognised(request)

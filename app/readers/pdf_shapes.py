@@ -31,7 +31,7 @@ _RULES = 3  # minimum number of wide bars with the same ends that count as lines
 _DOT = (1.2, 9.0)  # minimum and maximum height of a bullet in points
 _ROUND = 0.3  # maximum difference of a bullet's width and height, as a share of its height
 _BOX = (6.0, 30.0)  # minimum and maximum width of a checkbox in points
-_FRAME = 0.15  # maximum distance of a checkbox's frame from its white ground on each side, as a share of its width
+_FRAME = 0.15  # maximum distance of a checkbox's frame from its white background, as a share of the frame's width
 _CORNERS = 16  # minimum path segments of the rounded box, the circle or the dot that a browser draws
 _WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
 _TICK_PARTS = 3
@@ -42,18 +42,19 @@ _COLUMN_LETTERS = 3  # minimum letters of an item whose bullet is aligned with a
 _ALONE_LETTERS = 12  # minimum letters of an item whose bullet is aligned with no other
 _ALREADY = "•·▪◦‣■□●○*-–—"
 _LONGEST = 40  # maximum characters above or below a fraction bar
-_FARTHEST = 3 * _LONGEST  # maximum distance in the text between a character above the bar and a character below it
+_FARTHEST = 3 * _LONGEST  # maximum characters in pdfium's text from one above the bar to one below it
 _CLOSING = ".,;:!?)]}%…’”»"  # characters without a space before them
 _NEAR = 5.0  # maximum distance in points of a character above or below a bar
 _BESIDE = 1.5  # maximum distance in line heights to the text next to a fraction
-# maximum vertical offset of the centre of the text next to a fraction from the bar, as a share of the text's height
-_AXIS = 0.3
-# maximum distance of the centre of a numerator or denominator from the bar, as a factor of the text's height
-_CLOSE = 1.2
-# maximum horizontal offset of the centre of a numerator or denominator from the bar's centre, as a factor of the text's
+# maximum vertical distance between the bar and the centre of the text next to the fraction, as a share of the text's
 # height
+_AXIS = 0.3
+# maximum vertical distance between the bar and the centre of the numerator or denominator, as a factor of its height
+_CLOSE = 1.2
+# maximum horizontal distance between the centres of the bar and of the numerator or denominator, as a factor of the
+# height of the numerator or denominator
 _CENTRED = 0.5
-# maximum width of the bar beyond the wider of numerator and denominator, as a factor of the greater height
+# maximum width by which the bar is wider than numerator and denominator, as a factor of the height of the taller one
 _OVERHANG = 1.2
 _INSIDE = 1.5  # tolerance in points for a character beyond the ends of the bar
 
@@ -68,8 +69,8 @@ class Shapes:
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
-    """Find possible bullets, checkboxes and fraction bars among the drawn objects of a page. A rotated page has
-    none.
+    """Find possible bullets, checkboxes and fraction bars among the drawn objects of a page. On a rotated page, nothing
+    is searched.
     """
     found = Shapes()
     if page.get_rotation():
@@ -96,7 +97,7 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
 
 
 def _is_box(ground: Path, frame: Path) -> bool:
-    """Whether two paths are the white ground and the frame of a checkbox or radio button, as browsers draw them."""
+    """Whether two paths are the white background and the frame of a checkbox or radio button, as browsers draw them."""
     outwards = ground[1] - frame[1], ground[2] - frame[2], frame[3] - ground[3], frame[4] - ground[4]
     if min(outwards) < 0 or max(outwards) > _FRAME * (frame[3] - frame[1]):
         return False
@@ -142,8 +143,8 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction that replaces the characters from ``start`` up to ``end``. ``beside`` has the top and bottom edges of
-    the line of text around it.
+    """A fraction that replaces the characters from ``start`` up to ``end``. ``beside`` is (top, bottom) of a character
+    next to the fraction.
     """
 
     start: int
@@ -155,7 +156,9 @@ class _Fraction:
 
 
 def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
-    """Return the text of a page with fractions written on the line, such as "1/4". Renumber ``boxes`` accordingly."""
+    """Return the text of a page with each fraction written on one line, such as "1/4". Renumber ``boxes`` for the
+    new text.
+    """
     found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
     if not found:
         return text
@@ -207,7 +210,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # some text above the bar is set apart and would be left out of the fraction
+        return None  # the preceding character is above the bar, too, but would be missing from the numerator
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -264,8 +267,8 @@ def _is_below(boxes: CharacterBoxes, at: int, y: float) -> bool:
 
 
 def _beside(text: str, boxes: CharacterBoxes, bar: Box, order: range) -> tuple[float, float] | None:
-    """Return top and bottom of the next character in ``order``, if it is next to the bar and at its height; else
-    None.
+    """Return (top, bottom) of the next visible character, searched at the indices ``order``. Return None if this
+    character is not next to the bar at the bar's height.
     """
     at = next(_filled(text, order), None)
     box = None if at is None else boxes.span(at, at)

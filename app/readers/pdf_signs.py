@@ -29,7 +29,7 @@ _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
 _SMALLER = 0.85  # maximum height of a superscript, as a share of the line's letter height
-_HIGHER = 0.15  # minimum height above the baseline of a small superscript, as a share of the letter height
+_HIGHER = 0.15  # minimum height above the baseline of a superscript in small type, as a share of the letter height
 _MUCH_HIGHER = 0.3
 _HIGH_INK = 0.4  # minimum height of a superscript's ink above the line's lower edge, as a share of the letter height
 _LOWER = 0.1  # minimum depth of a subscript below the line, as a share of the letter height
@@ -38,14 +38,14 @@ _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
     r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
     re.ASCII,
-)  # matches a small number, a unit, a single letter, or letters that are no word
+)  # matches what may have an exponent: a number below 100, a unit, a single letter, two or three consonants
 _FILLER = "\u200b"  # stands for a removed character; neither a space nor a letter; dropped by ``cleaning``
 WORD = re.compile(r"\S+")
-# minimum difference, in line heights, of a word's widest and second widest gap, for the widest to be a missing space
+# a word's widest gap is a missing space only if it exceeds the second widest gap by at least this many line heights
 _SPACE = 0.1
 _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
-# minimum share of a page's line breaks between touching characters, for its rows to count as split by pdfium
+# minimum share of line breaks between touching characters on a page whose rows pdfium has split
 _BROKEN_SHARE = 0.5
 _SAME_WORD = 0.15  # maximum gap in line heights between characters of one word
 # maximum gap in line heights between characters of one right-to-left word; joined Arabic letters leave more space
@@ -53,7 +53,7 @@ _SAME_RTL_WORD = 0.2
 _SAME_PHRASE = 1.0
 _SAME_ROW = 0.5  # minimum overlap of two characters of one row, as a share of the lower height
 _STACKED = 1.2  # minimum ratio of height to width for a word that may contain several rows
-_LEVEL = 0.1  # maximum angle in radians of an upright character
+_LEVEL = 0.1  # maximum rotation of an upright character in radians
 _LEGIBLE = 3.0  # minimum letter height in points; boxes of smaller letters are too imprecise
 TOUCH = 0.15  # maximum gap in line heights between two pieces of one word
 # right-to-left characters except digits
@@ -236,9 +236,10 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """Combine a letter and an accent drawn over it, as in older TeX, into one character and a filler.
+    """Replace a letter and an accent drawn over it, as in older TeX, by the accented letter. ``_FILLER`` takes the
+    accent's place, so that indices stay the same.
 
-    Positions decide, because the same character next to a letter may be an apostrophe.
+    Positions decide, because an accent next to a letter may be an apostrophe.
     """
     signs = list(text)
     for match in _ACCENT.finditer(text):
@@ -307,7 +308,9 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the start of a run of text, if pdfium put a line break between it and its base."""
+    """Mark the superscript at the start of ``word`` if pdfium put a line break between the superscript and its base.
+    Return any other word unchanged.
+    """
     match = RAISED.match(word)
     end = start
     while end and text[end - 1].isspace():
@@ -386,8 +389,8 @@ class CharacterBoxes:
         self._known.update(places or {})
 
     def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
-        """Return the index of a character within ``across`` and ``down`` of a point of an unrotated page; None if there
-        is no such character, or if the characters have been renumbered.
+        """Return the index of the character at a point of an unrotated page, with the tolerances ``across`` and
+        ``down``; None if no character is there, or if the characters have been renumbered.
         """
         if self._numbers is not None:
             return None
@@ -459,7 +462,7 @@ class CharacterBoxes:
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """Return the indices of a word's upright characters that are below their predecessor. A word with such
+        """Return the indices of a word's upright characters that are below the preceding character. A word with such
         characters consists of short cells of a column, which pdfium has joined.
         """
         if end - start < 2:

@@ -1,12 +1,12 @@
 """Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Runs only in the child process
 (``app.readers.child``).
 
-A drawn table is found by its ruling lines (``pdf_drawn_tables``), any other by the empty stripes between its columns.
-Cells may be empty and may have several lines. Two columns of prose also have a stripe between them, but their lines
-continue one another. Doubtful cases stay as they are.
+A drawn table is found by its ruling lines (``pdf_drawn_tables``), any other table by the empty stripes between its
+columns. Cells may be empty and may have several lines. Two columns of prose also have a stripe between them. They are
+no table, because each line continues the line above it. Text that is doubtful as a table stays text.
 
-pdfplumber is not used. Finding words and tables takes it 80 ms per page, while all of our reading takes 7 ms. It finds
-tables without ruling lines only in a mode that takes every page for a table.
+pdfplumber is not used. It needs 80 ms per page to find words and tables, while this package reads a page in 7 ms. It
+finds tables without ruling lines only in a mode that takes every page for a table.
 """
 
 from __future__ import annotations
@@ -43,33 +43,32 @@ from app.readers.pdf_drawn_tables import drawn_tables
 from app.readers.pdf_grids import Rules
 
 _FEWEST_DRAWINGS = 4  # minimum drawn objects on a page with a drawn table
-_FULL = 0.6  # minimum share of the usual number of pieces in a full row
+_FULL = 0.6  # minimum pieces of a full row, as a share of the usual number
 _MANY_COLUMNS = 4
 _DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
 _NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
-_BACK_UP = 12.0  # minimum distance in line heights back up the page, for a piece to start a new column
+_BACK_UP = 12.0  # minimum distance in line heights from the bottom of a column up to the first piece of the next column
 _WIDE = 1.2  # minimum gap in line heights that separates columns by itself
 _CLEAR = 0.8  # minimum gap in line heights between columns whose cells have exactly equal left edges
 _STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
 _CROSSED = 0.1  # maximum share of the rows that cross a stripe
 _FEW_ROWS = 3  # maximum rows of a small table, to which several rules do not apply
 _UNPARTED = 0.3  # maximum share of the rows that are a single piece across a border
-_SEVERAL = 0.3  # minimum share of a table's printed rows that have several pieces; further lines of cells have only one
+_SEVERAL = 0.3  # minimum share of a table's printed rows with several pieces; a row that continues a cell has only one
 _FULL_ROWS = 0.5  # minimum share of the rows with cells in two columns
 _FAR = 1.6  # distance between rows above which a table ends, as a factor of the third quartile of the distances
 _TITLE = 1.3  # type size above which a line is a title, as a factor of the usual size
-_LEVEL = 0.35  # maximum difference of a column's aligned edges, in line heights
+_LEVEL = 0.35  # tolerance in line heights for edges that count as aligned
 _FILL = 0.5  # minimum share of filled cells in a table without ruling lines
 _WELL_FILL = 0.8  # minimum share of filled cells in a table without ruling lines that has few rows
-_LONG_PIECE = 30  # maximum characters of a piece that cannot be a line of prose
-_SHORT = 3  # minimum mean characters of cells; with fewer, they are a drawing or a formula
-_LEVEL_COLUMN = 0.9  # minimum share of a column's cells whose bottom edges align with cells of the columns beside it
+_LONG_PIECE = 30  # characters above which a piece may be a line of prose
+_SHORT = 3  # minimum mean characters of cells in a table without figures; shorter cells are of a drawing or a formula
+_LEVEL_COLUMN = 0.9  # minimum share of a column's pieces whose bottom edges align with pieces of the preceding columns
 _ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
 _ENDED = 0.3  # minimum share of a column's lines with one of ``_ENDS``, for verse or prose
 _SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
 _RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
-# minimum vertical ruling lines (with the outer ones) of a drawn table that has two horizontal lines between rows
-_GRID = 3
+_GRID = 3  # minimum vertical ruling lines of a drawn table, including the lines at its left and right edge
 _SAME_LEFT = 6.0  # maximum difference in points of a table's left edge from page to page
 _SAME_COLUMN = 30.0  # maximum difference in points of a table's columns from page to page
 _DIGIT = re.compile(r"\d")
@@ -101,7 +100,9 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
-    """Replace the pieces of tables without vertical ruling lines by the tables' rows. Other pieces stay in order."""
+    """Replace the pieces of tables that ``drawn_tables`` does not find by the tables' rows. Other pieces stay in
+    order.
+    """
     result: list[Line] = []
     for chunk in _chunks(pieces):
         parts = [(part, at) for at, piece in enumerate(chunk) for part in fine_parts(piece)]
@@ -122,8 +123,8 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
 
 
 def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Yield the tables among rows, as (rows of pieces, lines). Rows between horizontal lines with the same ends are
-    tried first, with or without the row above and the row below the lines.
+    """Yield each table among ``rows`` as (its rows, its rows written as lines). Rows between horizontal ruling lines
+    with the same ends are tried first. The row above and the row below these ruling lines may belong to the table.
     """
     start = 0
     for top, bottom, _ in pdf_grids.frames(drawn):
@@ -155,8 +156,8 @@ def _middle(row: Sequence[Line]) -> float:
 
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Yield the tables among rows, as (rows of pieces, lines). If a run is no table as a whole, it is split at its
-    widest gap.
+    """Yield each table among ``rows`` as (its rows, its rows written as lines). Rows that are no table as a whole are
+    split at their widest vertical gap, at most ``depth`` times, and each part is tried.
     """
     if len(rows) < 2 or (depth < _DEEPEST and len(drawn.down) < _GRID and not _has_wide_gaps(rows)):
         return
@@ -178,9 +179,7 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
 
 
 def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether two rows have gaps wide enough to separate columns by themselves. Otherwise no part of a run is a
-    table.
-    """
+    """Whether at least two rows have a gap that is wide enough to separate columns by itself."""
     several = [row for row in rows if len(row) > 1]
     if len(several) < 2:
         return False
@@ -192,7 +191,7 @@ def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
     """Drop the first row if it is a line of prose. Such a row is farther from the next row than usual, and has a long
     piece above several cells of the next row.
 
-    Such a line may have several pieces if its spaces are wide, or where the direction of the script changes.
+    A line of prose has several pieces if its spaces are wide, or if it has scripts of both directions.
     """
     if len(rows) <= _FEW_ROWS:
         return rows
@@ -245,7 +244,7 @@ def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
-    """Return the pieces from ``start`` on, up to the first that is above the piece before it."""
+    """Return the pieces from ``start`` on, up to the first piece that is above, or far below, the preceding piece."""
     end = start + 1
     while (
         end < len(pieces)
@@ -256,8 +255,8 @@ def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
 
 
 def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
-    """Whether a column of pieces belongs to a table that is stored column by column, rather than being a column of the
-    page.
+    """Whether ``column`` is the next column of a table that the file stores column by column. The preceding columns are
+    in ``chunk``.
 
     The pieces of such a column, or the first lines of its cells, are on the rows of ``chunk``. They are neither prose,
     verse nor items of a list, and do not continue an alphabetical list in the last column of ``chunk``.
@@ -279,7 +278,7 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
 
 
 def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -> bool:
-    """Whether each name is next to the first line of a cell, in a column of cells with several lines."""
+    """Whether each of ``names`` is next to the first line of a cell. Such a line does not start with a small letter."""
     begun = [
         next((line for line in column if abs(line.bottom - name.bottom) < _LEVEL * height), None) for name in names
     ]
@@ -307,8 +306,8 @@ def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
-    """Return the index of the first row that has most of the usual number of pieces, in a table of many columns; 0 in
-    other tables.
+    """Return the index of the first row with at least ``_FULL`` of the usual number of pieces; 0 for rows with few
+    pieces.
     """
     counts = [len(row) for row in rows]
     usual = sorted(counts)[len(counts) * 3 // 4]
@@ -339,8 +338,8 @@ def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
 
 
 def _inner(rows: list[list[Line]]) -> list[list[Line]]:
-    """Return the rows from the first to the last row with cells. Rows above and below are included if they are further
-    lines of cells in the first or the last row.
+    """Return the rows from the first to the last row with cells; nothing if too few rows have cells. Include a row
+    above or below if it is a further line of a cell in the first or the last row.
     """
     several = [at for at, row in enumerate(rows) if _has_cells(row)]
     if len(several) < 2 or len(several) < _SEVERAL * (several[-1] - several[0] + 1):
@@ -364,8 +363,8 @@ def _has_cells(row: Sequence[Line]) -> bool:
 
 
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
-    """Whether a row is a single piece close to the row ``beside`` and aligned with the left edge of a cell in the row
-    ``of``, other than its first cell.
+    """Whether ``row`` is a further line of a cell in the row ``of``, but not of its first cell. Such a row is a single
+    piece, aligned with the left edge of the cell, and close to the neighbouring row ``beside``.
     """
     piece = row[0]
     near = abs(piece.top - beside[0].top) < CELL_PITCH * piece.height
@@ -386,7 +385,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     height = median(piece.height for row in rows for piece in row)
     down = _rules_down(rules, left, right, top, bottom, height)
     if sure and len(down) < _GRID and sum(any(_DIGIT.search(piece.text) for piece in row) for row in rows) < 2:
-        return []  # a table needs a column of figures here
+        return []  # at most one row has a digit, so no column has figures
     walls = [x for x in down if left < x < right]
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
@@ -418,7 +417,7 @@ def _is_column(filled: Sequence[bool]) -> bool:
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
-    """Return the vertical ruling lines along most of a table."""
+    """Return the x positions of the vertical ruling lines that are along most of a table's height."""
     found: dict[float, float] = {}
     for x, y0, y1 in sorted(rules.down):
         inside = min(y1, bottom + height) - max(y0, top - height)
@@ -429,7 +428,7 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
 
 
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
-    """Return the horizontal ruling lines along most of a table, between its rows."""
+    """Return the y positions of the ruling lines between a table's rows that are along most of its width."""
     found: dict[float, float] = {}
     for y, x0, x1 in sorted(rules.across):
         inside = min(x1, right) - max(x0, left)
@@ -456,7 +455,7 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
         for edge, step in ((piece.x0, 1), (piece.x1, -1))
     )
     stripes: list[float] = []
-    parts: list[tuple[int, float, float]] = []  # (crossing rows, minus the width, centre) of each part
+    parts: list[tuple[int, float, float]] = []  # of each part: (number of rows that cross it, minus its width, centre)
     depth, inside = 0, False
     for (x, step, is_full), (after, _, _) in pairwise(edges):
         depth += step * is_full
@@ -471,7 +470,9 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
 
 
 def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
-    """Drop borders that lie inside fewer than two rows, and borders with no text after the preceding border."""
+    """Keep a border only if at least two rows have text on both sides of it, and if some piece starts between the
+    preceding border and this one.
+    """
     kept: list[float] = []
     for x in borders:
         parts = sum(row[0].x0 < x < row[-1].x1 for row in rows)
@@ -482,7 +483,9 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
 
 
 def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Add a border between two names in the header of a table of many columns, if hardly any row crosses the border."""
+    """Add borders between the pieces of the first row, if it has many pieces, because it is the header. A border that
+    more than a few rows cross is not added.
+    """
     more = []
     for one, two in pairwise(rows[0]):
         middle = (one.x1 + two.x0) / 2
@@ -568,7 +571,7 @@ def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
 
 
 def _only_goes_on(above: Cells, row: Cells) -> bool:
-    """Whether a printed row only continues one cell other than the first."""
+    """Whether a printed row only continues one cell of the row ``above``, other than the first cell."""
     filled = [at for at, cell in enumerate(row) if cell]
     if len(filled) != 1 or not filled[0] or not above[filled[0]]:
         return False

@@ -24,9 +24,9 @@ from app.readers.pdf_notes import layer_of
 _WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
 _FAINT = 0x0C  # maximum opacity (of 255) that counts as invisible
 _CONTRAST = 10  # minimum difference (of 255) between the lightest and darkest pixel of visible text
-_MOST_POINTS = 4_000_000  # maximum pixels of the drawn page
+_MOST_POINTS = 4_000_000  # maximum pixels of the rendered page; a larger page is rendered at a smaller scale
 _IMAGE_DEPTH = 4
-_MOST_OF_PAGE = 0.5  # minimum share of the page's area for a picture to take most of it
+_MOST_OF_PAGE = 0.5  # minimum share of a page's area that a picture covers, for the page to be mostly a picture
 _ON_PICTURE = 60  # minimum characters on a picture for it to count as a background, or as a scan with recognised text
 _MOST_COVERS = 300  # maximum objects of a page that may cover text; further ones are ignored
 _BAND = 24.0  # height in points of the bands by which covering objects are indexed
@@ -37,9 +37,9 @@ _EDGE = 0.25  # share of a line's height at its top and bottom that is ignored, 
 class Suspects:
     """Finds the characters of one page that may be invisible.
 
-    Colour, opacity, layers and covering objects only make a character suspect. ``mark_unseen`` then decides on the
-    drawn page, so that white letters on a dark ground stay. Invisible letters on the image of a scanned page are its
-    recognised text, and stay too.
+    Colour, opacity, layers and covering objects only make a character suspect. ``mark_unseen`` then decides from the
+    rendered page, so that white letters on a dark background stay. Invisible letters on the image of a scanned page are
+    its recognised text, and stay too.
     """
 
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
@@ -55,7 +55,7 @@ class Suspects:
         self._suspect = False
 
     def is_suspect(self, index: int, box: Box) -> bool:
-        """Whether a word may be invisible, by its first character and its box."""
+        """Whether a word may be invisible. ``index`` is pdfium's index of its first character, ``box`` is its box."""
         piece = pdf_calls.text_object(self._text, index)
         if not piece:
             return False
@@ -77,7 +77,7 @@ class Suspects:
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:
-        """Whether a run of text may be invisible. All its characters are drawn in the same way."""
+        """Whether the text object ``piece`` may be invisible, because of its layer, colour, opacity or render mode."""
         if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
             return True
         if pdf_calls.fill_colour(piece, *self._places):
@@ -113,9 +113,8 @@ class Layers:
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether a run of text may be on a hidden layer. Also True if its layer has no name. Also True if the
-        text has no layer and is not one of the page's own objects, because the group around the text may be on a hidden
-        layer.
+        """Whether the text object ``piece`` may be on a hidden layer. A layer without a name may be hidden. Text on no
+        layer may be hidden if it is inside a group (``of_page`` is False), because the group may be on a hidden layer.
         """
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
@@ -183,7 +182,7 @@ def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Seq
 
 
 def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
-    """Mark suspect lines as invisible if the drawn page has a single colour at their place."""
+    """Mark suspect lines as invisible if the rendered page has a single colour at their place."""
     suspects = [line for line in lines if line.suspect and line.shown]
     if not suspects:
         return
@@ -191,11 +190,11 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
     try:
         drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
-    except pdfium.PdfiumError:  # without the drawn page, nothing shows whether the suspects are invisible
+    except pdfium.PdfiumError:  # without the rendered page, nothing shows whether the suspects are invisible
         return
     points = bytes(drawn.buffer)
     for line in suspects:
-        edge = _EDGE * line.height  # a covering object may end at the line's edges
+        edge = _EDGE * line.height  # left out at the top and bottom of the line, where a covering object may end
         first, last = max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1
         start, end = max(0, int(line.x0 * scale)), min(int(line.x1 * scale) + 1, drawn.width)
         rows = range(first * drawn.stride, min(last, drawn.height) * drawn.stride, drawn.stride)

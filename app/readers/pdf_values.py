@@ -60,7 +60,9 @@ def _covers_value(tick: Line, value: Line) -> bool:
 
 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
-    """Split values that are far apart, because pdfium joins values regardless of their distance."""
+    """Return the values, which are in ``text`` from ``start`` on, as lines. Words with a wide gap between them are
+    different values.
+    """
     found: list[Line] = []
     for match in WORD.finditer(text, start):
         box = boxes.span(match.start(), match.end() - 1)

@@ -37,7 +37,8 @@ def is_picture(path: Path) -> bool:
 def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lambda: None) -> pdfium.PdfDocument:
     """Make a PDF with one page for each picture of a file, turned upright by its Exif orientation.
 
-    Only a TIFF file has several pages. In other formats, further pictures are thumbnails, depth maps or motion.
+    Only a TIFF file can have several pages. In other formats, further pictures are thumbnails, depth maps or frames of
+    a film, and are ignored.
 
     Args:
         path: the file.
@@ -59,7 +60,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
                     continue
                 beat()
                 picture.seek(at)
-                sheet, dpi = io.BytesIO(), _dpi(picture)  # must precede loading the pixels, which may turn the picture
+                sheet, dpi = io.BytesIO(), _dpi(picture)  # before the pixels are loaded, because that may turn them
                 _plain(picture).save(sheet, "PDF", dpi=dpi)
                 made.import_pages(pdfium.PdfDocument(sheet.getvalue()))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

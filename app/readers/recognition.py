@@ -61,7 +61,7 @@ class Recognition:
         return load(self.folder(sha256)) if self.folder is not None else {}
 
     def was_agreed(self, sha256: str) -> bool:
-        """Whether a page of a file was recognised after the user had agreed to wait."""
+        """Whether a stored page of this file was recognised after the user had agreed to wait."""
         return self.folder is not None and any(record.get("agreed") for record in _records(self.folder(sha256)))
 
 
@@ -91,7 +91,7 @@ def load_page(folder: Path, number: int) -> dict[str, Any] | None:
 
 
 def _start(number: int) -> str:
-    """Return how the line of a page starts."""
+    """Return the start of a page's line in ``FILE``, up to the page number."""
     return f"{_dumped({'made_by': _MADE_BY, 'number': number})[:-1]},"
 
 

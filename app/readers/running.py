@@ -2,8 +2,8 @@
 
 A row is removed only if it certainly is not part of the text. Such a row recurs at the same position on three nearby
 pages, differs only in the page number, stands apart from the text, and has no larger type. The first occurrence stays.
-Doubtful rows stay too, because a lost row is worse than a repeated one. A page with no other rows loses none. Runs only
-in the child process (``app.readers.child``).
+Doubtful rows stay too, because a lost row is worse than a repeated one. A page stays unchanged if all its rows would be
+removed. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from statistics import median
 
 from app.readers.layout import Line, usual_pitch
 
-_ROWS = 4  # rows at the top and at the bottom of a page that may be running headers
-_NUMBER_ROWS = 3  # outermost rows that may contain the page number
+_ROWS = 4  # number of rows at the top and at the bottom of a page that may be running headers
+_NUMBER_ROWS = 3  # number of rows at the top and at the bottom of a page that may contain the page number
 _SAME_PLACE = 6.0  # maximum difference of a row's position between pages, in points
-_WINDOW = 4  # pages before and after a page on which a running header must recur
+_WINDOW = 4  # maximum distance in pages between the page of a running header and the pages on which it recurs
 _RETURNS = 2
 _HEADER_LETTERS = 3
 _LARGER = 1.15  # type size above which a row is text, such as a title, as a factor of the page's usual size
@@ -46,7 +46,7 @@ _COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|
 _AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _MOST = 0.5  # minimum share of pages with a printed number, for printed numbers to be used as labels
-_UNSHOWN = 3  # maximum pages before the first printed number that are numbered too
+_UNSHOWN = 3  # maximum pages before the first page with a printed number that are numbered by counting backwards
 
 
 @dataclass
@@ -139,7 +139,7 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
 
 
 def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
-    """Whether there is text at the height of the numbers, and none of it shares an x position with them."""
+    """Whether there is text at the height of the numbers, and none of this text overlaps the numbers horizontally."""
     text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
     left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
     top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
@@ -334,9 +334,10 @@ def number_value(text: str) -> int | None:
 def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
     """Return the label of each page: the file's label, or else the printed number, or else the position in the file.
 
-    Printed numbers are used only if they increase through most of the book, so that no two pages share one. A page
-    without a number gets the number between, if the numbers around it differ by as much as the positions. Any other
-    page has its Roman number, or is named after the preceding numbered page, or as front matter if no such page exists.
+    Printed numbers are used only if at least half of the pages have one that fits an increasing sequence. A page
+    between two numbered pages gets its number by counting, if the count fits both. Any other page gets its Roman
+    number, or else a name with the number of the preceding numbered page ("after 12"). Before the first numbered page,
+    the name is "front 1", with the position in the file.
     """
     count = len(given)
     plain = [str(index + 1) for index in range(count)]
@@ -370,8 +371,8 @@ def _growing(numbers: dict[int, int]) -> dict[int, int]:
 
 
 def _fill(numbers: dict[int, int]) -> None:
-    """Number the pages between two pages whose numbers differ by as much as their positions. The first page of a
-    chapter seldom shows its number. Also number a few pages before the first numbered page.
+    """Number the pages between two pages whose numbers differ by as much as their positions. Such pages are common,
+    because the first page of a chapter seldom shows its number. Also number a few pages before the first numbered page.
     """
     known = sorted(numbers)
     for one, two in pairwise(known):

@@ -1,5 +1,5 @@
 """Writes superscripts and subscripts on the line: a power as 10^6, a note as 1871[3], a formula as H2O. Runs only in
-the child.
+the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_FORMULAS = frozenset(
 """Names with several letters that take powers: functions and units."""
 
 _NOTE_IN_BRACKET = re.compile(r"\w{1,3}\)$")
-_FIRST_CJK = "\u2e80"  # from this character on, each character is a word, which takes notes but no powers
+_FIRST_CJK = "\u2e80"  # first CJK character; a CJK character is a word, so a superscript after it is a note's mark
 _INDEX = re.compile(r"\w+(?:[.,]\d+)?$")
 _UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
 _OPEN_END = re.compile(r"[\^_][\w+−–-]*\d$")
@@ -38,7 +38,7 @@ def raised(before: str, text: str, *, linked: bool = False) -> str:
     Args:
         before: the line before the superscript, which distinguishes a power from a note's mark.
         text: the superscript.
-        linked: whether it links to a note.
+        linked: whether the superscript links to a note.
     """
     inner = text.strip()
     last = _LAST.search(before[-_SEEN_BACK:])

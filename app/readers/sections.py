@@ -13,12 +13,12 @@ from app.readers import cleaning
 from app.readers.parsed import Heading, Section
 
 PART = 3_000
-"""Characters of a section in a text without headings."""
+"""Approximate characters of a section in a text without headings."""
 
 LONGEST = 20_000
-"""Characters above which a chapter is split into several sections."""
+"""Characters above which a chapter with a title is split into several sections."""
 
-_CUT_CHAPTER = 8_000  # characters of each section of a chapter that is split
+_CUT_CHAPTER = 8_000  # approximate characters of each section, if a chapter with a title is split
 _SENTENCE = re.compile(r"(?<=[.!?。！？…])[\"'”’»)]*\s+")
 
 
@@ -71,7 +71,9 @@ def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
 
 
 def split_levels(blocks: Sequence[Block]) -> int:
-    """Return the level to split at: the second heading level used, or the only one; 0 without headings."""
+    """Return the deepest level to split at: the second of the heading levels in use, or the only one; 0 without
+    headings.
+    """
     used = sorted({block.level for block in blocks if block.level})
     return used[min(1, len(used) - 1)] if used else 0
 

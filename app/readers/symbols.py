@@ -2,7 +2,8 @@
 child process (``app.readers.child``).
 
 A word processor stores such a character as its code in the font, which has no meaning without the font's name. Unicode
-7 has an equivalent for nearly every character. If the equivalent is rare, the tables have a more common character.
+7 has an equivalent for nearly every such character. If the equivalent is rare, the tables have a similar, more common
+character.
 """
 
 from __future__ import annotations

@@ -145,7 +145,9 @@ def _is_small(table: Table) -> bool:
 
 
 def _lines(table: Table) -> Iterator[tuple[str, bool]]:
-    """Yield the line of each row, and whether the row is a header. Large tables in cells follow their row."""
+    """Yield the line of each row, and whether the row is a header. The lines of a large table in a cell follow the line
+    of the cell's row.
+    """
     grid = _grid(table)
     used = _used(table, grid)
     for row, parts in zip(table.rows, grid, strict=True):
@@ -171,8 +173,8 @@ def _large_tables(cell: Cell) -> Iterator[Table]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """Return the columns to show. Empty columns are left out in two cases: many columns are empty, so that they only
-    space the others, or the table has merged cells.
+    """Return the columns to show. Empty columns are left out if there are many, because then they are only spacing.
+    They are also left out if a cell of the table spans several columns.
     """
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):
@@ -183,9 +185,9 @@ def _used(table: Table, grid: list[list[str]]) -> list[int]:
 
 
 def _grid(table: Table) -> list[list[str]]:
-    """Return texts by row and column. The text of a merged cell is at its first place."""
+    """Return texts by row and column. A merged cell has its text in its top left place; its other places are empty."""
     grid = []
-    gaps, above = 0, dict[int, int]()  # number of rows that a cell above still spans, keyed by column
+    gaps, above = 0, dict[int, int]()  # ``above``: number of rows that a cell above still spans, keyed by column
     for row in table.rows:
         parts: list[str] = [""] * min(row.skipped, _LONGEST_SPAN)
         taken: dict[int, int] = {}

@@ -292,7 +292,9 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
 
 
 def _cut(group: str) -> list[str | list[Line]]:
-    """Split a group of lines. Lines to keep become one text; each paragraph or item becomes a list of lines."""
+    """Split a group of lines. Lines that keep their line breaks become one string. Each paragraph or list item becomes
+    a list of ``Line`` objects.
+    """
     parts: list[str | list[Line]] = []
     for kept, rows in lines.blocks(group.split("\n")):
         if kept:
@@ -312,8 +314,8 @@ def _parts(group: str) -> list[str]:
 
 
 def _lines(rows: list[str], hanging: bool) -> list[Line]:
-    """Convert rows to ``Line`` objects with characters of width 1 and height 1. If ``hanging``, the first
-    line gets the indentation of the second.
+    """Convert rows to ``Line`` objects, as if each character had width 1 and height 1. If ``hanging``, the first line
+    gets the indentation of the second line.
     """
     rows = [row for row in rows if row.strip()]
     indents = [float(len(row) - len(row.lstrip())) for row in rows]

@@ -1,4 +1,4 @@
-"""Detects text with wrong letters, as a PDF gives if a font names other letters than it draws."""
+"""Detects text with wrong letters. A PDF has such text if a font maps its glyphs to letters that it does not draw."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from string import ascii_lowercase
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-_MISMAPPED_SHARE = 0.05  # share of these letters on a page above which its text is probably wrong
+_MISMAPPED_SHARE = 0.05  # share of ``_NO_LETTERS`` among a page's letters above which its text is probably wrong
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 _VOWELS = frozenset("aeiouy")
 _WORDS = 40  # minimum words of a page whose vowels are counted
-_WITHOUT_VOWEL = 0.15  # share of words without a vowel above which letters are probably wrong; abbreviations reach 0.08
+_WITHOUT_VOWEL = 0.15  # share of words without a vowel above which a page's letters are probably wrong
 _ANY_WORD = re.compile(r"[^\W\d_]+")
 _COMMON = 10  # number of a page's most frequent words whose share is measured
-_FEW_COMMON = 0.15  # minimum share of these words in sentences; sequences of peptides and genes repeat few words
-_MOST_COMMON = 0.45  # maximum share of these words in sentences (0.2 to 0.4); in assembler code they reach 0.5 to 1.0
+_FEW_COMMON = 0.15  # minimum share of the most frequent words in sentences; lists of peptides or genes have less
+_MOST_COMMON = 0.45  # maximum share of the most frequent words in sentences; assembler code has 0.5 to 1.0
 
 
 def is_mismapped(text: str) -> bool:
@@ -35,8 +35,8 @@ def is_mismapped(text: str) -> bool:
 
 
 def _has_sentences(text: str) -> bool:
-    """Whether a few words make up a moderate share of a text, as in sentences, even if the letters are wrong. In code
-    the share is higher, and in lists of sequences it is lower.
+    """Whether the most frequent words make up a moderate share of a text. Sentences have such a share even if their
+    letters are wrong. Code has a higher share, and lists of peptides or genes have a lower one.
     """
     words = _ANY_WORD.findall(text.casefold())
     repeated = sum(count for _, count in Counter(words).most_common(_COMMON) if count > 1)
