@@ -1,7 +1,8 @@
-"""Decides which requests are admitted and what a page may do: every check before any route.
+"""Decides which requests are admitted and what a page may do. All checks are made before a route is called.
 
-Owns the guard: this machine only, our own host name, our own origin, a route that exists, a body within its limit, the
-cookie of the person who started the program; and the headers of every answer, including the content security policy.
+Owns the guard and the headers of every answer, including the content security policy. The guard admits a request only
+from this machine, to our own host name, from our own origin, to a route that exists, with a body within the route's
+limit, and with the cookie of the person who started the program. Open routes need no cookie.
 
 A browser is admitted as follows. The program opens an address with a login token, which works once and is made from a
 secret in the data folder. The token is exchanged for a cookie that other sites cannot send and scripts cannot read. Any
@@ -267,7 +268,7 @@ _ANSWER = (
 @dataclass(frozen=True)
 class AllowedRoute:
     """A route that exists. A ``path`` that ends in "*" covers everything below it. ``limit``: maximum bytes of the
-    body.
+    body. ``open``: whether the route needs no cookie.
     """
 
     method: str
@@ -418,8 +419,8 @@ def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
 
 
 def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a request that changes something states its origin, as every browser does. The origin itself was already
-    checked by ``_stranger``. Other programs do not need the cookie, because they use the key of ``/v1``.
+    """Whether a request states its origin, as a browser does whenever a request changes something. True for a request
+    that only reads. ``_stranger`` has already checked that the origin is ours.
     """
     reads = method in ("GET", "HEAD")
     return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
@@ -457,7 +458,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
     try:
         await app(scope, counted, watched)
     except Exception:
-        if not refused:  # the app has been told that the client is gone, so its complaint about that is dropped
+        if not refused:  # otherwise the app was told that the client is gone, so its error is expected
             raise
 
 

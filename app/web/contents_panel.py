@@ -61,7 +61,7 @@ class ContentsPanel:
         if self._known[0] is not document:
             self._known = document, chapters(document), language_of_book(document)
         found, only_quotes = self._known[1], self._only_quotes()
-        # a model whose card lists refusals was trained in English
+        # None asks in English, because a model whose card lists refusals was trained in English
         language = None if self._card().refusals else self._known[2]
         read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
@@ -85,8 +85,10 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """Sizes for choosing chapters. ``tokens``: tokens of each page. ``around``: tokens outside of the pages.
-        ``room``: maximum tokens of a book. ``seconds``: minimum and maximum per token. None for several documents.
+        """Sizes for choosing chapters; None for several documents or if the sizes are not known.
+
+        ``first``: number of the first page. ``tokens``: tokens of each page. ``around``: tokens of the book that belong
+        to no page. ``room``: maximum tokens of a book. ``seconds``: minimum and maximum seconds per token, if known.
         """
         fit = current.whole_fit
         if fit is None or not fit.page_tokens or current.whole is None:

@@ -92,7 +92,7 @@ class DocumentsPanel:
 def documents_view(document: Document) -> list[View]:
     """Title, colour and pages of each of several documents."""
     colours: list[int] = []
-    for member in document.members:  # a document keeps its colour in any order, unless an earlier document has the same
+    for member in document.members:  # the hash decides the colour, unless one of the 5 preceding documents has it
         own = int(member.sha256[:6], 16) % COLOURS
         free = [
             (own + step) % COLOURS for step in range(COLOURS) if (own + step) % COLOURS not in colours[-COLOURS + 1 :]

@@ -3,7 +3,7 @@
 Owns these routes and these keys of the live stream:
 
     the live key "each"          the question and the progress
-    the live key "each_table"    the documents with their answers, of which only new rows are sent
+    the live key "each_table"    the documents with their answers; only changed rows are sent
     POST /each                   ask these documents
     POST /each/stop              stop the run; its answers are kept
     GET /each/export             the table as CSV
@@ -47,7 +47,7 @@ class Table:
     rows: tuple[View, ...] = ()
 
     def since(self, before: object) -> View:
-        """The rows that have changed, if the documents are those of ``before``; else ``whole``, all rows."""
+        """The rows that have changed since ``before``; all rows and ``whole`` True if the documents differ."""
         known = before.rows if isinstance(before, Table) else ()
         if [row["id"] for row in known] != [row["id"] for row in self.rows] or not known:
             return {"whole": True, "rows": self.rows}
@@ -92,7 +92,7 @@ class EachPanel:
         return self._shown[1]
 
     def _show_rows(self, books: Sequence[Book], run: Run) -> None:
-        """Make the rows of documents that have another answer or title than before."""
+        """Update ``_table``. Make new rows only for documents whose answer or title has changed."""
         rows = {}
         for book in books:
             answer = run.answers.get(book.sha256)

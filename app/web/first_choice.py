@@ -1,9 +1,9 @@
 """Offers the choice of a model: before the first book, and again for a book that the present model does not hold.
 
-The choice has a sentence for each option: the bundled pair, the starter, the reader, and the model of the hub that
-suits this machine. It needs no network. When the person looks at the hub's model, the hub is asked for its facts, and
-this machine is measured for its speed. This module makes the sentences; ``app.models.switch`` fetches models, as from
-the settings.
+The choice has a sentence for each option: the bundled demo, the starter, the reader, and the model of the hub that
+suits this machine. Each option is a pair of a target model and an optional draft model. The choice needs no network.
+When the person looks at the hub's model, the hub is asked for the model's facts, and the speed of this machine is
+measured. This module makes the sentences; ``app.models.switch`` fetches the chosen model, as it does for the settings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
     proposed = DEMO.id
-    if talks.verdict == "whole":  # otherwise the reader's cache would lie partly on disk, unlike the starter's
+    if talks.verdict == "whole":  # with any other verdict, part of the reader's cache would be on disk
         proposed = READER
     elif starter.is_preselected() and small.verdict != "none":
         proposed = STARTER
@@ -119,8 +119,8 @@ def _length(shape: ModelShape, found: ModelFit) -> str:
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
-    """Make an option. ``more`` and ``action`` are shown when the person looks at the option; with ``look``, only after
-    the hub has confirmed that it has the model.
+    """Make an option. ``more`` and ``action`` are shown when the person looks at the option. If the key ``look`` of the
+    result is set to True, they are shown only after the hub has confirmed that it has the model.
     """
     draft = pair.draft.name if pair.draft else ""
     names = {"id": pair.id, "target": pair.target.name, "draft": draft, "weights": "", "kv": ""}
@@ -141,11 +141,12 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
     Candidates chat, need no account and are among the newest of their size.
 
-    Without a GPU, choose the strongest file of 4-bit weights that leaves memory for a short novel. With a GPU, leave
-    files of 4-bit weights out, because a GPU expands such weights to compute. If no file was chosen, choose among the
-    other pairs. Among those with memory for a book of 300 pages, choose the strongest for a GPU, and the smallest for a
-    CPU, where the time to read a book matters most. If no pair has that memory, choose the pair with memory for the
-    longest text.
+    Without a GPU, choose the strongest GGUF file that leaves memory for a short novel. With a GPU, leave GGUF files
+    out, because a GPU would have to expand their 4-bit weights to compute.
+
+    If no file was chosen, choose among the other pairs, of which those with memory for a book of 300 pages come first.
+    With a GPU, choose the strongest of them. Without a GPU, choose the smallest, because the time to read a book
+    matters most. If no pair has memory for such a book, choose the pair with memory for the longest text.
 
     A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
     a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of them.
@@ -168,8 +169,7 @@ def best_pair(free: FreeMemory) -> Proposal | None:
 
 def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
     """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
-    quantized weights or cache. Without a GPU, quantizing is not tried, because the list also has files with 4-bit
-    weights.
+    quantized weights or cache. Without a GPU, quantizing is not tried, because GGUF files have 4-bit weights already.
     """
     found = _fit(pair, free)
     if found.verdict != "none":
@@ -226,8 +226,8 @@ class FirstChoice:
     Args:
         state: the state of the program.
         switch: changes the model.
-        rates: the measured speeds of this machine.
-        news: whether looking at a model may give new figures (``Preferences.news``).
+        rates: returns the measured speeds of this machine; None before they are measured.
+        news: returns whether the speed of a model can be estimated (``Preferences.news``).
     """
 
     allowed: Sequence[AllowedRoute] = (
@@ -251,8 +251,8 @@ class FirstChoice:
         )
 
     def view(self) -> View:
-        """The choice to show. ``first``: no model has been chosen yet. ``others``: models for a book that is too long.
-        ``rates``: news about a model's speed.
+        """The choice to show. ``first``: whether no model has been chosen yet. ``others``: models for a book that is
+        too long for the present model. ``rates``: the result of ``news``.
         """
         current = self._state.current
         seen = (current.stage, id(current.fit), self._switch.present)

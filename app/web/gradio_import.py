@@ -17,8 +17,8 @@ __all__ = ["gr"]
 
 @contextmanager
 def without_stubs() -> Iterator[None]:
-    """Let ``inspect.getfile`` find no file of a class of Gradio. All other calls, of other threads too, are answered as
-    usual.
+    """Make ``inspect.getfile`` raise OSError for Gradio's classes. For anything else, also in other threads, it works
+    as usual.
     """
     usual = inspect.getfile
 

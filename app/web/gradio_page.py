@@ -5,20 +5,20 @@ without images and without formulas. An answer that is being written is only a p
 stream fills. So Gradio is asked for the chat only when a page opens, when a question comes and when its answer has
 ended, and its queue stays empty.
 
-The workarounds, with their reasons (each has a test; about 110 lines here, in ``server`` and in ``page/chat.js``, and
-200 of style that reach into its elements; no file of Gradio's is touched):
+The workarounds, with their reasons. Each has a test. They take about 110 lines here, in ``server`` and in
+``page/chat.js``, and 200 lines of CSS for Gradio's elements. No file of Gradio is changed.
 
 * ``server.quiet_gradio``: Gradio would report to its makers, fetch fonts, and note every event in a table.
 * ``gradio_import``: Gradio would write type stubs for its components whenever it is imported, which takes 1.6 s.
 * ``_let_sleep``: Gradio's queue looks for work 1,100 times a second, which takes the interpreter from the engine.
-* ``_checked``: Gradio answers requests that its own page would never send with a server error.
+* ``_checked``: Gradio would answer an invalid request with a server error.
 * ``mount`` runs in an event loop. Outside of one, Gradio makes a loop for each of its locks and closes none of them.
   When the garbage collector ends such a loop, a traceback may appear in the person's terminal.
-* ``_TABS``: Gradio keeps the state of 10,000 tabs, 85 KB each.
+* ``_TABS``: Gradio would keep the state of up to 10,000 tabs, 85 KB each.
 * The hidden button ``#refresh``, which the page's scripts press (``page/chat.js``): code outside of Gradio can cause an
-  event only this way. Without it no answer would be shown formatted to its end.
-* The route ``/gradio_api/app_id`` is open. After a failed request, Gradio's script only asks this route, every two
-  seconds, and loads the page again when it gets an answer.
+  event only this way. Without the button, a finished answer would not be shown formatted.
+* The guard admits requests for ``/gradio_api/app_id``. After a failed request, Gradio's script only asks this route,
+  every two seconds, and loads the page again when it gets an answer.
 * In ``page/chat.js``: Gradio's loading sign would make the browser draw sixty times a second without end. Gradio asks
   for a description of its routes, which is not served. A screen reader would read HTML tags aloud, and a growing
   answer from its beginning each time.
@@ -64,7 +64,7 @@ class EventAsked(Asked):
 
 
 Shown = tuple[list[messages.ChatMessage], str]
-"""The chat, and the name of the shown state (``live.record_of``), from which the page sees that this state has
+"""The chat, and the key of its shown state (``live.record_of``). The key tells the page's scripts that this state has
 arrived.
 """
 

@@ -36,7 +36,7 @@ from engine.languages import language_of
 
 LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days such as "yesterday"
 _HUES = 360
-# matches signs of Markdown, because a list of findings shows only words
+# matches Markdown's marks, which are removed from the results of a search
 _MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")
 _KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
 
@@ -50,7 +50,7 @@ class ChatAsked(Asked):
 
 
 class _TextAsked(MessageAsked):
-    """A request for a message's text. ``pages``: whether to include the found passages."""
+    """A request for a message's text. ``pages``: whether to add an answer's passages as footnotes."""
 
     pages: Any = False
 
@@ -185,8 +185,8 @@ class Library:
         return self._language[1]
 
     def passages(self) -> tuple[str, ...]:
-        """Questions to which any model writes words of the open book. A model that only quotes is asked to find
-        passages, any other model to continue them.
+        """Questions whose answers consist of the open book's words, whatever the model. A model that only quotes is
+        asked to find passages, any other model to continue a passage.
         """
         current = self._state.current
         model = self._state.engine.status().model
@@ -238,11 +238,11 @@ class Library:
         self._state.show_version((await parsed(request, MessageAsked)).message)
 
     async def text_of(self, request: Request) -> Response:
-        """The words of a message as written, for the clipboard, for editing and for speech. With ``pages`` an answer
-        has its passages as footnotes.
+        """The words of a message as written, for the clipboard, for editing and for speech. If ``pages`` is True, an
+        answer has its passages as footnotes.
 
-        A missing message gives an ordinary reply, because a page may ask for the words of a finished answer when
-        another chat is already open.
+        A missing message gives status 200 with a cause, not an error, because a page may ask for the words of a
+        finished answer when another chat is already open.
         """
         asked, chat = await parsed(request, _TextAsked), self._state.chat
         message = asked.message

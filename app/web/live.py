@@ -2,13 +2,13 @@
 
 Owns the page as plain data, with the names that the page's scripts use (``page_view``), and the times of sending. A key
 is sent when its value has changed, at most ten times a second (``Throttle``), and figures less often. Nothing is sent
-while no page is open. Every key is sent whole, unless its value says what is new in it (``Growing``), so values that
-change often have other keys than large values. Only this stream sends an answer that is being written
-(``RunningAnswer``); Gradio shows the chat again when the answer has ended.
+while no page is open. The whole value of a key is sent, unless the value is ``Growing``. So values that change often
+never share a key with large values. Only this stream sends an answer that is being written (``RunningAnswer``); Gradio
+shows the chat again when the answer has ended.
 
-To add a part of the page that stands by itself, write a class as ``Panel`` describes, name it in
-``server.make_panels``, put its markup into ``page/frame.html``, its style into its own file under ``assets/style``
-(every one there is loaded), and its script under ``page/`` with one line in ``page/main.js``.
+To add a self-contained part of the page, write a class as ``Panel`` describes, and name it in ``server.make_panels``.
+Put its markup into ``page/frame.html``, and its style into a file of its own under ``assets/style``, where every file
+is loaded. Put its script under ``page/``, with one line in ``page/main.js``.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class Growing(Protocol):
 class RunningAnswer:
     """The answer that is being written. A tab that already has its beginning is sent only the new part.
 
-    ``answer`` is the id of its message, and ``text`` is its text so far. ``html`` is its first ``at`` UTF-16 units,
-    formatted. Before the first word, ``waiting`` gives the reason for waiting.
+    ``answer`` is the id of the answer's message, and ``text`` is the answer so far. ``html`` is the beginning of
+    ``text``, formatted; it ends before the UTF-16 unit ``at``. Before the first word, ``waiting`` gives the reason for
+    waiting.
     """
 
     answer: int
@@ -232,8 +233,8 @@ def _reading(current: OpenBook) -> View | None:
 
 
 def _hint(current: OpenBook, status: Status) -> str:
-    """The hint in the question box: the part of the book that answers come from, or that the model only finds
-    passages.
+    """The hint in the question box: whether a question can be asked now, and which part of the book answers come from.
+    If the model only quotes, the hint is to ask where something is said. "" if nothing can be asked.
     """
     read = current.read
     if current.stage is Stage.PARTS:
@@ -322,7 +323,7 @@ def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
 
 def record_of(chat: Chat | None) -> str:
     """Return a key of the chat's shown state. It changes when a question is added, when another version is shown, when
-    an answer ends, and when a race has measured an answer again.
+    an answer ends, and when the speed-up of a finished answer has been measured.
     """
     turns = chat.exchanges if chat else ()
     if chat is None or not turns:
@@ -345,7 +346,7 @@ def _unit(current: OpenBook) -> str:
 
 HEARTBEAT_SECONDS = 5.0
 AWAY_SECONDS = 30.0
-"""Seconds for which an answer continues while no page is open; a reload or a broken connection takes less."""
+"""Seconds without an open page after which an answer is stopped. A reload takes less time, so it stops no answer."""
 # keys that are sent less often than the words of an answer
 FIGURES = frozenset({"figures", "pace", "scores"})
 
@@ -408,13 +409,14 @@ class Live:
 
     def _throttle(self, card: bool) -> Throttle:
         status = self._state.engine.status()
-        return OWN if status.state == "idle" else throttle_of(status, card)  # drawing takes no time from an idle engine
+        # the page may be drawn often while the engine is idle, because drawing takes no time from it then
+        return OWN if status.state == "idle" else throttle_of(status, card)
 
     def _writing(self, current: OpenBook, chat: Chat | None) -> View:
-        """The growing answer, with the source of its letters.
+        """The growing answer, and the source of each of its characters (``provenance``).
 
-        It is formatted once for all tabs, each time its citations have been looked up. Words that came later are sent
-        unformatted.
+        The answer is formatted once for all tabs, each time its citations have been looked up. Words that came after
+        the last look-up are sent unformatted.
         """
         turns = chat.exchanges if chat and current.asking else ()
         turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
@@ -452,7 +454,7 @@ async def changes(
     """Events for one tab: first all keys, then changed ones, until the tab is gone.
 
     Args:
-        throttle: seconds between two checks for changes, and between two changes of figures.
+        throttle: returns the seconds between two checks for changes, and between two changes of figures.
     """
     sent: View = {}
     due: dict[str, float] = {}
@@ -460,7 +462,7 @@ async def changes(
     while not await gone():
         now, pace, seen = time.monotonic(), throttle(), view()
         if sent.get("asking") and not seen.get("asking"):
-            due.clear()  # an answer's last figures are sent with its last word
+            due.clear()  # the answer has ended, so its last figures are sent with its last word
         changed = {
             key: value
             for key, value in seen.items()

@@ -55,7 +55,7 @@ def rendered(markdown: str, ours: Callable[[str], str]) -> str:
     The library is set to accept no HTML, so none comes from a model.
 
     Args:
-        ours: called with every escaped piece of text, to insert our own HTML into it. Attributes are not passed.
+        ours: called with every escaped piece of text, to insert our own HTML into it. Not called for attributes.
     """
     return str(_library().render(markdown, {_OURS: ours}))
 
@@ -65,8 +65,8 @@ _OURS = "ours"
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
-    """The parser, with the features of Gradio's own Markdown except images. Imported late, since only a page
-    needs it.
+    """The Markdown parser, with the features of Gradio's own Markdown except images. The package is imported only here,
+    because the program needs it only once a page is open.
     """
     from markdown_it import MarkdownIt
 

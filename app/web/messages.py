@@ -1,11 +1,14 @@
 """The chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
 
-Owns the two kinds of buttons among the words. Message actions are under a question and an answer (versions, copy, edit,
-ask again, go on). The value of a button names its action and message ("edit:12" asks question 12 in other words); the
-page's ``ask.js`` executes it. Citations follow sentences, in words that claim no more than is known: "verified" and
-"not found" are facts about the text of the book. A page alone supports the sentence; a page with "near" is only related
-to it. "drew on" states the model's attention, which is a hint. Names and numbers that occur nowhere in the book are
-listed above the answer. Pure.
+Owns the two kinds of buttons in the chat: message actions and citations.
+
+Message actions are under a question and an answer (versions, copy, edit, ask again, go on). The value of a button names
+its action and message ("edit:12" asks question 12 in other words). The page's ``ask.js`` executes the action.
+
+Citations follow sentences, and claim no more than is known. "verified" and "not found" are facts about the text of the
+book. A bare page number says that this page supports the sentence. "near" before it says that the page is only related
+to the sentence. "drew on" names a page that the model attended to, which is a hint. Names and numbers that occur
+nowhere in the book are listed above the answer. Pure.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 _HASH = re.compile(r"[0-9a-f]{12}")  # a document's hash, whose first digits name its colour
 _NEARLY = (
-    0.5  # minimum share of a quotation's words that stand together in the book, for its button to state their number
+    0.5  # if at least this share of a quotation's words stand together in the book, its button says how many words do
 )
 
 _WORDS = {
@@ -204,8 +207,8 @@ def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """All citations of an exchange, in the order of their numbers. Citations of the answer's own words come last,
-    because more of them may follow.
+    """All citations of an exchange, in the order of their numbers. Citations in the answer come after those of a book's
+    parts, because the answer may get more of them.
     """
     parts = _parts(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]
@@ -282,7 +285,7 @@ LONGEST_QUESTION = 20_000
 """Maximum characters of a question that are shown; the model gets the whole question."""
 
 CARET = '<span class="caret at-{}"></span>'
-"""The place where a growing answer continues; the number counts the UTF-16 units before it."""
+"""HTML of the caret at the end of a growing answer. Its class has the length of the answer so far in UTF-16 units."""
 
 WRITING = '<div class="writing"><span class="waiting">Thinking…</span></div>'
 """The placeholder of an answer that is being written. The answer's words, and the reason why it waits, come only
@@ -388,7 +391,9 @@ def _under(exchange: Exchange) -> str:
 
 
 def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
-    """The line under an answer: its ``figures_line``, how it ended, and the share of the book that it is from."""
+    """The line under an answer: the result of ``figures_line``, and what the answer is from, unless that is the whole
+    book. The line also says if the program ended before the answer did.
+    """
     stopped = None if exchange.interrupted else exchange.stopped
     why_not = str((exchange.notes or {}).get("uncounted", ""))
     parts = [figures_line(exchange.figures, stopped, len(exchange.stages), exchange.answer, why_not)]
@@ -404,7 +409,7 @@ def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
 def _spark(exchange: Exchange) -> str:
     """The pace of the last tokens as a small drawing."""
     points = format.spark(format.kept_pace(exchange.notes))
-    return f'<svg><polyline points="{points}"/></svg>' if points else ""  # Gradio allows no other attribute
+    return f'<svg><polyline points="{points}"/></svg>' if points else ""  # Gradio removes any attribute but ``points``
 
 
 def written(exchange: Exchange, turn: int) -> str:

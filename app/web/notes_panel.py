@@ -270,7 +270,9 @@ def _done(work: Callable[[], None]) -> dict[str, Any]:
 
 
 def _chip(answer: str, record: Mapping[str, Any], words: str) -> Mapping[str, Any] | None:
-    """The first citation with a page, for the sentence of an answer that contains these words."""
+    """The first citation that has a page and belongs to a sentence with these words; None if there is none. The words
+    may also be longer than the sentence and contain it.
+    """
     wanted = fold(words)
     for chip in record.get("chips", ()):
         if chip["kind"] not in _FOUND or not chip["pages"]:

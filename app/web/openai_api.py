@@ -55,7 +55,7 @@ OWNER = "trifold"
 FILE = "api.key"
 BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
-# practically unlimited: the routes measure bodies themselves, so that a refusal has OpenAI's form
+# practically unlimited, because the routes limit bodies themselves (``_body``), so that a refusal has OpenAI's form
 _GUARDS_LIMIT = 1 << 40
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
@@ -220,7 +220,9 @@ def _ended(event: TextDelta) -> AnswerDone:
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body up to the limit. A stated length above it is refused at once, a smaller one is not trusted."""
+    """Read the body, and refuse one that is larger than ``BODY_LIMIT``. A request that states a larger length is
+    refused before its body is read. A smaller stated length is not trusted, so the bytes are counted.
+    """
     too_large = ApiError(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
     if int(request.headers.get("content-length", "0") or "0") > BODY_LIMIT:
         raise too_large
@@ -252,8 +254,8 @@ def _event(data: str) -> str:
 
 
 async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events. The first words that the model's card prescribes are added to the first piece
-    of text. Ending the iteration early stops the answer.
+    """Ask, and yield the engine's events. If the model's card prescribes how an answer begins, these words are put
+    before the first piece of text. Ending the iteration early stops the answer.
     """
     system, history, question = asked.conversation
     model = state.engine.status().model
@@ -282,15 +284,17 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
                 state.show(scores=event.scores)
             yield event
     finally:
-        claim.set()  # also stops a question that still waits for the engine and has no request to cancel yet
+        claim.set()  # also stops a question that still waits for the engine, for which no request exists yet
         state.release(claim)
 
 
 def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str, most: int = 3) -> dict[str, Any]:
-    """The book of the answer, the pages that it attended to most, and the evidence of its sentences.
+    """The book of the answer, the pages that the answer attended to most, and, if asked for, the evidence of its
+    sentences. Empty if no book is open.
 
     Args:
         text: the answer as sent.
+        most: maximum number of pages.
     """
     current = state.current
     if current.document is None or current.book is None:
@@ -406,7 +410,7 @@ class Stops:
         self.found = False
 
     def feed(self, piece: str) -> str:
-        """The text that may be shown now; empty once a stop word has been found."""
+        """The text that may be shown now. The first stop word and all text after it are dropped."""
         if self.found or not self._words:
             return "" if self.found else piece
         self._held += piece
