@@ -44,7 +44,7 @@ from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # matches a short cell; pdfium may join such cells of different rows
+_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # matches a short cell; pdfium may join such cells of several rows
 _PAIR = 3  # words with at most this many letters are not checked for letters drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
@@ -353,7 +353,7 @@ def _is_marked(mark: Line, item: Line) -> bool:
 
 
 def _from_above(lines: list[Line]) -> list[Line]:
-    """Keep the order of the file, except that a block of lines never precedes a block above it in its column.
+    """Keep the order of the file, but move a block of lines after all blocks that are above it in its column.
 
     So a title that the file draws after the text moves to the front, and a footer that the file draws before the text
     moves to the end. Columns stay one after another.
@@ -444,10 +444,10 @@ def _continues(last: Line, piece: Line) -> bool:
 
 
 def _columns(pieces: list[Line]) -> list[Line]:
-    """Split rows that run across columns: the left column first, then the columns to its right.
+    """Put the pieces of a page with several columns into reading order: the left column first, then the next columns.
 
-    Most files store one column after another, so they need no split. A table is not split; its short cells distinguish
-    it from columns of text.
+    Only pages that the file stores row by row are changed, because most files store one column after another. A table
+    stays row by row; its short cells distinguish it from columns of text.
     """
     pairs = [
         (one, two)

@@ -25,7 +25,7 @@ from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectan
 from engine.sandbox import Voice
 
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
-_MOST_SIGNS = 50_000  # maximum selectable characters of a page
+_MOST_SIGNS = 50_000  # maximum characters of a page that can be selected; further characters cannot be selected
 # width and height of a virtual image of the page in pixels; large, because pdfium rounds positions to whole pixels
 _UNIT = 100_000
 
@@ -175,7 +175,7 @@ def _rectangles(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, first: int,
 
 
 def _device(page: pdfium.PdfPage, x: float, y: float) -> tuple[float, float]:
-    """Convert a point of the page to fractions of its image."""
+    """Convert a point of the page to fractions of the width and height of the page's image."""
     across, down = c_int(), c_int()
     raw.FPDF_PageToDevice(page.raw, 0, 0, _UNIT, _UNIT, 0, x, y, byref(across), byref(down))
     return across.value / _UNIT, down.value / _UNIT

@@ -162,10 +162,11 @@ def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Put right-to-left words and phrases into reading order, because some files have them reversed.
+    """Put right-to-left words and phrases into reading order, because some files store them reversed.
 
-    Reverse a word if its letters run from left to right on the page. Also reverse a word of more than two letters if
-    all its letters are in one box.
+    Reverse a word if its first letter is to the left of its last letter on the page. Also reverse a word of more than
+    two letters if its first and last letter have the same position. Reverse the words of a phrase if each is to the
+    left of the next.
     """
     signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
@@ -258,7 +259,9 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may have letters drawn twice to look bold. Such letters come in pairs, or do not fit the width."""
+    """Whether a word may have letters drawn twice to look bold. Such a word starts with two pairs of equal letters, or
+    is too narrow for its CJK characters.
+    """
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
@@ -352,7 +355,9 @@ def _is_lowered(box: Box, line: Box) -> bool:
 
 
 def _is_power(base: str, above: str) -> bool:
-    """Whether a superscript is an exponent rather than a note's mark, by its sign and the text before it."""
+    """Whether the superscript ``above`` is an exponent rather than a note's mark. It is an exponent if it starts with a
+    sign, or if ``base`` may have an exponent.
+    """
     if not above[0].isdigit():
         return True
     if base[-1] in ")]}":
@@ -447,8 +452,8 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character's ink floats clearly above the bottom of another character's ink, even if their boxes are
-        on one line.
+        """Whether a character's ink is clearly higher than the ink of the character ``beside`` on the same line.
+        pdfium's boxes may have the same height, whatever the ink.
         """
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):

@@ -53,9 +53,9 @@ _CLEAR = 0.8  # minimum gap in line heights between columns whose cells have exa
 _STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
 _CROSSED = 0.1  # maximum share of the rows that cross a stripe
 _FEW_ROWS = 3  # maximum rows of a small table, to which several rules do not apply
-_UNPARTED = 0.3  # maximum share of the rows that are a single piece across a border
+_UNPARTED = 0.3  # maximum share of the rows that consist of a single piece, which crosses a border
 _SEVERAL = 0.3  # minimum share of a table's printed rows with several pieces; a row that continues a cell has only one
-_FULL_ROWS = 0.5  # minimum share of the rows with cells in two columns
+_FULL_ROWS = 0.5  # minimum share of the rows with cells in at least two columns
 _FAR = 1.6  # distance between rows above which a table ends, as a factor of the third quartile of the distances
 _TITLE = 1.3  # type size above which a line is a title, as a factor of the usual size
 _LEVEL = 0.35  # tolerance in line heights for edges that count as aligned
@@ -315,8 +315,8 @@ def _first_full(rows: Sequence[Sequence[Line]]) -> int:
 
 
 def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
-    """Split rows into segments at paragraphs, titles and wide spaces. Each segment starts and ends with a row of
-    several pieces.
+    """Split rows into segments at paragraphs, titles and large distances between rows. A segment starts and ends with a
+    row that has cells.
     """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
@@ -550,13 +550,13 @@ def _is_tabular(
 
 
 def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:
-    """Whether the cells of each column begin at the same position, and each row has a wide gap."""
+    """Whether all cells of a column have the same left edge, and each row has a gap of more than ``_CLEAR``."""
     level = all(max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns)
     return level and all(_has_gap(row, _CLEAR * height) for row in several)
 
 
 def _has_gap(row: Cells, width: float) -> bool:
-    """Whether two neighbouring pieces of a row stand more than ``width`` apart."""
+    """Whether two neighbouring pieces of a row are more than ``width`` apart."""
     return any(two.x0 - one.x1 > width for one, two in pairwise(part for cell in row for part in cell))
 
 
@@ -566,7 +566,7 @@ def _is_numeric(column: Sequence[Line]) -> bool:
 
 
 def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
-    """Count the rows that are a single piece across a border."""
+    """Count the rows that consist of a single piece, which crosses a border."""
     return sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
 
 
@@ -586,7 +586,7 @@ def _is_level(row: Cells, height: float) -> bool:
 
 
 def _is_list(cells: Sequence[Cells]) -> bool:
-    """Whether the first of two columns has the marks or numbers of a list."""
+    """Whether there are two columns, of which the first has the marks or numbers of a list."""
     if len(cells[0]) != 2:
         return False
     marks = [joined(row[0]).text for row in cells if row[0]]

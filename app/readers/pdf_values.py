@@ -34,7 +34,8 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
 def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
     """Return the values filled in on a page as lines at their positions. Hidden values are left out.
 
-    A flattened page has the values as ordinary text after ``own``, the page's own text.
+    The text of the flattened page is ``own``, the page's own text, followed by the values. If the page cannot be
+    flattened, or if its text does not start with ``own``, only checkboxes and radio buttons are returned.
     """
     if not _is_filled_in(page):
         return []

@@ -111,7 +111,7 @@ class RecognisedPage:
 
 
 def illegible_lines(record: dict[str, Any]) -> int:
-    """The number of illegible lines of a page as JSON; 0 for a page of an earlier version, which did not count them."""
+    """Return the number of illegible lines of a page's record; 0 if an earlier version wrote the record without it."""
     return int(record.get("illegible", 0))
 
 
@@ -223,10 +223,10 @@ def _crosses(piece: Line, gutter: float) -> bool:
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:
-    """Return the left and right edges of a line's runs of words without wide gaps. Each run is shortened at both ends,
-    because detected boxes may be too long.
+    """Return the left and right edge of each run of words in a line. A wide gap ends a run, so a line has two runs if
+    the recogniser has joined the lines of two columns.
 
-    The recogniser sometimes joins lines of two columns; such a line has two runs.
+    Each run is shortened at both ends, because detected boxes may be too long.
     """
     edge = _EDGE * piece.height
     runs = _parted(piece.words, _WORD_GAP * piece.height)

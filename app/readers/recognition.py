@@ -28,7 +28,7 @@ FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
 _MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; results of a different version are ignored
 _PROBED = 3  # pages after which the total time is estimated
-_LONGEST_UNASKED_S = 180.0  # maximum seconds of recognition without asking the user
+_LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of recognition to which the user need not agree
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
 _FAILURES = 8  # consecutive failed pages after which recognition stops, because the recogniser itself is broken
 _SECONDS_A_PAGE = 120.0  # maximum seconds per page, on a busy machine

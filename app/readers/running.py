@@ -257,7 +257,7 @@ def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]
 
 
 def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
-    """Whether a row recurs at the same position on enough pages close by."""
+    """Whether a row recurs at the same position on at least ``_RETURNS`` of the nearest pages (``_WINDOW``)."""
     near = {
         other.page
         for other in alike

@@ -14,7 +14,7 @@ from app.readers.sections import Block
 
 _BAR = " | "
 _LONGEST_SPAN = 60  # maximum columns or rows of one cell; larger values are a mistake or an attack
-_MOST_GAPS = 20_000  # maximum extra places for merged cells in a table; beyond, merged cells take one place
+_MOST_GAPS = 20_000  # maximum extra places for merged cells in a table; each further merged cell takes one place
 _LONGEST_RUN = 2_000  # characters of rows after which the header is repeated
 _LONGEST_HEADER = 400  # maximum characters of a header that is repeated
 _MOST_EMPTY = 1 / 3  # minimum share of empty columns, for the empty columns to count as spacing and be dropped
@@ -140,7 +140,7 @@ def _text(cell: Cell) -> str:
 
 
 def _is_small(table: Table) -> bool:
-    """Whether a table has one row or one column, so that it fits on the line of the cell around it."""
+    """Whether a table has one row or one column, so that it can be written on one line, in the cell around it."""
     return len(table.rows) <= 1 or all(len(row.cells) <= 1 for row in table.rows)
 
 

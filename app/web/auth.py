@@ -515,7 +515,7 @@ def _policy(page: bytes) -> bytes:
 
 
 def _preferred(headers: Mapping[str, str]) -> str:
-    """Return the first language of a browser that the page is written in."""
+    """Return the first of the browser's languages in which the pages for strangers exist; English if there is none."""
     offered = (part.strip()[:2].lower() for part in headers.get("accept-language", "").split(","))
     return next((language for language in offered if language in (ENGLISH, GERMAN)), ENGLISH)
 

@@ -74,7 +74,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
     proposed = DEMO.id
-    if talks.verdict == "whole":  # with any other verdict, part of the reader's cache would be on disk
+    if talks.verdict == "whole":  # the cache of the reader's whole context window fits into the device's memory
         proposed = READER
     elif starter.is_preselected() and small.verdict != "none":
         proposed = STARTER
@@ -129,7 +129,9 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pair for this machine. ``rounding``: the quantized formats without which the pair does not fit."""
+    """A pair for this machine. ``rounding``: the formats to which weights or cache must be quantized for the pair to
+    fit; None if it fits without.
+    """
 
     pair: Pair
     fit: ModelFit

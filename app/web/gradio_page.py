@@ -188,7 +188,7 @@ def _let_sleep(page: gr.Blocks) -> None:
     """Let Gradio's queue sleep while it is empty.
 
     Raises:
-        EngineError: the queue is not that of the pinned Gradio.
+        EngineError: the queue lacks an attribute, so Gradio is not the version that Trifold needs.
     """
     queue: Any = page._queue
     if not (hasattr(queue, "sleep_when_free") and hasattr(queue, "progress_update_sleep_when_free")):

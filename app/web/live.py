@@ -122,7 +122,9 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
 
 def _read_line(current: OpenBook) -> str:
-    """A line about the finished reading; for a book in parts, about the readings still to come."""
+    """A line about the finished reading. For a book in parts, a line that says when each part is read. "" while there
+    is no finished reading.
+    """
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
     if current.read is None or current.document is None or current.paused:
@@ -146,8 +148,8 @@ def model_view(status: Status) -> View:
 
 
 def sampling_view(status: Status) -> View:
-    """The effective sampling defaults as far as known, their origin, and whether quotations can be restricted to the
-    book's words.
+    """The sampling defaults as far as known, whether the model or a server sets them, and whether quotations can be
+    restricted to the book's words.
     """
     own = status.model.sampling if status.model is not None else SamplingParams()
     can_quote = status.model is None or status.model.can_quote
@@ -334,7 +336,7 @@ def record_of(chat: Chat | None) -> str:
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:
-    """The open chat. ``last``: the id of its last answer, which identifies all versions on the shown path."""
+    """The open chat. ``last``: the id of its last answer, which determines the shown versions of all messages."""
     turns = chat.exchanges if chat else ()
     last = turns[-1].answer_id if turns else 0
     return {"id": current.chat, "turns": len(turns), "last": last, "record": record_of(chat)}

@@ -81,7 +81,7 @@ def _library() -> Any:
         return f"<code>{words(self, tokens, index, options, env)}</code>"
 
     def block(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-        # without the code's language, which would be an attribute
+        # the name of the programming language is left out, because it would be an attribute
         return f"<pre>{code(self, tokens, index, options, env)}</pre>\n"
 
     def link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:

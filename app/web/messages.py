@@ -229,15 +229,15 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def absent(notes: Mapping[str, Any] | None) -> str:
-    """The line above an answer that no passage supports, or above an answer with words (its own or the question's) that
-    the book lacks; "" for any other answer.
+    """The line above an answer that no passage supports. Also the line above an answer if the book lacks words of the
+    answer or of the question. "" for any other answer.
     """
     missing = (notes or {}).get("missing")
     return "" if missing is None else _of_notes(format.not_found(missing), notes)
 
 
 def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
-    """Reword a sentence about the book for the person's notes, if these were asked instead of the book."""
+    """Replace words about the book by words about the person's notes, if the question was put to the notes."""
     if not (notes or {}).get("from_notes"):
         return words
     for book, own in _NOTED:

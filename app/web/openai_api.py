@@ -55,7 +55,7 @@ OWNER = "trifold"
 FILE = "api.key"
 BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
-# practically unlimited, because the routes limit bodies themselves (``_body``), so that a refusal has OpenAI's form
+# practically unlimited; ``_body`` has the actual limit, because its refusal has OpenAI's form
 _GUARDS_LIMIT = 1 << 40
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
@@ -381,7 +381,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
     known = state.engine.status().book
     if known is not None and known.title == title and known.complete:
         return
-    # no hash of a file, so that it is not saved on disk
+    # the hash is empty, so that the document is not saved on disk
     document = Document(title, "", (Page(1, "1", text),), "text", "")
     request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER_S, cancel=claim)
     async for event in _follow(request):
@@ -390,7 +390,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
 
 
 async def _follow(request: EngineRequest[Any]) -> AsyncGenerator[Event, None]:
-    """Events up to the final one."""
+    """Yield the events of a request up to the final one. Ending the iteration early cancels the request."""
     try:
         while not request.finished:
             event = await asyncio.to_thread(request.next_event, _LOOK_SECONDS)
