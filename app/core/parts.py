@@ -4,9 +4,12 @@
     plan = planned("When does Ahab first appear?", parts, BookWords(document))
     plan.parts, plan.reach, plan.said        (part 3, part 4, ...), Reach.FIRST, "Parts 1 and 2 do not name “Ahab”."
 
-A question about one fact needs the part with that fact: parts are asked in the order of their passages' BM25 scores,
-until the evidence supports an answer. A question about a first or last place goes to the parts that name its subject,
-beginning at that end of the book. A question about the whole book needs every part. Pure.
+A question about one fact needs only the part with that fact. The parts whose passages have the highest BM25 scores are
+asked first, until the evidence supports an answer. A question about the first place of a subject goes to the parts that
+name the subject, in order. A question about the last place goes to these parts in reverse order. A question about the
+whole book goes to every part.
+
+This module has no side effects.
 """
 
 from __future__ import annotations
@@ -30,20 +33,24 @@ from engine.plan import BookFit
 from engine.words import says_nothing
 
 CHAT_TOKENS = 1536
-"""Tokens of a large window that a part leaves free for the question and its answer."""
+"""Maximum tokens that a part leaves free for the question and its answer. A small window leaves fewer
+(``CHAT_SHARE``).
+"""
 CHAT_SHARE = 8
-"""Divisor of the window's tokens. If the quotient is less than ``CHAT_TOKENS``, a part leaves that number free instead.
+"""A part leaves 1/8 of the tokens that a book may have free for the question and its answer, but at most
+``CHAT_TOKENS``.
 """
 FULL = 0.7
-"""Minimum share of a part's size that is filled before a part may end at the start of a chapter."""
+"""Minimum size of a part that ends early, before a chapter. It is a fraction of a part's maximum size."""
 MOST_ASKED = 3
 """Maximum parts that a question about one fact goes to. Fewer are asked if the evidence supports an answer sooner."""
 PROMISING = 4
-"""Number of a part's best pages whose scores rank the part."""
+"""Number of pages per part. A part is ranked by the sum of the scores of this number of its best pages."""
 AROUND = 160
-"""Characters before and after the first place of a name that are shown to the model."""
+"""Maximum characters shown to the model on each side of a name's occurrence."""
 _FEWEST_LETTERS = 3  # minimum letters of a word that can be a name
-# minimum chapter titles on a page, of chapters that begin on other pages, for the page to be a table of contents
+# minimum number of different chapter titles for a page to count as a table of contents; the title of a chapter that
+# begins on the page itself is not counted
 _FEWEST_TITLES = 4
 _SHORTEST_TITLE = 6  # minimum letters of a title, so that it does not occur on a page by chance
 
@@ -89,7 +96,7 @@ _ASKING = (
     "apparition apparaît mentionné chapitre aparece aparición mencionado mencionada primera última vez cuándo dónde "
     "quién capítulo libro página"
 )
-"""Words that questions about a first or last place have, whatever their subject."""
+"""Words that questions about a first or last place contain, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
 _OF_TITLES = "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle"
 _TITLES = frozenset(_OF_TITLES.split())
@@ -115,12 +122,12 @@ class Part:
 
     @property
     def first(self) -> int:
-        """Number of its first page."""
+        """The number of the part's first page."""
         return self.document.pages[0].number
 
     @property
     def last(self) -> int:
-        """Number of its last page."""
+        """The number of the part's last page."""
         return self.document.pages[-1].number
 
     @property
@@ -132,8 +139,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """The first or last place in the whole book of a name from the question, found by searching the text. ``marks`` are
-    the characters [start, end) to mark on that page.
+    """The first or last occurrence of a name from the question, found by text search. ``words``: the name, or one of
+    its words. ``marks``: the ranges [start, end) of characters to highlight on ``page``.
     """
 
     words: str
@@ -144,9 +151,9 @@ class Mention:
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts that a question may go to, in order. ``hints``: for each part, its lines that are shown to the model
-    again, together with the question. ``said``: a sentence about the parts left out. ``until_found``: whether the first
-    supported answer ends the run.
+    """The parts that a question may go to, in the order of asking. ``hints``: for each part, excerpts that are shown to
+    the model again, together with the question. ``said``: a sentence about the parts left out. ``until_found``: whether
+    to stop after the first supported answer.
     """
 
     reach: Reach
@@ -158,8 +165,8 @@ class Plan:
 
 
 def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """Cut a book into parts that leave room for a question: before a chapter if one begins late in a part, otherwise
-    between pages.
+    """Cut a book into parts that leave room for a question. A part ends before a chapter if that leaves the part large
+    enough (``FULL``), otherwise between any two pages.
 
     Args:
         fit: the engine's measurement of this document.
@@ -197,8 +204,12 @@ def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
 def _before_a_chapter(
     tokens: Sequence[int], numbers: Sequence[int], levels: dict[int, int], start: int, stop: int, least: float
 ) -> int:
-    """The index after a part's last page. The part ends before the last chapter of the highest level that leaves the
-    part at least ``least`` tokens, or at ``stop`` if there is none.
+    """Choose where a part ends that can hold the pages [start, stop).
+
+    Returns:
+        The index of the first page after the part. This is the beginning of a chapter that leaves the part at least
+            ``least`` tokens: the outermost chapter or, if there are several, the last of them. It is ``stop`` if there
+            is no such chapter, or if a chapter of the same or an outer level begins at ``stop``.
     """
     best, size = stop, sum(tokens[start:stop])
     level = levels.get(numbers[stop], len(levels) + 1)
@@ -247,7 +258,7 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int 
 
 
 def promising(question: str, parts: Sequence[Part], words: BookWords) -> list[Part]:
-    """Rank the parts by the sum of the scores of their best pages; parts with equal scores stay in the order of the
+    """Rank the parts by the sum of the scores of their best pages. Parts with equal scores keep the order of the
     book.
     """
     scores = dict(zip((page.number for page in words.document.pages), words.page_scores(question), strict=True))
@@ -316,9 +327,7 @@ def numbered(numbers: Sequence[int], one: str, several: str) -> str:
 
 
 def _named_pages(question: str, document: Document) -> frozenset[int]:
-    """The pages that a question names, by printed label or else by number, or the pages of the chapter that it
-    names.
-    """
+    """The pages whose numbers the question names. If there are none, the pages of the chapter that it names."""
     if numbered := pages_numbered(document, question):
         return numbered
     there = {page.number for page in document.pages}
@@ -330,7 +339,9 @@ def _named_pages(question: str, document: Document) -> frozenset[int]:
 
 
 def pages_numbered(document: Document, question: str) -> frozenset[int]:
-    """The pages that a question names by number: the printed page number, or else the page's place in the file."""
+    """The pages whose numbers the question names. A number means the printed page number. If no page has it printed, it
+    means the page's position in the file.
+    """
     named = _numbers_named(question)
     printed, counted = set[int](), set[int]()
     for page in document.pages if named else ():
@@ -354,8 +365,8 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """The first or last places of a question's subjects within one part. ``places`` holds, for each subject, the
-    places found, keyed by the words found there: the whole subject, or one of its words.
+    """Where the subjects of a question occur first (or last) within one part. ``places`` maps each subject to its
+    occurrences: the first (or last) one of the whole subject, and of each of its words, keyed by these words.
     """
 
     part: Part
@@ -365,7 +376,7 @@ class _Standing:
         return all(self.places[subject] for subject in subjects)
 
     def hints(self) -> tuple[str, ...]:
-        """A line around each subject's first place."""
+        """For each subject, an excerpt around the earliest of its ``places``."""
         return tuple(self._line(min(found.values(), key=_order)) for found in self.places.values() if found)
 
     def _line(self, hit: Hit) -> str:
@@ -379,8 +390,9 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> Plan:
-    """Plan a question about a first or last place: ask the parts that name every subject that occurs in the book,
-    beginning at that end of the book. If no subject occurs, ask the parts that are ranked highest.
+    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts that
+    name all other subjects are asked, from the beginning or the end of the book. If no part names all of them, every
+    part is asked. If no subject occurs, the parts that are ranked highest are asked.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
@@ -453,11 +465,11 @@ def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[
 
 
 def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list[Mention]:
-    """The first place of a whole subject, and of each of its words that occurs before it. For ``Reach.LAST``: the last
-    places, and words that occur after it.
+    """Find the first place of a subject, and the first place of each of its words that occurs on an earlier page. For
+    ``Reach.LAST``: the last places, and words on later pages.
 
     Args:
-        standing: places in the parts, ordered from the end of the book at which the search begins.
+        standing: places in the parts, in the order of the search. For ``Reach.LAST`` the last part comes first.
     """
     found: list[Mention] = []
     for one in standing:

@@ -1,19 +1,19 @@
-"""Runs a race: answers a question twice, plainly and by speculation, and compares the words.
+"""Runs a race: answers a question twice, by plain and by speculative decoding, and compares the texts and the times.
 
     race = Race(app_state, verified)
     race.start(question)               returns at once
     race.state, race.result            what can be shown
 
-The two runs follow one another on the same book, which is not read again. Both are greedy, and start only from the book
-and the question. The page later replays both on one clock. Where an answer is short, further questions about the same
-book follow until there is enough to show. A refusal, or an answer that repeats itself, is compared word for word like
-any other but does not count for the speed (``app.core.speed``). After such an answer, the model is asked to continue
-passages of the book. While a race runs no other question can be asked, so no other answer is decoded in between.
-Stopping the answer stops the race.
+The two runs follow one another. Both decode greedily and start from the same context: the book, which is not read
+again, and the question. The page later replays them side by side in real time. If an answer is short, the race
+continues with further questions about the book. A refusal, or an answer that repeats itself, is compared like any other
+answer, but does not count for the speed (``app.core.speed``). After such an answer, the model is asked to continue
+passages of the book. During a race no other question can be asked, so other answers cannot slow a run down. Stopping
+the answer stops the race.
 
-A race whose texts are equal is a real check of losslessness and is remembered: ``Verified`` owns one small file in the
-data folder. A record belongs to one pair on one device in one precision, is written only by a check that was really
-run (a race, a self-test), and is dropped by a check that fails.
+A race with equal texts is a passed check that speculation changes no text. ``Verified`` stores a record of the check in
+one small file in the data folder. A record is valid for one pair of models on one device in one precision. It is
+written after a passed race or self-test, and deleted when a later one fails.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ logger = logging.getLogger(__name__)
 
 MOST_TOKENS = 192
 ENOUGH_TOKENS = 96
-"""Tokens in all counted answers together after which no further question is added."""
+"""A race asks no further question once all counted answers together have this number of tokens."""
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000
 _POLL = 0.1  # seconds between two checks for events
 FEWEST_TOKENS = 16
-"""Minimum equal tokens for a record, because fewer equal tokens prove little."""
+"""Minimum tokens of a passed check. A check of fewer tokens is not recorded, because it proves little."""
 
 
 @dataclass(frozen=True)
 class RaceState:
-    """The progress of a race. ``question_at`` and ``run_at`` are the indexes of the current question and of its run,
-    from 0. ``tokens`` counts the tokens of that run. ``trouble``: why there is no result.
+    """The progress of a race. ``question_at``: index of the current question, from 0. ``run_at``: index in ``MODES`` of
+    the current run. ``tokens``: number of tokens that the current run has decoded. ``trouble``: why there is no result.
     """
 
     running: bool = False
@@ -73,8 +73,9 @@ class Race:
     Args:
         app_state: the open book and the engine.
         verified: stores the outcomes of races.
-        further: questions about the open book with which a race may continue.
-        passages: questions that ask for passages of the book, asked after an answer that does not count.
+        further: returns more questions about the open book. A race asks them while its answers are too short.
+        passages: returns questions that ask the model to continue passages of the book. A race asks them after an
+            answer that does not count.
         most_tokens: maximum tokens of each answer.
     """
 
@@ -107,11 +108,12 @@ class Race:
         """Begin a race. Returns at once.
 
         Args:
-            question: the question. If it is empty, the newest question of the chat with an answer about the book is
-                used. If there is no such question, the model is asked for a passage of the book.
+            question: the question. If it is empty, the race uses the newest question of the open chat whose answer is
+                about the book. If there is no such question, the race asks for a passage of the book.
 
         Raises:
-            InputError: there is no question, no book that was read whole, or no model on this machine.
+            InputError: there is no question, no book is read, the book is read in parts, or the model is not on this
+                machine.
             Busy: another question is being answered.
         """
         chat = self._app_state.chat
@@ -155,8 +157,8 @@ class Race:
             self._app_state.release(claim)
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Run both modes on a question before the next question begins, so that a slowdown of the machine affects both
-        modes. The race ends at the first difference, or after ``ENOUGH_TOKENS``.
+        """Run both modes on a question before the next question begins. So a slowdown of the machine affects both
+        modes. The race ends at the first difference, or when the counted answers have ``ENOUGH_TOKENS`` tokens.
         """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
@@ -178,8 +180,9 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """Write the figures of the race into each answer of the open chat that has the same text, so that one text has
-        one speed. The race timed a whole plain run, which is more precise than timing a few steps.
+        """Replace the speed figures of each answer of the open chat whose text is the same as in the race. So a text is
+        shown with only one speed. The race's speed is more precise, because it timed a whole plain run instead of a few
+        plain steps.
         """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
@@ -210,7 +213,7 @@ class Race:
         return run
 
     def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
-        """Show figures and highlighted pages of an event on the page. Return the run after the event."""
+        """Publish the figures and the page scores of an event to the page. Return the run with the event added."""
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
@@ -267,7 +270,7 @@ class RaceRun:
         return self.stop_reason is not None
 
     def take(self, event: object) -> RaceRun:
-        """Return the run after one more event of the engine."""
+        """Return a copy of the run with an event of the engine added."""
         if isinstance(event, TextDelta):
             at = round(spent_ms(event.figures), 2)
             ids = self.token_ids + event.token_ids
@@ -281,7 +284,9 @@ class RaceRun:
 
 @dataclass(frozen=True)
 class RaceQuestion:
-    """One question, answered by both runs. ``uncounted``: why its speed does not count, as in ``speed.uncounted``."""
+    """One question, answered by both runs. ``uncounted``: why the speed does not count, as returned by
+    ``speed.uncounted``.
+    """
 
     question: str
     plain: RaceRun
@@ -290,7 +295,7 @@ class RaceQuestion:
 
     @property
     def same(self) -> int:
-        """Number of equal tokens at the start of both answers."""
+        """Number of equal tokens before the first difference of the two answers."""
         pairs = enumerate(zip(self.plain.token_ids, self.fast.token_ids, strict=False))
         shorter = min(len(self.plain.token_ids), len(self.fast.token_ids))
         return next((at for at, (a, b) in pairs if a != b), shorter)
@@ -309,7 +314,7 @@ class RaceResult:
         number: number of the race since the program began.
         book: hash of the book.
         when: seconds since the epoch.
-        questions: questions answered by both runs, in order. A question whose two answers differ is the last one.
+        questions: questions answered by both runs, in order. If two answers differ, the race ends with their question.
         instead: whether a passage of the book replaced the question, because no answer in the chat was about the book.
     """
 
@@ -346,10 +351,11 @@ class RaceResult:
 
     @property
     def times(self) -> float | None:
-        """By what factor the run with speculation was faster per token.
+        """The speedup: the plain run's time per token, divided by that of the run with speculation.
 
-        None without a measurement, or if the texts differ. The engine also estimates the factor, from plain steps timed
-        during the run with speculation. If the two factors disagree, other work disturbed a run, so the result is None.
+        None if a run was not measured, or if the texts differ. The engine also estimates the speedup, from plain steps
+        timed during the run with speculation. The result is also None if the two speedups disagree, because then other
+        work has disturbed a run.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))
@@ -363,8 +369,8 @@ class RaceResult:
 
 
 def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
-    """The speedup over several answers by the engine's own measurement: the harmonic mean of their speedups, weighted
-    by tokens.
+    """The speedup that the engine estimated during several answers: the harmonic mean, weighted by tokens; None if
+    unknown.
     """
     told = [(run.figures.answer_tokens, run.figures.speedup_vs_plain) for run in runs if run.figures]
     known = [(tokens, times) for tokens, times in told if times]
@@ -388,8 +394,8 @@ def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
 
 @dataclass(frozen=True)
 class Verification:
-    """A passed check. ``tokens``: number of equal tokens. ``how``: "race" or "selftest". ``when``: seconds since the
-    epoch.
+    """A passed check. ``how``: "race" or "selftest". ``tokens``: number of tokens that were compared. ``when``: seconds
+    since the epoch.
     """
 
     how: str
@@ -409,16 +415,19 @@ class Verified:
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
-        self._read_at = -1  # modification time of the file when it was last read; another program may write it too
+        # modification time of the file when it was last read; if another program writes the file, it is read again
+        self._read_at = -1
         self._records: dict[str, Verification] = {}
 
     def of(self, model: ModelInfo | None) -> Verification | None:
-        """The record of a loaded pair, or None. Cheap."""
+        """The last passed check of a pair of models; None if there is none or no model is loaded."""
         with self._lock:
             return None if model is None else self._all().get(identity(model))
 
     def note(self, model: ModelInfo | None, how: str, same: int, tokens: int) -> None:
-        """Record a finished check: ``same`` of ``tokens`` tokens were equal."""
+        """Record a finished check, in which ``same`` of ``tokens`` tokens were equal. A failed check deletes the pair's
+        record.
+        """
         if model is None:  # the engine has been closed meanwhile
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """Exports notes: as Markdown for people, as BibTeX and RIS for reference managers.
 
-An entry has the facts that the document's file states: title, authors, year. Other facts are left out. The kind of
-publication is unknown, so it is always ``@misc`` or ``GEN``.
+An entry has the facts that the document's file states: title, authors, year. Other facts are left out. The file does
+not state the kind of publication, so the entry's type is always ``@misc`` (BibTeX) or ``GEN`` (RIS).
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ class Source:
 
 
 def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
-    """The sources of a book: the book itself, or the documents it consists of. A book of several documents is also a
-    source if it has notes without a page.
+    """The documents that the exported notes belong to: the book itself, or the documents of a collection. The
+    collection is added to its documents if it has notes without a page.
 
     Args:
-        opened: the open document. It provides the facts of documents with a password, which are not stored.
+        opened: the open document. It provides the title and the authors of documents with a password, whose text is not
+            stored.
     """
     members = books.members(book)
     own = store.counts().get(book.sha256, 0)
@@ -77,7 +78,7 @@ def _source(books: Books, book: Book, opened: Document | None) -> Source:
 
 
 def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) -> str:
-    """Write the notes in their order, document by document, each passage with its page.
+    """Write the notes document by document, in the given order. Each note has its passage and its page.
 
     Args:
         title: title of the book that the notes are about.
@@ -138,7 +139,9 @@ FORMS: dict[str, tuple[str, Callable[[str, Sequence[Source], Sequence[Note]], st
     "bib": ("application/x-bibtex; charset=utf-8", lambda _, sources, notes: as_bibtex(sources, notes)),
     "ris": ("application/x-research-info-systems; charset=utf-8", lambda _, sources, notes: as_ris(sources, notes)),
 }
-"""Export formats, keyed by the file's ending: the media type, and the function that writes the file."""
+"""Export formats, keyed by the file name's extension. Each has a media type, and a function that writes the file's
+text.
+"""
 
 
 def _place(note: Note, source: Source, long: bool = False) -> str:

@@ -1,12 +1,16 @@
-"""Reads the remaining rows of a damaged library page by page, without SQLite, which stops at the first broken page.
+"""Reads the rows that remain in a damaged library. The pages are read without SQLite, because SQLite stops at the first
+broken page.
 
-Owns reading rows from the pages of the file and of its log, and putting them into the tables of another file.
+``read`` takes rows from the pages of the file and of its write-ahead log. ``restore`` puts them into the tables of a
+new file.
 
 A backup next to the file (``Connection.backup``) would be simpler, but would lose everything written after the backup.
-In a measurement with 95 turns, 5 turns were newer than the backup. The backup restored 90 turns after any damage. This
-module restored all 95 turns after damage to any root page. After damage at random places, it restored all turns in 64
-of 100 cases, and 87 turns in the worst case. When the file was truncated, it restored the 43 turns that were in the
-log.
+This was measured with 95 turns of chats, 5 of which were newer than the backup. The backup restored 90 turns after any
+damage. This module restored:
+
+- all 95 turns after damage to a root page,
+- all 95 turns in 64 of 100 cases of damage at random places, and 87 turns in the worst case,
+- the 43 turns that were in the log, after the file was truncated.
 
 Source: the database file format and the WAL format of SQLite (https://www.sqlite.org/fileformat2.html).
 """
@@ -38,12 +42,14 @@ _LONGEST_VARINT = 9
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer, keyed by its serial type
 _FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
 _HASH_LENGTH = 64
-_MOST_SEARCHED = 64  # maximum pages that are searched byte by byte: about a second of work
+_MOST_SEARCHED = 64  # maximum number of pages that are searched byte by byte, which takes about a second
 
 
 @dataclass(frozen=True)
 class Salvage:
-    """Rows by table, keyed by primary key. Each row maps column names to values."""
+    """The rows that were found. There is a dictionary for each table, keyed by primary key. A row maps column names to
+    values.
+    """
 
     books: Rows = field(default_factory=dict)
     chats: Rows = field(default_factory=dict)
@@ -53,7 +59,7 @@ class Salvage:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of chats that have messages, and the number of messages."""
+        """The number of chats with at least one message, and the number of messages."""
         return len({row["chat"] for row in self.messages.values()}), len(self.messages)
 
 
@@ -62,7 +68,7 @@ def read(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Salvage:
 
     Args:
         file: the library; its log may be in the same folder.
-        columns: the columns of each table, in the order of a row.
+        columns: names of the columns, in order, keyed by table.
 
     Raises:
         OSError: the file cannot be read at all.
@@ -93,10 +99,10 @@ def _is_hash(value: object) -> bool:
 
 
 def restore(found: Salvage, connection: sqlite3.Connection) -> None:
-    """Insert missing rows into the tables, in one transaction that also updates the indexes.
+    """Insert missing rows into the tables, in one transaction. Triggers of the database update the search index.
 
     If the row of a chat or of a question is lost, a new row replaces it, so that every message belongs to a chat and
-    every answer to a question. A message whose id has been given to another message gets a new id.
+    every answer to a question. If a message's id is already used by a different message, the message gets a new id.
     """
     connection.execute("BEGIN IMMEDIATE")
     for table in ("books", "app_state"):
@@ -105,7 +111,7 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})
     numbers: dict[Any, int] = {}
     for id, row in sorted(found.messages.items()):
-        # a row with impossible values must not stop the others from being restored
+        # a row that violates a constraint must not stop the restoration of the other rows
         with suppress(sqlite3.IntegrityError):
             row = {**row, "parent": numbers.get(row["parent"], row["parent"]), "written": row["written"] or 0.0}
             _make_place(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
@@ -118,8 +124,8 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
 
 
 def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
-    """Create the chat or the message that a message belongs to, if it is missing. ``book``: the book of a new
-    chat whose own book is unknown.
+    """Create the chat of a message, and the question of an answer, if they are missing. ``book``: hash of the book for
+    a chat whose own book is unknown.
     """
     id, parent, now = row["chat"], row["parent"], row["written"]
     chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
@@ -134,7 +140,7 @@ def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[
 
 
 def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
-    """Insert a message unless it exists. Return its id in the new file."""
+    """Insert a message unless the file already has it. Return the message's id in the new file."""
     there = _message(connection, row["id"])
     if there is not None and there != (row["chat"], row["role"], row["written"]):
         row = {**row, "id": None}
@@ -143,7 +149,7 @@ def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
-    """Insert a row unless it exists, and return its row id. Columns that are lost get the table's defaults."""
+    """Insert a row unless it exists, and return its row id. Columns with value None get the table's defaults."""
     known = _known(row)
     marks = ", ".join("?" * len(known))
     query = f"INSERT OR IGNORE INTO {table} ({', '.join(known)}) VALUES ({marks})"
@@ -155,7 +161,9 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
-    """The chat, the role and the time of a message, for comparison."""
+    """The chat, the role and the time of a message, by which equal messages are recognised; None if there is no such
+    message.
+    """
     found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
     return tuple(found) if found else None
 
@@ -168,7 +176,7 @@ class _Pages:
 
     Args:
         file: the bytes of the library.
-        log: the bytes of its log, whose committed pages replace the library's.
+        log: the bytes of the write-ahead log. Committed pages in the log replace pages of ``file``.
     """
 
     def __init__(self, file: bytes, log: bytes) -> None:
@@ -183,7 +191,7 @@ class _Pages:
         self._free = self._freed(_number(first, 32))
 
     def records(self) -> Iterator[tuple[int, Record]]:
-        """Yield (row id, columns) for every row. Rows of pages whose header is destroyed come last."""
+        """Yield (row id, columns) for every row. Rows from pages with a destroyed header come last."""
         broken = []
         for number, page in self._pages.items():
             start = _FILE_HEADER if number == 1 else 0
@@ -204,7 +212,9 @@ class _Pages:
                 yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
 
     def _searched(self, page: bytes) -> Iterator[tuple[int, Record]]:
-        """Search a page whose list of rows is destroyed: try every byte as the beginning of a row."""
+        """Search a page whose header is destroyed, so that the places of its rows are unknown. Every byte is tried as
+        the beginning of a row.
+        """
         for at in range(len(page)):
             with suppress(IndexError, ValueError, struct.error):
                 yield self._row(page, at)
@@ -221,7 +231,9 @@ class _Pages:
         return rowid, _columns(payload, length)
 
     def _local(self, length: int) -> int:
-        """How many bytes of a row of this length are stored on its own page."""
+        """Number of bytes of a row that are on the row's own page, if the row has ``length`` bytes. The other bytes are
+        on overflow pages.
+        """
         most = self._usable - 35
         if length <= most:
             return length
@@ -230,7 +242,9 @@ class _Pages:
         return fitting if fitting <= most else least
 
     def _rest(self, number: int, length: int) -> bytes:
-        """Read the rest of a row from its overflow pages, as far as these exist."""
+        """Read up to ``length`` bytes of a row from its overflow pages, beginning at page ``number``. Stop at a page
+        that is missing.
+        """
         parts, seen = [], set[int]()
         while length > 0 and number in self._pages and number not in seen:
             seen.add(number)
@@ -261,8 +275,8 @@ def _page_size(file: bytes, log: bytes) -> int:
 
 
 def _committed(log: bytes, size: int) -> dict[int, bytes]:
-    """Return the pages in the log, up to the last committed transaction. Later frames were not committed and are
-    ignored.
+    """Return the newest version of each page in the log, keyed by page number. Versions written after the last commit
+    are ignored.
     """
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
@@ -275,8 +289,8 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """Yield the offsets of the frames that were written since the log was last restarted. Older frames have different
-    salts.
+    """Yield the offsets of the valid frames, each of which holds one page. Frames from before the log was last
+    restarted are left out. They have different salts.
     """
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
@@ -286,10 +300,10 @@ def _frames(log: bytes, size: int) -> Iterator[int]:
 
 
 def hides_transactions(file: Path) -> bool:
-    """Whether a library's log holds transactions after the place where its checksums fail.
+    """Whether a library's log has a transaction after the first wrong checksum.
 
-    SQLite treats that place as the end of the log and silently drops everything after it, possibly the whole library. A
-    log that was merely cut off while it was written has no transactions after it.
+    SQLite treats the first wrong checksum as the end of the log. It silently drops everything after that place,
+    possibly the whole library. If the log was merely cut off while it was written, no transaction follows.
 
     Raises:
         OSError: the log cannot be read.
@@ -345,7 +359,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _columns(payload: bytes, length: int) -> Record:
-    """Read the columns of a row. If the row is cut off, only the remaining columns are returned.
+    """Read the columns of a row of ``length`` bytes. If ``payload`` is shorter, missing numbers are None, and text is
+    cut off.
 
     Raises:
         ValueError, IndexError: the bytes do not form a row.

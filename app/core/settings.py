@@ -1,8 +1,10 @@
-"""Settings and their defaults: the data folder, the model pair, the port; and the model that was chosen in the page.
+"""Settings and their defaults: the data folder, the pair of models, the port. Loads and saves the model that the user
+chose in the page.
 
-The choice is kept for the next start in a file that only this person can read, since it may hold a key.
+The choice is saved for the next start. Its file is readable only by this user, because it may contain the key of a
+server.
 
-Importing this costs milliseconds, needs no package and touches nothing on disk.
+Importing this module takes milliseconds, needs no installed package and writes nothing to disk.
 
 Environment variables:
     TRIFOLD_DATA: the data folder, instead of the platform's usual place.
@@ -29,17 +31,19 @@ DEMO_MODEL = CHECKOUT / "assets" / "demo" / "target"
 DEMO_DRAFT = CHECKOUT / "assets" / "demo" / "draft"
 DEMO_NAME = "Demo model"
 DEMO = "demo"
-"""The name that a person types for the bundled pair, after another model was chosen in the page."""
+"""The name with which the user selects the bundled pair in place of a model that was chosen in the page."""
 STARTER, STARTER_LONG = "starter", "starter-16k"
 STARTERS = {STARTER: "Starter", STARTER_LONG: "Starter, stretched"}
-"""Small models of the package index (``app.models.starter``): the names that a person types, with the models'
-titles.
+"""Small models from the package index (``app.models.starter``). The keys are the names that the user types. The values
+are the models' titles.
 """
 READER, READER_LONG = "reader", "reader-128k"
 READERS = {READER: "Reader", READER_LONG: "Reader, stretched"}
-"""The models for conversations (``app.models.reader``): the names that a person types, with the models' titles."""
+"""The models for conversations (``app.models.reader``). The keys are the names that the user types. The values are the
+models' titles.
+"""
 READER_DRAFT = "reader-draft"
-"""The name that a person types for the reader's draft."""
+"""The name that the user types for the reader's draft model."""
 SHORT_NAMES = STARTERS | READERS | {READER_DRAFT: "Reader's draft"}
 SAMPLE_BOOKS = CHECKOUT / "assets" / "sample"
 
@@ -61,8 +65,8 @@ EXIT_DONE = 0
 EXIT_FAULT = 1
 """Exit status for an error of the program itself, or a failed check."""
 EXIT_BAD_INPUT = 2
-"""Exit status for an error that the person can correct. (``launch.py`` has its own constant: it must run where nothing
-can be imported.)
+"""Exit status for an error that the user can correct. ``launch.py`` repeats this value, because it must also run under
+an old Python, which cannot import this module.
 """
 EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -70,7 +74,9 @@ EXIT_INTERRUPTED = 130
 HOST = "127.0.0.1"
 DEFAULT_PORT = 7860
 HEALTH_PATH, PROGRAM_NAME = "/healthz", "trifold"
-"""The address at which a running program gives its name, so that a second start recognises it; and that name."""
+"""Path at which a running program answers with ``PROGRAM_NAME``. A second start recognises the running program by this
+name.
+"""
 
 NO_DRAFT = "none"
 """The value of ``--draft`` for decoding without a draft model."""
@@ -80,8 +86,8 @@ MODELS_FOLDER = "models"
 TRIED_FOLDER = "tried"
 GGUF_SUFFIX = ".gguf"
 EXPANDED_FOLDER = "gguf"
-"""The folder, within the folder of models, with settings and vocabularies extracted from GGUF files. Each file has a
-folder there, named by its title.
+"""A folder within the folder of models. It has a subfolder for each GGUF file, with the settings and the vocabulary
+that were extracted from the file.
 """
 _NAMED = r"[A-Za-z0-9][\w.-]{0,95}"
 _HUB_GGUF = re.compile(rf"{_NAMED}/{_NAMED}/{_NAMED}\.gguf")
@@ -106,10 +112,10 @@ class Remote:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The choice of a model: a pair by the names that a person gave, or a server.
+    """The choice of a model: a pair by the names that the user gave, or a server.
 
-    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are formats that were chosen to make the model fit; "" leaves the
-    format to the options of this start.
+    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are formats that were chosen so that the model fits into memory. If
+    they are "", the command line's options or the defaults decide.
     """
 
     model: str
@@ -120,7 +126,7 @@ class ModelChoice:
 
     @property
     def rounding(self) -> dict[str, str]:
-        """The chosen formats as options of the engine."""
+        """The chosen formats, keyed by the names of the engine's options."""
         return {name: value for name, value in (("weights", self.weights), ("kv", self.kv)) if value}
 
 
@@ -129,17 +135,17 @@ class Settings:
     """The settings of one start of the program.
 
     Args:
-        data: the folder of everything that the program keeps; made on first use.
+        data: the folder of everything that the program stores; created on first use.
         model: folder or hub id of the target model.
         draft: folder or hub id of the draft model, or None.
-        context: window in tokens; None takes the model's own.
+        context: size of the window in tokens; None for the model's own size.
         port: where the page listens on this machine.
         options: further settings of the engine, by their names in ``EngineConfig``.
         rounding: formats of the model that was chosen in the page (``ModelChoice.rounding``). ``options`` override
             them.
         remote: a server that answers instead of the model, if one was chosen.
-        password: password for people on other machines; without one they are refused.
-        chosen: whether the person named the model, at this start or in the page. If not, the model is the bundled one.
+        password: password for users on other machines. If it is empty, other machines are refused.
+        chosen: whether the user chose the model, on the command line or in the page. If not, it is the bundled one.
     """
 
     data: Path
@@ -155,7 +161,9 @@ class Settings:
 
     @property
     def kv(self) -> str:
-        """The format of the model's KV, used to compute sizes before the engine checks its settings."""
+        """The format of the model's KV cache: "model" (the model's own dtype) or a name from ``EngineConfig.kv``. It is
+        read here so that sizes can be computed before the engine's configuration is made.
+        """
         return str({**self.rounding, **self.options}.get("kv", "model"))
 
     @property
@@ -187,7 +195,7 @@ class Settings:
 
     @property
     def instance_file(self) -> Path:
-        """The file that names the process and the port of the running app, for a second start."""
+        """The file with the process id and the port of the running app. A second start reads it."""
         return self.data / "instance.json"
 
     @property
@@ -204,7 +212,7 @@ class Settings:
         from engine.config import EngineConfig, from_mapping
 
         named = {"model": self.model, "draft": self.draft, "context": self.context}
-        # Spilled KV goes into the data folder, since the system's folder for temporary files may be in memory.
+        # Spilled KV goes into the data folder, because the system's folder for temporary files may be in RAM.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / TRIED_FOLDER)}
         named |= {"kernels_folder": str(self.data / "kernels")}
@@ -219,11 +227,11 @@ def make_settings(
     options: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Fill in options that the person left out.
+    """Fill in the settings that the user left out.
 
-    The bundled draft model is used only with the bundled target, because other targets have other vocabularies. Another
-    target gets a draft model only if the person names a draft. If no model is named, the last choice in the page is
-    used.
+    The bundled draft model is used only with the bundled target, because other targets have other vocabularies. For
+    another target, the user has to name a draft model. If the user names neither a target nor a draft, the last choice
+    in the page is used.
 
     Raises:
         OptionError: as ``check_place``.
@@ -244,7 +252,7 @@ def make_settings(
 
 
 def check_place(model: str) -> None:
-    """Check that this machine can look for a model under this name.
+    """Check that a model's name can be looked up as a path on this machine. The path need not exist.
 
     Raises:
         OptionError: the path is too long, cannot be accessed, or contains "~" with an unknown user.
@@ -258,8 +266,8 @@ def check_place(model: str) -> None:
 
 
 def tried_folder_of(folder: Path) -> str:
-    """The folder in which the engine records the tokenizers that passed their check, if ``folder`` is one of our
-    models; "" for any other folder.
+    """The folder in which the engine records which tokenizers passed their check; "" if ``folder``, the model's folder,
+    is not in the program's own folder of models.
     """
     models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
     return str(models.parent / TRIED_FOLDER) if models else ""
@@ -278,14 +286,14 @@ def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.pla
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a name is a hub id (owner/name), and no folder of this machine."""
+    """Whether a name is a hub id (owner/name) and not a path on this machine."""
     owner, slash, name = model.partition("/")
     plain = bool(slash and owner and name) and not any(mark in name for mark in "/\\")
     return plain and not _looks_local(model) and not is_gguf(model)
 
 
 def is_hub_gguf(model: str) -> bool:
-    """Whether a name is a GGUF file on the hub (owner/name/FILE.gguf), and no path of this machine."""
+    """Whether a name is a GGUF file on the hub (owner/name/FILE.gguf) and not a path on this machine."""
     return bool(_HUB_GGUF.fullmatch(model)) and ".." not in model and not _looks_local(model)
 
 
@@ -295,7 +303,9 @@ def is_any_gguf(model: str) -> bool:
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a name is a GGUF file of this machine, recognised by its ending or as one of Ollama's files."""
+    """Whether a name is a GGUF file on this machine. The file is recognised by its extension or by the prefix of
+    Ollama's names.
+    """
     if is_hub_gguf(model):
         return False
     return model.lower().endswith(GGUF_SUFFIX) or (Path(model).name.startswith(OLLAMA_BLOB) and _looks_local(model))
@@ -306,7 +316,7 @@ def is_same_folder(model: str, folder: Path) -> bool:
 
 
 def model_name(name: str, path: str) -> str:
-    """The name of a model as shown to a person. The names of our own folders are replaced by titles."""
+    """The name of a model as shown to the user. Models in the program's own folders are shown by their titles."""
     if _is_demo(path):
         return DEMO_NAME
     folder = Path(path)
@@ -317,8 +327,8 @@ def model_name(name: str, path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _is_demo(path: str) -> bool:
-    """Whether a folder is that of the bundled pair. Cached, because this is called ten times a second and reads the
-    disk.
+    """Whether a path is the folder of the bundled pair. The result is cached, because the function reads the disk and
+    is called ten times a second.
     """
     return is_same_folder(path, DEMO_MODEL)
 
@@ -331,7 +341,7 @@ def _looks_local(model: str) -> bool:
 
 
 def load(data: Path) -> ModelChoice | None:
-    """Load the last choice; None if there was none, or if its file cannot be read."""
+    """Load the last choice; None if there was none, or if the file cannot be read."""
     try:
         kept = json.loads((data / FILE).read_text(encoding="utf-8"))
         remote = Remote(**kept["remote"]) if kept.get("remote") else None

@@ -1,11 +1,12 @@
-"""Computes what it would cost to read several documents in one conversation, or in another order, before they are read.
+"""Computes the cost of reading several documents in one conversation, before they are read. The cost depends on their
+order.
 
     cost = cost_of(state, [sha256, ...])
     cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
     cost.without     the hashes of documents that fit, if all together are too long
 
-Text before the first changed document is restored from disk; all later text is read again. The documents are stored as
-a book (``app.core.books``), which is opened like any other (``AppState.arrange``).
+The text up to the first document that differs from an earlier reading is restored from disk. All text after it is read.
+The documents are stored as a book (``app.core.books``), which is opened like any other (``AppState.arrange``).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of reading some documents, in words. ``fits``: whether all of them fit together. If not, ``without``
-    lists documents that fit together.
+    """The cost of reading some documents. ``said``: the cost in words. ``fits``: whether all documents together fit
+    into the window. If not, ``without`` has the hashes of documents that together fit.
     """
 
     said: str
@@ -35,11 +36,12 @@ class Cost:
 
 
 def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
-    """Count the tokens to be read for these documents in this order. The files are parsed, but the model reads none.
+    """Count the tokens that would be read for the documents ``wanted`` (hashes) in this order. The files are parsed,
+    but the model does not read them.
 
     Raises:
         DocumentError: a document cannot be read, or is no longer in the library.
-        TrifoldError: no model is loaded that could count tokens.
+        TrifoldError: no model is loaded, so tokens cannot be counted.
     """
     books = [state.books.get(sha256) for sha256 in wanted]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]

@@ -3,7 +3,8 @@ terminal.
 
 The speed is measured by the engine, from plain steps that were timed while the answer was written
 (``engine.generation.PlainSteps``). After a race with the same text, the race's plain run is used instead. The speed is
-shown only if it is meaningful (``uncounted``): repeated text is copied, and copying is fast with any book.
+not shown for a refusal or for repeated text (``uncounted``). Speculation decodes such text fast with any book, so the
+speed would say nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ WHY_NO_SPEED = {
 }
 
 AGREE = 1.5
-"""Maximum factor between two figures for the same text. If they differ more, they contradict each other, and neither is
-shown.
+"""Maximum quotient of two measured speedups of the same text. If the quotient is larger, the speedups contradict each
+other, and neither is shown.
 """
 
-_EQUAL = 0.05  # relative difference that may occur by chance between two runs on a busy machine
-_SPAN = 6  # neighbouring words that are compared to find a repetition
+# maximum difference of a speedup from 1 that counts as chance, since a busy machine slows one run more than the other
+_EQUAL = 0.05
+_SPAN = 6  # length in words of the sequences that are compared to find repetition
 _FEWEST = 3 * _SPAN  # minimum words of an answer that is searched for repetition
 _HALF = 0.5
-# average characters of a word above which the text counts as written without spaces, and is examined character by
-# character
+# maximum mean of characters per word; a text with a higher mean counts as written without spaces and is compared by
+# characters instead of words
 _LONGEST_WORD = 16
 
 
 def speedup(figures: Figures | None, why_not: str = "") -> float | None:
-    """By what factor an answer was written faster than plain decoding; None if unknown.
+    """The speedup of an answer over plain decoding; None if it is unknown or does not count.
 
     Args:
         why_not: the result of ``uncounted`` for the answer.
@@ -54,7 +56,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """A speedup in words that name the comparison, such as "1.4 times faster than plain"; "" if it was not measured."""
+    """A speedup in words, with the comparison: "1.4 times faster than plain"; "" if the speedup was not measured."""
     if times is None:
         return ""
     said = speed_in_words(times)
@@ -62,15 +64,15 @@ def than_plain(times: float | None) -> str:
 
 
 def speeds_agree(one: float | None, other: float | None) -> bool:
-    """Whether two speedups of one text agree. A missing speedup agrees with any."""
+    """Whether two measured speedups of the same text agree. An unknown speedup agrees with any other."""
     if not one or not other:
         return True
     return max(one, other) <= AGREE * min(one, other)
 
 
 def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False, ended: bool = True) -> str:
-    """The reason why an answer's speed does not count: a refusal or repeated text is fast with any book. Empty if the
-    speed counts.
+    """The reason why an answer's speed does not count; "" if it counts. A refusal and repeated text do not count,
+    because they are decoded fast with any book.
 
     Args:
         earlier: the preceding answers.
@@ -96,7 +98,7 @@ def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False
 
 
 def words_of(answer: str) -> int:
-    """The number of words of an answer; 0 for writing without spaces, which is counted in tokens."""
+    """The number of words of an answer; 0 for a text written without spaces, such as Chinese."""
     words = answer.split()
     return 0 if len(answer) > _LONGEST_WORD * max(1, len(words)) else len(words)
 
@@ -107,6 +109,6 @@ def _words(text: str) -> list[str]:
 
 
 def _spans(words: Sequence[str], length: int = _SPAN) -> Iterator[tuple[str, ...]]:
-    """All sequences of ``length`` consecutive words; the whole text if it is shorter."""
+    """All sequences of ``length`` consecutive words. If the text is shorter, the whole text is the only sequence."""
     length = min(length, len(words)) or 1
     return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))

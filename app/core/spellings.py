@@ -1,4 +1,4 @@
-"""Gives the spellings of German and French words, and words without their endings. Pure."""
+"""Gives alternative spellings of German and French words, and strips the endings of words. No side effects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NARROW = (("ae", "ä"), ("oe", "ö"), ("ue", "ü"))
 
 
 def spellings(words: str) -> tuple[str, ...]:
-    """The words as typed, followed by their lower-case spellings that a German or French text may use: "strasse"
-    becomes "straße", "mueller" becomes "müller", "coeur" becomes "cœur", and vice versa.
+    """The words as typed, followed by lower-case spellings that a German or French text may use instead: "straße" for
+    "strasse", "müller" for "mueller", "cœur" for "coeur", and vice versa.
     """
     typed = words.lower()
     wide = typed.translate(_WIDE)
@@ -22,15 +22,16 @@ def spellings(words: str) -> tuple[str, ...]:
     return (words, *dict.fromkeys(each for each in found if each != typed))
 
 
-# Endings of nouns, adjectives and verbs, after a stem of four letters or more.
+# matches an ending of a noun, an adjective or a verb after a stem of at least four letters
 _ENDING = re.compile(r"(?<=[^\W\d_]{4})(?:innen|ern|en|em|er|es|ing|ed|s|x|e|n)$", re.IGNORECASE)
 
 
 def without_endings(words: str) -> str:
-    """The words without endings of English, German, French and Spanish: "canciones" becomes "cancion", which other
-    forms of the word begin with.
+    """The words without English, German, French and Spanish endings. "canciones" becomes "cancion", so that a search
+    for words with this beginning also finds "canción" and "cancionero".
 
     The search for evidence uses ``engine.words.without_ending`` instead, because it compares whole stems. That function
-    reduces "studies" and "study" to "stud", which "student" begins with too.
+    would be too coarse here. It reduces "study" to "stud", so that a search for words with this beginning would also
+    find "student".
     """
     return " ".join(_ENDING.sub("", word) for word in words.split())

@@ -1,11 +1,11 @@
-"""Holds the state of the program: the open book, the progress of its reading, the shown chat, and the tab that is
-asking.
+"""Holds the state of the program: the open book, the progress of reading it, the shown chat, and the tab whose question
+is being answered.
 
 ``AppState`` owns one frozen record, ``OpenBook``, which is replaced under a lock and shown by every tab. The program
 has one engine and one person, so it has one open book, and all tabs show it.
 
-The functions below the class take a book from its file to the end of its reading: parsing, measuring, reading. They run
-in a thread (a ``Job``, which can be cancelled), and every error becomes a sentence in the record.
+The functions below the class open a book: they parse its file, measure the book and read it. They run in a thread. A
+``Job`` stands for their work and can be cancelled. Every error is written as a sentence into the record.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
-_COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of the table ``app_state``
-_MOST_IN_PARTS = 200  # maximum books that are remembered as read in parts
+_COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of values in the table ``app_state``
+_MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in parts; the oldest are forgotten
 
 
 class Job:
-    """The reading of one book, which can be cancelled for good or paused for a question."""
+    """The work of opening and reading one book. It can be cancelled for good, or paused for a question."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.paused = False
         self.ended = threading.Event()
-        self.stop = threading.Event()  # set to stop the current reading
-        self.enough = threading.Event()  # set when no more pages need to be recognised
+        self.stop = threading.Event()  # set to stop the engine's current request to read
+        self.enough = threading.Event()  # set when the user wants no more pages to be recognised
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -65,7 +65,7 @@ class Job:
         self.stop.set()
 
     def go_on(self) -> None:
-        """Begin another reading with a new stop event. ``cancelled`` keeps its value."""
+        """End a pause: make a new stop event, so that reading can continue. A cancelled job stays cancelled."""
         self.paused = False
         self.stop = threading.Event()
 
@@ -76,12 +76,11 @@ class AppState:
 
     Args:
         engine: the engine of this machine, a server, or a proxy of either.
-        books: where files are kept.
-        chats: where questions and answers are kept.
+        books: the store of the books' files.
+        chats: the store of questions and answers.
         read_document: turns a file into a document.
-        snapshots: the store of books' KV on disk, like ``engine.kv.snapshots.SnapshotStore``. Books are given by their
-            hashes.
-        experience: how long earlier readings and answers took on this machine.
+        snapshots: the store of the books' KV on disk, keyed by the books' hashes.
+        experience: the durations of earlier readings and answers on this machine, for estimates.
     """
 
     def __init__(
@@ -124,7 +123,8 @@ class AppState:
         begin one.
 
         Args:
-            recognise: whether to recognise pages that are pictures, or whose text is doubtful, however long it takes.
+            recognise: whether to run text recognition on pages that are pictures and on pages whose text is doubtful,
+                however long this takes. If false, only pictures are recognised, and only if that is quick.
         """
         with self._lock:
             if chat:
@@ -134,11 +134,13 @@ class AppState:
 
     @property
     def comments(self) -> bool:
-        """Whether readers' and reviewers' comments are read with a book."""
+        """Whether comments in a book's file, by readers or reviewers, are read as part of the book."""
         return self.parser.comments
 
     def read_comments(self, wanted: bool) -> None:
-        """Set whether readers' and reviewers' comments are read with a book. If a book is open, it is opened again."""
+        """Set whether comments in a book's file, by readers or reviewers, are read as part of the book. An open book is
+        opened again.
+        """
         with self._lock:
             if wanted == self.parser.comments:
                 return
@@ -148,8 +150,9 @@ class AppState:
                 self.open(book)
 
     def is_open(self, book: Book) -> bool:
-        """Whether this book is open and opening it again would change nothing: it is being opened or read, or it can be
-        asked about with all its pages. False while pages are being chosen, or after only some were chosen.
+        """Whether opening this book again would change nothing. True if the book is being opened or read, or if
+        questions can be asked about all its pages. False while the user chooses pages, or after only chosen pages were
+        read.
         """
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
@@ -161,8 +164,10 @@ class AppState:
         """Open these documents (hashes, in this order) as one book and read it.
 
         Args:
-            anew: whether to make a new collection. Otherwise an open collection gets these documents.
-            of: the book that the person saw, if known. If a different book is open by now, it is left unchanged.
+            anew: whether to make a new collection. If false and a collection is open, the open collection is changed to
+                these documents.
+            of: hash of the book that the user's page showed; "" if unknown. If a different book is open, the open book
+                is not changed.
 
         Raises:
             DocumentError: a document is no longer in the library.
@@ -175,13 +180,15 @@ class AppState:
         self.open(self.books.collect(documents, changed))
 
     def choose(self, first: int, last: int) -> None:
-        """Read the pages first..last (from 1, both included) of the book that did not fit."""
+        """Read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book, which does not
+        fit as a whole.
+        """
         whole = self._current.whole
         if whole is not None:
             self._read(whole.select(first, last))
 
     def choose_pages(self, numbers: Collection[int]) -> None:
-        """Read the pages with these numbers of the book that did not fit.
+        """Read only the pages with these numbers of the open book, which does not fit as a whole.
 
         Raises:
             OptionError: the book has none of these pages.
@@ -194,7 +201,7 @@ class AppState:
             self._read(whole if len(some.pages) == len(whole.pages) else some)
 
     def read_in_parts(self) -> None:
-        """Let questions about the open book, which does not fit, go to its parts.
+        """Switch the open book to reading in parts: each question is sent to parts of the book instead of the whole.
 
         Raises:
             OptionError: the book has no parts, because it fits or because a page is longer than a part.
@@ -205,13 +212,13 @@ class AppState:
             self._turn_to(Stage.PARTS)
 
     def choose_again(self) -> None:
-        """Let the person choose again which part of the open book is read."""
+        """Let the user choose again which pages of the open book to read."""
         with self._lock:
             if self._current.whole_fit is not None:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
-        """Stop the current reading and show the whole open book, unread, at ``stage``."""
+        """Stop the current reading. Show the whole open book at ``stage``, without any page read."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
@@ -220,7 +227,7 @@ class AppState:
             self._remember_parts(current.book.sha256, stage is Stage.PARTS)
 
     def was_in_parts(self, book: Book | None) -> bool:
-        """Whether a book was read in parts when it was open last."""
+        """Whether a book was read in parts when it was last open."""
         return book is not None and book.sha256 in self._books_in_parts()
 
     def _books_in_parts(self) -> list[str]:
@@ -234,10 +241,12 @@ class AppState:
             keep_value(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
 
     def read_again(self) -> None:
-        """Read the open document from its start. The book is measured again, because the model may be different."""
+        """Read the open document from its start. The book is also measured again, because the model may have
+        changed.
+        """
         with self._lock:
             self._current = replace(self._current, whole_fit=None, parts=())
-            # a book that still waits for the model is measured and read for the new one
+            # a book that still waits for a model needs nothing here: its job measures and reads it with the new model
             if self._current.document is not None and self._current.stage not in (Stage.OPENING, Stage.WAITING):
                 self._read(self._current.document)
 
@@ -262,7 +271,7 @@ class AppState:
             self._current = replace(self._current, before_notes=before)
 
     def leave_notes(self) -> None:
-        """Return from the notes to the text that was read before, in the chat that was open then.
+        """Return from the notes to the text and the chat that were open before.
 
         Raises:
             Busy: an answer is being written.
@@ -276,7 +285,9 @@ class AppState:
                 self._read(document)
 
     def stop_reading(self) -> None:
-        """Cancel the reading, or the recognition before it. Pages that were read can still be used."""
+        """Cancel the reading; pages read so far can still be used. While pages are recognised, only the recognition is
+        stopped.
+        """
         if self._current.stage is Stage.OPENING:
             self._job.enough.set()
         else:
@@ -366,8 +377,8 @@ class AppState:
             self._show(chat_id)
 
     def _show(self, chat_id: str) -> None:
-        """Show a chat. Figures, pace and highlighted pages are reset, because they belong to an answer of the earlier
-        chat.
+        """Show a chat. Reset the figures, the pace and the highlighted pages, because they belong to an answer of the
+        chat shown before.
         """
         if chat_id != self._current.chat:
             self._current = replace(self._current, chat=chat_id, figures=None, scores=(), pace=())
@@ -429,11 +440,12 @@ class AppState:
                 self._released.notify_all()
 
     def read_back(self, claim: threading.Event, document: Document | None) -> None:
-        """Return the right to ask after a run on other documents, and read the open book again.
+        """Return the right to ask after questions about other documents (``app.core.each``). Read the open book again,
+        because the other documents have replaced it in the engine.
 
         Args:
-            document: the document that was open when the right was taken. If a different one was opened meanwhile, it
-                is not read again.
+            claim: the right, as returned by ``AppState.claim``.
+            document: the document that was open before. If it is no longer open, nothing is read.
         """
         with self._lock:
             current = self._current
@@ -450,13 +462,13 @@ class AppState:
             self._released.wait_for(lambda: self._asking is None, wait)
 
     def leave(self) -> None:
-        """Stop an answer that a tab has asked for. Called after no page has been open for a while."""
+        """Stop the answer if a tab has asked for it. Called when no tab has been connected for a while."""
         with self._lock:
             if self._current.asked_by:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:
-        """Change fields of the record that belong to the growing answer, such as figures and page scores."""
+        """Change fields of the record that describe the answer being written, such as figures and page scores."""
         with self._lock:
             self._current = replace(self._current, **changes)
 
@@ -469,16 +481,18 @@ class AppState:
     # For the functions below the class -----------------------------------------------------------------------
 
     def set(self, job: Job, **changes: Any) -> None:
-        """Change the record for ``job``. Do nothing if another job has replaced it."""
+        """Change the record on behalf of ``job``. Do nothing if a newer job has replaced ``job``."""
         with self._lock:
             if job is self._job:
                 self._current = replace(self._current, **changes)
                 self._mark()
 
     def go_on_reading(self, job: Job) -> bool:
-        """Let a reading that was paused for a question continue, and return True. Return False while a question is
-        being answered, unless the job was cancelled. The record is changed under the same lock, so that no other
-        question comes in between.
+        """Try to continue a reading that was paused for a question. The check and the change of the record happen under
+        one lock, so that no question begins in between.
+
+        Returns:
+            False while a question is being answered. True if the reading continues, or if the job was cancelled.
         """
         with self._lock:
             if self._current.asking and not job.cancelled:
@@ -488,7 +502,7 @@ class AppState:
             return True
 
     def _take_over(self, **changes: Any) -> Job:
-        """Stop the running job and the answer, and begin a new record."""
+        """Cancel the running job, stop the answer, and replace the record by a new one."""
         with self._lock:
             self._job.cancel()
             self.stop_asking()
@@ -516,12 +530,12 @@ class AppState:
 
 
 def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """Do the work of a job in a thread. Any error becomes a sentence in the record."""
+    """Run the work of a job in a thread. Any error is written as a sentence into the record."""
     threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
 
 
 def open_book(state: AppState, job: Job, book: Book, password: str | None, recognise: bool) -> None:
-    """Take a book from its file to the state in which it can be asked about."""
+    """Parse a book's file, measure the book and read it."""
     path = state.books.path(book)
     document = state.parser.parse(book, password, _recognition(state, job, recognise))
     if job.cancelled:
@@ -535,7 +549,9 @@ def open_book(state: AppState, job: Job, book: Book, password: str | None, recog
 
 
 def prepare(state: AppState, job: Job, document: Document) -> None:
-    """Wait for the model, measure the book, and read it if it fits."""
+    """Wait for the model, measure the book, and read it if it fits. If not, let the user choose pages, or read the book
+    in parts if it was read in parts before.
+    """
     state.set(job, stage=Stage.WAITING, document=document)
     state.note_taker.prepare(document)
     while state.engine.status().state == "loading":
@@ -569,7 +585,7 @@ def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
 
 
 def _read(state: AppState, job: Job, document: Document) -> None:
-    """Read the book. If a question comes in between, wait for its answer and continue."""
+    """Read the book. If a question interrupts the reading, wait for the answer and continue."""
     state.set(job, stage=Stage.READING)
     partly = _read_on(state, job, document)
     while partly is not None:
@@ -583,7 +599,11 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Follow one reading to its end or to a pause for a question. Return how far it came before a pause, else None."""
+    """Read until the end, or until a pause for a question.
+
+    Returns:
+        How much was read before the pause. None if the reading has ended or failed.
+    """
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
     try:
         for event in request:
@@ -614,8 +634,8 @@ def _finish(state: AppState, job: Job, read: BookRead) -> None:
 
 
 def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """Run the work of a job. Turn its errors into sentences in the record. (Errors of the engine while it reads are
-    caught in ``_read_on``.)
+    """Run the work of a job. Write its errors as sentences into the record. (``_read_on`` catches errors of the engine
+    while it reads.)
     """
     try:
         work()
@@ -642,7 +662,7 @@ def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: 
 
 
 def _forget_unreadable(state: AppState, job: Job) -> None:
-    """Remove from the library a file that could not be read as a book."""
+    """Remove the job's book from the library if its file could never be read as a book."""
     book = state.current.book
     if not job.cancelled and book is not None:
         try:
@@ -653,7 +673,7 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
 
 
 def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
-    """How pages that are pictures are recognised, with the progress written into the record."""
+    """The settings of text recognition for a job. Its progress is written into the record."""
 
     def show(done: int, total: int, seconds: float | None) -> None:
         state.set(job, recognising=Recognising(done, total, seconds))

@@ -1,9 +1,8 @@
 """Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents or
 its text.
 
-The questions ask for places and statements of the book, and not for opinions, so that a small model can answer them
-too. A model that can only quote (its card says so, ``app.core.abilities.Abilities``) is given phrases of the book to
-find.
+The questions ask where the book says something, or what it says, and not for opinions. So even a small model can answer
+them. If a model can only quote (``Abilities.only_quotes``), the questions ask where a phrase of the book is.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from engine.languages import Language, language_of
 
 MOST = 5
 _FROM_CONTENTS = 3
-_LOOKED_AT = 40  # first pages from which the language of a book is detected
+_LOOKED_AT = 40  # number of pages, from the first, from which the language of a book is detected
 _SHORTEST, _LONGEST = 4, 60  # minimum and maximum characters of a heading that a question may quote
 _FRAME = re.compile(
     r"\b(contents|index|preface|foreword|cover|title page|copyright|half[- ]title|imprint|dedication|bibliography|"
@@ -74,35 +73,37 @@ _ASKED = {
         "common": "¿Qué tienen en común?",
     },
 }
-"""Questions, keyed by language: they are asked in the language of the book, since most people do so and a model answers
-in the language of the question.
+"""Questions, keyed by language. They are asked in the language of the book, because most users do so, and a model
+answers in the language of the question.
 """
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
-# matches common German words
+# matches common German words, to detect German text
 _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
-# maximum share of words that ``_GERMAN`` matches; a text with more counts as German, where capitals mark no names
+# maximum matches of ``_GERMAN`` per word; a text with more counts as German, where all nouns have capitals, so that
+# names cannot be found by their capitals
 _MOST_GERMAN = 0.02
 _PHRASES = 3
-_PHRASE_WORDS = 6  # words of a phrase; up to two more if the sixth is short
-_GOES_ON = 3  # words of plain text that must follow the phrase
-_RISKY = 8  # a phrase with a higher risk (``astray``) is put into the last class (``_KINDS``)
-_TWICE = 12  # risk that a word adds if it occurs twice in its sentence
-_KINDS = 3  # classes of phrases, ranked by how well their sentences can be copied
-_RUN_WORDS = (3, 4)  # lengths in words of the sequences that let a copying model find its place
-_LAST_WORD = 4  # minimum letters of a phrase's last word: a phrase that ends in "the" or "of" looks cut off
-# minimum words of running text on a page from which a phrase is taken; title pages and tables have fewer
+_PHRASE_WORDS = 6  # words of a phrase; one or two more if its last word would otherwise be shorter than ``_LAST_WORD``
+_GOES_ON = 3  # minimum words of a sentence that must follow the phrase, in a short text
+# maximum risk (``astray``) of a phrase of the second class; phrases with a higher risk are in the last class
+_RISKY = 8
+_TWICE = 12  # risk that is added for each word that occurs twice in the phrase's sentence
+_KINDS = 3  # number of classes of phrases (``_rarest_first``); the first class can be copied with the least risk
+_RUN_WORDS = (3, 4)  # lengths in words of the sequences by which a small model finds the next word (``astray``)
+_LAST_WORD = 4  # minimum letters of a phrase's last word, because a phrase that ends in "the" or "of" looks cut off
+# minimum words of a page from which phrases are taken; title pages usually have fewer
 _PAGE_HAS = 40
-# Matches the beginning of a sentence of prose. The sentence begins after the end of another sentence, has plain words
-# with at most a comma between them, and continues for some words after the phrase.
+# Matches the beginning of a sentence. It follows the end of another sentence and has only plain words, with at most a
+# comma between two words. At least one more word and 30 more characters of the sentence must follow.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
     rf"(?=,?\s{_WORD}[^.!?]{{30,}})"
 )
-# Matches the rest of a sentence that can be quoted without error: a few plain words and a full stop. Sentences with
-# figures, brackets or an open end are used only if there are no others.
+# Matches the rest of a sentence if it has only plain words and ends with a full stop. A small model can quote such a
+# sentence without error. Other sentences, for example with figures or brackets, are the last choice.
 _PLAIN_END = re.compile(rf"(?:,?\s{_WORD}){{2,20}}\.")
 _ANY_WORD = re.compile(_WORD)
 _DESCRIPTION = "sample.json"
@@ -113,10 +114,10 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     """Questions about the part of a document that has been read.
 
     Args:
-        pages_read: number of pages read, from the first; headings of later pages are left out. Unless all pages are
-            read, the end of the book is not asked about.
+        pages_read: number of pages read, from the first. Headings of later pages are not used. If not all pages are
+            read, no question asks about the end of the book.
         general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
-            only finds passages: it is trained on English, and finds no passage for such questions.
+            only finds passages, because it finds none for such questions and is trained on English.
     """
     words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].before:
@@ -132,7 +133,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
 @dataclass(frozen=True)
 class _Words:
-    """How a chapter, or one of several documents, is asked about in one language."""
+    """Phrases for questions in one language about a chapter, or about one of several documents."""
 
     chapter: tuple[str, str]
     document: tuple[str, str]
@@ -174,8 +175,8 @@ _OF_CHAPTERS: Mapping[Language, _Words] = {
 
 
 def chapter_questions(chapter: Chapter, document: Document, language: Language | None = None) -> tuple[str, str]:
-    """Questions about one chapter, or about one document of several: "Summarize the chapter “The Gale” (pages 12 to
-    25).".
+    """Two questions about a chapter, such as "Summarize the chapter “The Gale” (pages 12 to 25).". If ``chapter``
+    stands for one of several documents, the questions are about this document.
 
     Args:
         language: the language to ask in; English if None.
@@ -205,7 +206,7 @@ def language_of_book(document: Document) -> Language | None:
 
 
 def _names(document: Document, pages_read: int) -> list[str]:
-    """The people and things that the book names most often. Empty for a German text."""
+    """The names that occur most often in the pages read. Empty for a German text, in which all nouns have capitals."""
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
     if len(_GERMAN.findall(text)) > _MOST_GERMAN * text.count(" "):
         return []
@@ -214,24 +215,22 @@ def _names(document: Document, pages_read: int) -> list[str]:
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions for a model that can only find passages. A question asks for the place of a phrase that occurs only
-    once in the book.
+    """Questions for a model that can only find passages. Each question asks where a phrase is in the book. A phrase
+    begins a sentence, has rare words and occurs only once. If there is no such phrase, a repeated phrase is used.
 
     Args:
         pages_read: number of pages read, from the first; only these pages are used.
 
     Returns:
-        Questions, the most likely answered first. Of equally likely questions, one from each third of the read part
-            comes first, then a second one from each third, and so on. A phrase begins a sentence and has rare words.
-            The sentence has plain words if possible. If every sentence occurs several times, a repeated sentence is
-            used.
+        Questions, beginning with the one that is most likely to be answered. Equally likely questions come from the
+            three thirds of the read pages in turn.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
 
 def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions that ask a model to continue the phrases of ``phrase_questions``, for a model that follows
-    instructions. The answers need only the book's text, whatever its subject.
+    """Questions that ask a model to continue the phrases of ``phrase_questions``. They are meant for a model that
+    follows instructions. The answers need only the book's text, whatever the subject.
     """
     asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
     return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
@@ -245,8 +244,8 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # By class. Within a class, the best phrase of each third of the book, then the second phrase of each third, and so
-    # on.
+    # Order by class. Within a class, take the best phrase of each third of the book, then the second-best phrases, and
+    # so on.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     if len(found) < _PHRASES:  # a short text, such as a letter or a form, has few phrases
@@ -256,7 +255,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
 
 
 def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
-    """Yield the beginnings of a short text's sentences that can serve as phrases."""
+    """Yield phrases of a short text. Each phrase is the beginning of a sentence."""
     for page in pages:
         for place in sentences(page):
             sentence = page[place.start : place.end].split()
@@ -269,10 +268,10 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
 
 
 def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
-    """The best few phrases of each class, among the phrases of ``pages`` that occur at most ``most`` times in the whole
-    text. The first class has phrases of plain sentences that can be copied without risk (``astray``). The second class
-    has phrases of plain sentences with a small risk. All other phrases are in the last class. Within a class, phrases
-    are ordered by their risk, then by the rarity of their words.
+    """For each class, the best phrases (at most ``_PHRASES``) of ``pages`` that occur at most ``most`` times in the
+    whole text. The first class has phrases of plain sentences that can be copied without risk (``astray``). The second
+    class has phrases of plain sentences with a small risk. All other phrases are in the last class. Within a class,
+    phrases are ordered by their risk, then by the rarity of their words.
     """
     lowered = whole.lower()
     runs = Counter(_runs(lowered))
@@ -280,9 +279,10 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
     rests = dict(_phrases(pages))
 
     def astray(phrase: str) -> int:
-        """The risk that the model goes wrong when it copies this sentence. A small model finds the next word by the
-        last few words. If these words occur at several places, the model may continue at the wrong place. If a word
-        occurs twice in the sentence, the model may skip from one occurrence to the other.
+        """The risk that a small model goes wrong when it copies the phrase's sentence; 0 for no risk. Such a model
+        finds the next word by the last few words. If these words occur at several places of the book, the model may
+        continue at the wrong place. If a word occurs twice in the sentence, the model may skip from one occurrence to
+        the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
@@ -303,7 +303,7 @@ def _runs(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Phrases, each with the rest of its sentence if that rest is plain."""
+    """Yield each phrase with the rest of its sentence; the rest is "" if it is not plain (``_PLAIN_END``)."""
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
             for match in _SENTENCE.finditer(page):
@@ -321,16 +321,16 @@ def _is_heading(words: Sequence[str]) -> bool:
 
 
 def _commonness(phrase: str, known: Counter[str]) -> float:
-    """How often the two rarest words of a phrase occur in the book. A word that occurs once may be a misread word, so
-    it counts as common.
+    """How often the two rarest words of a phrase occur in the book, summed. A word that occurs once counts as common,
+    because it may be a recognition error.
     """
     times = sorted(known[word.lower()] for word in _ANY_WORD.findall(phrase))
     return sum(count if count > 1 else _PAGE_HAS for count in times[:2])
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
-    """Headings of the outermost level that say what their chapter is about, in order. If these are few, headings of the
-    second level follow.
+    """Headings of the outermost level that tell the subject of their chapter, in the order of the book. If there are
+    fewer than ``_FROM_CONTENTS``, headings of the second level follow.
     """
     read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}

@@ -1,9 +1,9 @@
 """Finds questions that the model can answer, by asking them before they are offered.
 
-Used for models whose card lists refusals (``app.core.abilities.Abilities``), because nobody can predict which phrases a
-small model finds. ``Trial`` asks in its own thread after the reading, only while no question is asked and the chat is
-empty. It releases the engine as soon as a person wants to ask. A question that was not answered is replaced by the next
-one. Only the questions are kept and shown.
+Used for models whose card lists refusals (``Abilities.refusals``), because nobody can predict which phrases such a
+small model finds. After the reading, ``Trial`` asks in its own thread, but only while the user asks no question and the
+chat is empty. It releases the engine when the user wants to ask. Questions are tried until ``WANTED`` answers quote the
+book. Only the questions are shown, without their answers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from engine.events import AnswerDone, StopReason
 logger = logging.getLogger(__name__)
 
 WANTED = 3
-"""Number of questions to offer."""
+"""Number of questions to find."""
 MOST_TRIES = 9
-"""Maximum questions that one model is asked about one document."""
+"""Maximum number of questions that are tried for one document with one model."""
 _MOST_TOKENS = 128
-_POLL = 0.05  # maximum seconds until the trial notices that a person wants to ask
+_POLL = 0.05  # maximum seconds until the trial notices that the user has asked a question
 
 Candidates = Callable[[], Sequence[str]]
-"""Makes the questions, in the order in which they are tried."""
+"""Returns the questions to try, in order."""
 
 
 @dataclass
 class _Tried:
-    """The trials of one document with one model. ``ahead``: questions that are still to be tried; None before they are
-    made. ``good``: questions whose answers contain a passage of the book word for word. ``fair``: questions with
-    another answer.
+    """The trials of one document with one model. ``ahead``: questions that are still to be tried; None before the first
+    trial. ``good``: questions whose answers quote the book word for word. ``fair``: questions whose answers quote
+    nothing. ``over``: whether no more questions will be tried.
     """
 
     document: Document
@@ -54,7 +54,7 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """The questions to offer. Questions in ``fair`` are offered only when no more can become ``good``."""
+        """The questions to show. Those in ``fair`` are shown only when the trials are over."""
         return (self.good + self.fair if self.over else self.good)[:WANTED]
 
 
@@ -72,8 +72,8 @@ class Trial:
         self._running = False
 
     def passed(self, document: Document, model: str, card: Abilities, candidates: Candidates) -> list[str]:
-        """The questions about a document that a model has answered so far. Returns at once; further questions are tried
-        in a thread when the engine is free.
+        """Return the questions to show so far. Does not wait: if the engine is free, more questions are tried in a
+        thread.
 
         Args:
             model: the model's folder.
@@ -92,7 +92,9 @@ class Trial:
             return tried.offered
 
     def _is_free(self, tried: _Tried) -> bool:
-        """Whether the engine is free, this model is still loaded, and the page would show the result."""
+        """Whether the engine is free, the same model is loaded, the same document is open and read, and its chat is
+        empty.
+        """
         current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
         here = current.stage is Stage.READY and current.document is tried.document
         same = model is not None and str(model.path) == tried.model
@@ -126,7 +128,7 @@ class Trial:
             return False
         try:
             request = self._state.engine.ask(Question(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS)))
-        except Busy:  # the engine serves another request, perhaps with another model; the trial can wait
+        except Busy:  # the engine serves another request; the trial continues later
             return False
         try:
             while not request.finished:
