@@ -48,7 +48,7 @@ _MANY_COLUMNS = 4
 _DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
 _NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
 _BACK_UP = 12.0  # minimum distance in line heights from the bottom of a column up to the first piece of the next column
-_WIDE = 1.2  # minimum gap in line heights that separates columns by itself
+_WIDE = 1.2  # minimum gap in line heights between columns, unless they have figures or exactly equal left edges
 _CLEAR = 0.8  # minimum gap in line heights between columns whose cells have exactly equal left edges
 _STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
 _CROSSED = 0.1  # maximum share of the rows that cross a stripe
@@ -179,7 +179,7 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
 
 
 def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether at least two rows have a gap that is wide enough to separate columns by itself."""
+    """Whether at least two rows have a gap that is wider than ``_WIDE``."""
     several = [row for row in rows if len(row) > 1]
     if len(several) < 2:
         return False
@@ -483,8 +483,8 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
 
 
 def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Add borders between the pieces of the first row, if it has many pieces, because it is the header. A border that
-    more than a few rows cross is not added.
+    """Add the borders that only the header shows, in a table of many columns. A border is between two pieces of the
+    first row, and hardly any row crosses it.
     """
     more = []
     for one, two in pairwise(rows[0]):

@@ -20,7 +20,7 @@ KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x0
 
 _HEAD = 16  # leading bytes of a file that are read to detect its format
 _LONG_SIDE = 11.7  # inches of the longer side if the file does not state a resolution: A4
-_DPI = (72, 1200)  # trusted resolutions in dots per inch: minimum and maximum
+_DPI = (72, 1200)  # minimum and maximum resolution in dots per inch; a file's resolution beyond them is ignored
 _PLAIN = ("1", "L", "RGB")
 _DEEP = ("I", "F")  # modes with more than 256 shades; "I;16" has variants for byte orders
 _ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the Exif tag of the orientation, and its values for a quarter turn

@@ -111,7 +111,9 @@ class RecognisedPage:
 
 
 def illegible_lines(record: dict[str, Any]) -> int:
-    """Return the number of illegible lines of a page's record; 0 if an earlier version wrote the record without it."""
+    """Return the number of illegible lines from a page's record; 0 if an earlier version wrote the record, which did
+    not count them.
+    """
     return int(record.get("illegible", 0))
 
 

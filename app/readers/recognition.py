@@ -1,4 +1,4 @@
-"""Recognises pages that are pictures in bounded child processes, and stores the results.
+"""Recognises pages that are pictures, in child processes with limits on time and memory, and stores the results.
 
 Owns the stored results, the time estimate, and the handling of a page on which the recogniser fails.
 ``recognised.jsonl`` has a line of JSON for each page, so that no page is recognised twice, and a stop or a crash loses

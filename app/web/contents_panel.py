@@ -43,7 +43,7 @@ class ContentsPanel:
         return (Route("/contents", said(self.contents)),)
 
     def view(self) -> View:
-        """A name that changes whenever the panel has something different to show."""
+        """A string that changes whenever the panel has something different to show."""
         current = self._state.current
         book = current.book.sha256 if current.book and current.document else ""
         if self._numbered[0] is not current.document:

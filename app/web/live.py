@@ -85,7 +85,9 @@ class RunningAnswer:
     waiting: str = ""
 
     def since(self, before: object) -> View:
-        """The changes for a tab that was last sent ``before``. ``whole``: whether this is the whole text."""
+        """The changes for a tab that was last sent ``before``. ``whole``: whether ``text`` is the whole answer so far,
+        not only its new part.
+        """
         known = before if isinstance(before, RunningAnswer) and before.answer == self.answer else None
         whole = known is None or not self.text.startswith(known.text)
         news: View = {"answer": self.answer, "whole": whole}

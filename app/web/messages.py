@@ -92,7 +92,7 @@ _END = "\ue002"  # a private character for the caret at the end of a growing ans
 _EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
-_HASH = re.compile(r"[0-9a-f]{12}")  # a document's hash, whose first digits name its colour
+_HASH = re.compile(r"[0-9a-f]{12}")  # the first 12 digits of a document's hash, for the class of its citation buttons
 _NEARLY = (
     0.5  # if at least this share of a quotation's words stand together in the book, its button says how many words do
 )
@@ -134,7 +134,7 @@ def marked(answer: str, notes: Mapping[str, Any] | None, turn: int, harmless: Ca
     """An answer as Markdown with its citations.
 
     Args:
-        turn: position of the exchange in the chat; with a citation's number it names the button.
+        turn: position of the exchange in the chat. A button's value is this position and the number of its citation.
         harmless: makes text of a model harmless.
     """
     return _with_buttons(harmless(_with_marks(answer, notes)), notes, turn, _before(notes))

@@ -256,7 +256,7 @@ class NotesPanel:
         return self._state.notes.of(notes.books_of(*self._open()))
 
     def _answer(self, message: int) -> tuple[str, Mapping[str, Any]]:
-        """A shown answer, and its record."""
+        """The text of a shown answer, and the record of its citations."""
         chat = self._state.chat
         at = chat.position_of(message) if chat else None
         if chat is None or at is None:
