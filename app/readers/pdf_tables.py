@@ -228,7 +228,9 @@ def _is_same_table(above: Sequence[float], below: Sequence[float]) -> bool:
 
 
 def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Split pieces into runs, in which each piece is next to or not far below the pieces before it."""
+    """Split pieces into runs. A piece far below the preceding pieces starts a new run. So does a piece far above them,
+    unless it starts the next column of a table.
+    """
     chunks: list[list[Line]] = []
     bottom = 0.0
     for at, piece in enumerate(pieces):

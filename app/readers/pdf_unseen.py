@@ -73,7 +73,7 @@ class Suspects:
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        """Positions of all objects in drawing order. Computed only if an object may cover text."""
+        """The position of each object in the drawing order. Computed only if an object may cover text."""
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:

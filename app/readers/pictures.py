@@ -22,7 +22,7 @@ _HEAD = 16  # leading bytes of a file that are read to detect its format
 _LONG_SIDE = 11.7  # inches of the longer side if the file does not state a resolution: A4
 _DPI = (72, 1200)  # minimum and maximum resolution in dots per inch; a file's resolution beyond them is ignored
 _PLAIN = ("1", "L", "RGB")
-_DEEP = ("I", "F")  # modes with more than 256 shades; "I;16" has variants for byte orders
+_DEEP = ("I", "F")  # modes with more than 256 shades, besides "I;16" and its variants for byte orders
 _ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the Exif tag of the orientation, and its values for a quarter turn
 _SHEET = (612.0, 792.0)  # width and height of a blank page in points
 
@@ -60,7 +60,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
                     continue
                 beat()
                 picture.seek(at)
-                sheet, dpi = io.BytesIO(), _dpi(picture)  # before the pixels are loaded, because that may turn them
+                sheet, dpi = io.BytesIO(), _dpi(picture)  # before the pixels are loaded, which may turn the picture
                 _plain(picture).save(sheet, "PDF", dpi=dpi)
                 made.import_pages(pdfium.PdfDocument(sheet.getvalue()))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

@@ -29,7 +29,7 @@ _EDGE = 0.25  # line heights by which a detected box may be too long at each end
 _WORD_GAP = 0.75  # maximum gap in line heights between words of a sentence
 _TITLE = 15  # a line with fewer characters than this on each side of a gutter is a title across both columns
 _BINS = 400  # number of steps across a page in which a gutter is searched
-_CROSSING = 0.4  # maximum share of lines that cross a gutter; they are titles, or text above or below the columns
+_CROSSING = 0.4  # maximum share of lines that cross a gutter, because they are titles or outside of the columns
 
 
 @dataclass(frozen=True)

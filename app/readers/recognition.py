@@ -31,7 +31,7 @@ _PROBED = 3  # pages after which the total time is estimated
 _LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of recognition to which the user need not agree
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
 _FAILURES = 8  # consecutive failed pages after which recognition stops, because the recogniser itself is broken
-_SECONDS_A_PAGE = 120.0  # maximum seconds per page, on a busy machine
+_SECONDS_A_PAGE = 120.0  # maximum mean seconds per page; enough on a busy machine
 
 Records = dict[int, dict[str, Any]]
 """Recognised pages by page number (from 1)."""

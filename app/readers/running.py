@@ -257,7 +257,7 @@ def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]
 
 
 def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
-    """Whether a row recurs at the same position on at least ``_RETURNS`` of the nearest pages (``_WINDOW``)."""
+    """Whether a row recurs at the same position on at least ``_RETURNS`` other pages within ``_WINDOW`` pages."""
     near = {
         other.page
         for other in alike
@@ -336,8 +336,8 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
 
     Printed numbers are used only if at least half of the pages have one that fits an increasing sequence. A page
     between two numbered pages gets its number by counting, if the count fits both. Any other page gets its Roman
-    number, or else a name with the number of the preceding numbered page ("after 12"). Before the first numbered page,
-    the name is "front 1", with the position in the file.
+    number, or else a name with the number of the preceding numbered page ("after 12"). A page before the first numbered
+    page is named by its position in the file ("front 1").
     """
     count = len(given)
     plain = [str(index + 1) for index in range(count)]

@@ -23,8 +23,8 @@ _MOST_COMMON = 0.45  # maximum share of the most frequent words in sentences; as
 
 
 def is_mismapped(text: str) -> bool:
-    """Whether a text has many letters that no living language uses, or sentences with many Latin words without a vowel,
-    because glyph numbers were taken for letters.
+    """Whether glyph numbers were probably taken for letters. Such a text has many letters that no living language uses,
+    or sentences with many Latin words without a vowel.
     """
     words = _WORD.findall(text.casefold())
     without_vowel = sum(map(_VOWELS.isdisjoint, words))

@@ -66,7 +66,7 @@ class LoginTokens:
 
     Args:
         secret: the result of ``load_secret``.
-        clock: seconds since the epoch.
+        clock: returns the seconds since the epoch.
         used_file: the file with the used tokens, so that no token works twice, even after a restart.
     """
 
@@ -138,7 +138,7 @@ MEANING = (
 )
 
 _MOST_WRONG, _WITHIN_S = 10, 60.0
-_MOST_ADDRESSES = 1000  # maximum addresses whose wrong passwords are remembered
+_MOST_ADDRESSES = 1000  # maximum guests' addresses for which wrong passwords are counted
 _IPV6_NETWORK = 64  # bits of a guest's address that identify the network; the guest chooses the rest
 
 INVITATION = "Trifold is open to this network. Its password lets you in."

@@ -440,7 +440,7 @@ class Live:
         }
 
     def _map(self, current: OpenBook) -> View:
-        """The map of the open book, cached: a book of two thousand pages is not examined ten times a second."""
+        """The map of the open book, cached so that the pages of a long book are not examined ten times a second."""
         if self._mapped is None or self._mapped[0] is not current.document:
             self._mapped = current.document, map_view(current)
         return self._mapped[1]
