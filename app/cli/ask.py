@@ -21,6 +21,7 @@ from app.core.forecast import Remaining
 from app.core.format import not_found, page_of, place_named, size
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
+from app.models import reader
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document
@@ -92,10 +93,12 @@ def ask_whole(
     try:
         book = read_book(engine, document, options.fit)
     except ContextTooSmall as error:
-        if (larger := _LARGER.get(Path(settings.model).name)) is None:
+        name = Path(settings.model).name
+        if (larger := _LARGER.get(name)) is None:
             raise
         demo = f"Or let another model read it: --model {DEMO} only quotes, but holds whole books"
-        raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.") from error
+        worth = f" {reader.verdict(READER_LONG)}" if name == READER else ""
+        raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.{worth}") from error
     _say_what_was_read(document, book)
     status = engine.status()
     card = abilities(status.model.path) if status.model else Abilities()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from app.citations import NoteTaker, evidence
 from app.cli import ask
 from app.core.abilities import Abilities
 from app.core.forecast import Remaining
+from app.models import reader
 from engine import ModelInfo
 from engine.config import KV_NOTES
 from engine.document import Document, Page
+from engine.errors import ContextTooSmall
 from engine.events import (
     Acceptance,
     AnswerDone,
@@ -143,3 +150,25 @@ def test_what_an_answer_rests_on_in_numbers_and_in_words() -> None:
         f"[p. 2] {pages[1]}",
         "[p. 1] The lamp was lit at dusk",
     ]
+
+
+def test_a_book_that_is_too_long_names_a_longer_form_and_what_its_answers_are_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The longer form was named without a word on what a stretched window costs."""
+
+    def too_long(*_: object) -> BookRead:
+        raise ContextTooSmall("It is too long.", "Choose pages.")
+
+    def remedy(model: str) -> str:
+        untouched: Any = None
+        settings: Any = SimpleNamespace(model=model)
+        with pytest.raises(ContextTooSmall) as refused:
+            ask.ask_whole(untouched, DOCUMENT, untouched, argparse.Namespace(fit=False), settings)
+        return refused.value.remedy
+
+    monkeypatch.setattr(ask, "read_book", too_long)
+    monkeypatch.setattr(reader, "verdict", lambda name: f"This is said of {name}.")
+    assert remedy("models/reader").endswith("reader-128k holds four times as much. This is said of reader-128k.")
+    assert remedy("models/starter").endswith("four times.")
+    assert remedy("owner/name") == "Choose pages."
