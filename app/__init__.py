@@ -1,3 +1,1 @@
-"""The parts that a person sees: the page, the terminal, the readers of files. Knows the engine by its public names
-only.
-"""
+"""The parts that a person sees: the page, the terminal, the readers of files. Uses only the engine's public names."""

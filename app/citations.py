@@ -1,21 +1,21 @@
-"""Finds the evidence for an answer in the book: its quotations, the passages for its sentences, and the source of its
-tokens.
+"""Finds the evidence for an answer in the book: pages for quotations, and passages for the other sentences. Also
+records which model or lookup proposed each token of the answer.
 
     taker = NoteTaker()                    one per program
     notes = taker.begin(document, question)    one per answer
-    notes.take(event)                      every event of the engine; True when the notes have changed
+    notes.take(event)                      every event of the engine; True if citations may have changed
     notes.record()                         plain JSON, kept with the exchange
 
-A quotation is looked up in the text of the pages (``app.quoted``): that is a fact.
+A quotation is looked up in the text of the pages (``app.quoted``). Whether the book has it is a fact.
 
-A sentence without quotation marks is supported by a passage that shares its words (``engine.evidence``): that is a fact
-about two texts. Such passages are searched only if the question is known.
+For a sentence without quotation marks, a passage with the same words is searched (``engine.evidence``), but only if the
+question is known. That both texts share words is a fact too.
 
-A page that the model attended to is only a hint. Attention is spread over every page, and a few pages attract it
-whatever the question. So a page is cited only if its share of attention is several times an even share, and well above
-its usual share in this book.
+If no passage is found, pages that the model attended to are cited. Such a citation is only a hint. Attention is spread
+over every page, and a few pages attract it whatever the question. So a page is cited only if its share of attention is
+several times an even share, and well above its usual share in this book.
 
-The keys of the record ("ink", "drew", "extract") must stay as they are in stored chats.
+Stored chats contain the words "ink", "drew" and "extract" of the record, so these words must not be renamed.
 """
 
 from __future__ import annotations
@@ -45,32 +45,40 @@ from engine.events import AnswerDone, PagesScored, TextDelta, TokenSource
 from engine.evidence import Evidence, EvidenceIndex
 
 Kind = Literal["quoted", "verbatim", "missing", "says", "near", "absent", "drew"]
-"""Kinds of citations, in this order: a quotation that is in the book; a sentence without quotation marks that is in the
-book; a quotation that is not; a passage that says the same as a sentence; a passage that is only related; a sentence
-with names or numbers that occur nowhere in the book; a page that the model attended to.
+"""Kinds of citations.
+
+- "quoted": a quotation that is in the book
+- "verbatim": a sentence without quotation marks that is in the book word for word
+- "missing": a quotation that is not in the book
+- "says": a passage that says the same as the sentence
+- "near": a passage that is only related to the sentence
+- "absent": a sentence whose content, such as a name or a number, was not found in the book
+- "drew": a page that the model attended to
 """
 
 UNQUOTED: tuple[Kind, ...] = ("says", "near", "absent", "drew")
 """Kinds of citations for sentences that are not quotations."""
 
 VERSION = 1  # format version of the JSON that ``record()`` returns
-MOST_PAGES = 3  # maximum pages that one sentence is said to attend to
-_TIMES_EVEN = 6.0  # minimum share of attention of a cited page, as a factor of an even share
-_TIMES_USUAL = 2.0  # minimum share of attention of a cited page, as a factor of the page's own usual share
-_REMEMBERED = 15  # newest answers over which a page's usual share is computed
-# Maximum hints in one answer: more are noise, and take the web page more time than the engine needs for the answer.
+MOST_PAGES = 3  # maximum pages cited for one sentence because the model attended to them
+_TIMES_EVEN = 6.0  # minimum share of attention of a cited page, as a multiple of an even share (1 / number of pages)
+_TIMES_USUAL = 2.0  # minimum share of attention of a cited page, as a multiple of the page's usual share
+_REMEMBERED = 15  # number of most recent answers from which a page's usual share is computed
+# Maximum number of pages in one answer that are cited because the model attended to them. More would distract, and the
+# web page would take longer to show them than the engine needs for the answer.
 MOST_ATTENDED = 30
-FEWEST_VERBATIM = 6  # minimum words of a sentence without quotation marks that is said to be the book's own
+FEWEST_VERBATIM = 6  # minimum words of a sentence without quotation marks that is looked up in the book word for word
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
 TARGET = "T"
 _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: TARGET}
-_POINTS = re.compile(r"[.,;:!?)*_]*")  # characters after which a citation is placed
+_POINTS = re.compile(r"[.,;:!?)*_]*")  # punctuation after a quotation; the citation is placed after it
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
 
 
 class AttentionBaseline:
-    """The usual share of attention of each page of a book, which is the median over the newest answers.
+    """The usual share of attention of each page of a book. This is the median over the newest ``_REMEMBERED`` answers
+    and an even share.
 
     Args:
         pages: number of pages of the book.
@@ -81,7 +89,7 @@ class AttentionBaseline:
         self._answers: deque[tuple[float, ...]] = deque(maxlen=_REMEMBERED)
 
     def add(self, scores: Sequence[float]) -> None:
-        """Add the mean scores of one complete answer."""
+        """Add one complete answer. ``scores``: the mean share of attention of each page during this answer."""
         if len(scores) == self.pages and sum(scores) > 0:
             self._answers.append(tuple(scores))
 
@@ -91,12 +99,16 @@ class AttentionBaseline:
 
 
 def mean_scores(readings: Sequence[Sequence[float]]) -> list[float]:
-    """The mean score of each page over ``readings``; [] without readings."""
+    """Return each page's mean score over ``readings``, each of which has one score per page; [] if ``readings`` is
+    empty.
+    """
     return [sum(column) / len(readings) for column in zip(*readings, strict=True)] if readings else []
 
 
 def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list[tuple[int, float]]:
-    """The pages that stand out, as (page, factor of an even share): the strongest first, at most ``MOST_PAGES``."""
+    """Find the pages whose share of attention stands out. Return (page index, multiple of an even share) of at most
+    ``MOST_PAGES`` pages, in descending order of attention.
+    """
     pages = len(scores)
     if pages <= 1 or sum(scores) <= 0:
         return []
@@ -109,7 +121,7 @@ def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list
 
 
 class NoteTaker:
-    """Begins the notes of every answer, and keeps the data that all answers about one book share."""
+    """Creates the ``Notes`` of every answer, and keeps the data that all answers about one book share."""
 
     def __init__(self) -> None:
         self._index: BookIndex | None = None
@@ -168,8 +180,11 @@ class Support:
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
 
     def unmentioned(self, answered: bool) -> tuple[str, ...]:
-        """Nouns and names of the question that the book never uses. If ``answered`` (a passage supports the answer),
-        the noun right after "which" is left out, because it is only the kind of the named thing.
+        """Nouns and names of the question that the book never uses; () while the index is being made.
+
+        Args:
+            answered: whether a passage supports the answer. If so, the noun right after "which" or "what" is left out,
+                because a book may name a ship without using the word "ship".
         """
         if answered not in self._unmentioned and self._index.done():
             self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
@@ -193,7 +208,8 @@ class Notes:
         index: the book's index of quotations.
         baseline: the usual attention to the book's pages; the finished answer is added to it.
         support: finds evidence for the sentences; None finds none.
-        so_far, provenance: the existing text of an answer that is continued, and the sources of its letters.
+        so_far: the existing text of an answer that is continued.
+        provenance: the sources of the letters of ``so_far``, as ``Notes.provenance`` returns them.
         pages_read: number of leading pages that the answer is based on; 0 for all pages.
     """
 
@@ -215,7 +231,7 @@ class Notes:
         self._ends: list[int] = []  # for every token, the number of characters of the answer up to its end
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
         self._scored: list[PagesScored] = []
-        # whether the answer has ended; whether the citations must be looked up again
+        # ``_done``: whether the answer has ended. ``_stale``: whether the citations must be looked up again.
         self._done = self._stale = False
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, QuotationCheck | None] = {}
@@ -223,7 +239,7 @@ class Notes:
         self._missing: list[str] = []
 
     def take(self, event: object) -> bool:
-        """Take an event of the engine. Return whether the citations may have changed."""
+        """Handle an event of the engine. Return whether the citations may have changed."""
         if isinstance(event, TextDelta):
             self._add(event)
             if not event.text.rstrip().endswith(_ENDS) and not any(mark in event.text for mark in _ENDS):
@@ -243,17 +259,20 @@ class Notes:
         return True
 
     def close(self) -> None:
-        """End an answer that has no final event."""
+        """End an answer for which the engine sends no ``AnswerDone``."""
         self._done = self._stale = True
 
     def record(self) -> dict[str, Any]:
-        """The notes as plain JSON: citations (``chips``, in the order of their places) and the sources of the letters
-        (``ink``).
+        """The notes as plain JSON: citations (``chips``, ordered by their place in the answer) and the sources of the
+        letters (``ink``).
 
-        ``missing`` lists what the book lacks: names and numbers of the answer that occur nowhere in it, and nouns and
-        names of the question that it never uses. An empty list says that no passage was found for any sentence. If
-        passages were found and nothing is missing, the record has no such key. ``read`` names the number of leading
-        pages that the answer is based on, if it is not based on all: "76 pages and 4 sections".
+        ``missing`` lists names and numbers of the answer that occur nowhere in the book, and nouns and names of the
+        question that the book never uses. The list is empty if the content of a sentence was not found although the
+        book has all its names and numbers, and no passage supports any other sentence. If there is nothing to report,
+        the key is left out.
+
+        ``read`` gives the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". It
+        is left out if the answer is based on all pages.
         """
         self._look_up()
         return self.sketch()
@@ -273,10 +292,10 @@ class Notes:
         return record | ({"missing": list(each.values())} if missing or bare else {})
 
     def provenance(self) -> str:
-        """The sources of the answer's letters, as runs: "D12T3" is twelve letters of the draft, then three of the
-        target.
+        """The sources of the answer's letters, as runs: "D12T3" means that twelve letters come from the draft model,
+        then three from the target model.
 
-        Only letters count, so that the web page counts the same, whatever formatting does to other characters.
+        Only letters are counted, because formatting on the web page may remove or change other characters.
         """
         return "".join(f"{writer}{count}" for writer, count in self._runs if count)
 
@@ -337,7 +356,7 @@ class Notes:
             yield self._attended(page, times, sentence, passage)
 
     def _check(self, passage: str, where: Span) -> QuotationCheck | None:
-        """Check a quotation, unless it was already checked while the answer grew."""
+        """Look up a passage of the answer in the book. While the answer grows, each passage is looked up only once."""
         if self._done or passage not in self._checked:
             self._checked[passage] = check_quotation(self._index, passage, self._scores(where))
         return self._checked[passage]
@@ -429,7 +448,8 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
         in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
         ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
         occur nowhere in the book; in a book of several documents also ``document``, the title of the page's document.
-        For a quotation, ``sentence`` is the sentence around it, and ``passage`` the quotation.
+        For a quotation, ``sentence`` is the sentence that contains it, and ``passage`` is the quoted text in the book.
+            Quotations that are not in the book, and pages that the model only attended to, are left out.
     """
     spans, found = sentences(answer), []
     for chip in record.get("chips", ()):
@@ -452,5 +472,7 @@ def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
 
 
 def _spread(characters: int, tokens: int) -> list[int]:
-    """Divide text among tokens as evenly as possible, if the tokens' lengths were not measured."""
+    """Divide ``characters`` among ``tokens`` as evenly as possible. Used if the engine did not report the lengths of
+    the tokens.
+    """
     return [(number + 1) * characters // tokens - number * characters // tokens for number in range(tokens)]

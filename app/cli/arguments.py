@@ -45,9 +45,10 @@ environment variables:
 {"" if INSTALLED else _LAUNCHER_VARIABLES}"""
 
 PAIR = "--pair"
-"""The bench's option for the reader with its draft."""
+"""The option of ``bench`` that measures the reader model with its draft model."""
 
-# Short names of options, from the paper and the field, in addition to the engine's own.
+# Additional short names of the engine's options, keyed by the setting. ``--gamma1`` and ``--gamma2`` are the symbols of
+# the TriForce paper.
 _SHORT_NAMES = {
     "num_draft_tokens": "--gamma1",
     "num_pending_tokens": "--gamma2",
@@ -74,11 +75,12 @@ class HelpAsked(Exception):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line. In the result, ``command`` is always set, and ``rest`` has the arguments that a command
-    passes on.
+    """Parse a command line. In the result, ``command`` is always set. For ``bench`` and ``test``, ``rest`` has the
+    arguments that the command passes on.
 
     Raises:
-        OptionError: the line is wrong; the message has the nearest right name.
+        OptionError: the line is wrong. For an unknown name, the message suggests the nearest known name, if there is
+            one.
         HelpAsked: help was asked for.
     """
     command, rest = APP, list(arguments)
@@ -145,7 +147,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Answers ``--version`` as help is answered: raises ``HelpAsked`` with the text, so that no command runs."""
+    """Handles ``--version`` like ``--help``: raises ``HelpAsked`` with the version, so that no command runs."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise HelpAsked(f"Trifold {VERSION}\n")
@@ -392,6 +394,7 @@ def _port(text: str) -> int:
 
 
 def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{COMMAND} --help") -> str:
-    bare = {each.lstrip("-"): each for each in known}  # without dashes, which would make options similar
+    # compared without leading dashes, which would make all options look similar
+    bare = {each.lstrip("-"): each for each in known}
     near = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1)
     return f"Did you mean {bare[near[0]]!r}?" if near else f"See: {otherwise}"

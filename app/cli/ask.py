@@ -37,14 +37,18 @@ _LOOPED = (
 )
 
 _MISSING_FILE = re.compile(r"\S+\.(?:pdf|epub|docx|txt|md|html?|eml|csv)", re.IGNORECASE)
-"""A word before the question that names a file of a usual kind."""
+"""Matches a word that is meant as a file name. It is used to detect a missing file among the words before the
+question.
+"""
 
 _LARGER = {
     STARTER: f"--model {STARTER_LONG} holds twice as much, --model {READER} four times",
     STARTER_LONG: f"--model {READER} holds twice as much",
     READER: f"--model {READER_LONG} holds four times as much",
 }
-"""What to add to the error for a book that is too long for a bundled model, keyed by the name of the model's folder."""
+"""Advice for a book that is too long for a bundled model, keyed by the name of the model's folder. It is added to the
+error.
+"""
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -55,11 +59,13 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Question]:
-    """Open the document of a command line, or the part of it to be read. Return it with the question.
+    """Open the document that a command line names, or the pages or chapters that it selects. Return the document and
+    the question.
 
     Raises:
         InputError: the question is empty.
-        DocumentError, OptionError: as in ``open_books``; a value is out of range.
+        DocumentError: as in ``open_books``.
+        OptionError: as in ``open_books``, or a sampling option is out of range.
     """
     sampling = sampling_of(options)
     files, question = files_and_question(options.file, options.question)
@@ -124,10 +130,11 @@ def ask_whole(
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
-    """Split a command line into its files and the words after them.
+    """Split the words after ``ask`` into the files and the question. Return both.
 
     Args:
-        words: names of files, followed by the question, with or without quotation marks.
+        first: the name of the first file.
+        words: names of further files, followed by the question as one word or several.
 
     Raises:
         InputError: a file named before the question does not exist.
@@ -143,7 +150,7 @@ def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str
 def _is_file(word: str) -> bool:
     try:
         return Path(word).expanduser().is_file()
-    except (OSError, ValueError, RuntimeError):  # a question may be longer than any name
+    except (OSError, ValueError, RuntimeError):  # the word may be a whole question, which is too long for a file name
         return False
 
 
@@ -179,7 +186,7 @@ def loaded_engine(settings: Settings) -> Iterator[Engine]:
 
 
 def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
-    """Prefill the book, with progress.
+    """Prefill the book, and show the progress on a line.
 
     Raises:
         ContextTooSmall: the book is too long, and ``fit`` is not set.
@@ -198,7 +205,9 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
 
 
 def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> AnswerDone:
-    """Ask, and pass the events of the answer to ``notes``. If ``show``, write the answer to stdout while it comes."""
+    """Ask, pass the engine's events to ``notes``, and return the final event. If ``show``, write the answer to stdout
+    while it is generated.
+    """
     if show:
         write(question.begun)
     request = engine.ask(question)
@@ -215,7 +224,9 @@ def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> Answ
 
 
 def keep(engine: Engine) -> None:
-    """Wait until the reading is on disk. If interrupted, nothing of it is saved; the answer is already written."""
+    """Wait until the KV cache of the book is saved on disk. Ctrl-C gives up the saving without an error, because the
+    answer is already printed.
+    """
     with contextlib.suppress(KeyboardInterrupt):
         trouble = engine.finish_saving()
         if trouble:
@@ -289,10 +300,11 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
 
 
 def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
-    """The figures after an answer, for a person.
+    """Lines for a person with the figures of an answer.
 
     Args:
-        card: the card of the model that answered.
+        card: the abilities of the model that answered. They tell whether the answer is a refusal, for which no speed is
+            given.
     """
     live = done.figures
     why_not = speed.uncounted(done.text, refused=card is not None and card.refuses(done.text))
@@ -306,7 +318,9 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
 
 
 def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
-    """Describe the evidence for the sentences of an answer, for a person: a line for each passage."""
+    """Lines for a person about an answer's evidence: one about names and numbers that the book lacks, then one for each
+    passage.
+    """
     missing = record.get("missing")
     lines = [] if missing is None else [f"{not_found(missing)}."]
     words = {"says": "{}", "near": "near {}", "quoted": "{}", "verbatim": "{}"}
@@ -320,7 +334,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
 
 
 def book_line(book: BookRead) -> str:
-    """A line about a book that has been read or opened from disk."""
+    """A line about how many tokens of a book were read or restored from disk, and how fast."""
     if book.source == "snapshot" and book.tokens_restored >= book.tokens:
         return f"{book.tokens:,} tokens from disk in {book.seconds:.2f} s"
     return f"{book.tokens:,} tokens, {book.tokens_per_s:,.0f} tokens/s"

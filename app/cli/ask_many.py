@@ -1,8 +1,9 @@
 """``ask FOLDER QUESTION --csv FILE``: asks every document of a folder the same question, and writes a table with a row
 for each document.
 
-The table is written again after every document, completely or not at all. A command that was stopped can be repeated:
-it asks the documents that have no answer yet or failed. Other questions go into the same table.
+The table is written again after every document, completely or not at all. A command that was stopped can be repeated.
+It then asks only documents that have no answer, that failed, or whose file has changed. If the command is repeated with
+another question, the answers to it are added to the table.
 """
 
 from __future__ import annotations
@@ -135,8 +136,11 @@ def _row(
 
 
 def _followed(document: Document, steps: Generator[Event, None, Asked]) -> Row:
-    """Run the steps, with a line about the progress of the reading. Return the columns of the row that are known at the
-    end.
+    """Run ``steps`` (``ask_document``), and show the progress of the reading on a line. Return the columns of the
+    document's row that are filled by ``steps``.
+
+    Raises:
+        KeyboardInterrupt: the reading or the answer was stopped.
     """
     with ProgressLine(f"Reading {document.title}") as line:
         remaining = Remaining()

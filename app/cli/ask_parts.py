@@ -128,7 +128,9 @@ def _follow(
     taker: NoteTaker,
     options: argparse.Namespace,
 ) -> PartsAnswered:
-    """Report progress on stderr. The words of the last pass go to stdout."""
+    """Ask the parts, and return the final event. Progress and the parts' answers go to stderr. The text that joins the
+    answers goes to stdout while it is generated, except with ``--json``.
+    """
     line: ProgressLine | None = None
     remaining, joining = Remaining(), False
     steps = ask_parts(engine, plan, question, document, card, taker=taker, looks_up=options.evidence)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from engine.document import Document
 
 FILE = "selftest.json"
-# number of the sample book's first characters that are used: enough for a selection, few enough for a slow machine
+# number of characters, from the start of the sample book, that the self-test reads: enough that the retrieval cache has
+# to select chunks, few enough for a slow machine
 _CHARACTERS = 3_500
 _PAGE = 500
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
@@ -66,8 +67,10 @@ _Facts = TypeVar("_Facts")
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings about the machine. A finding is None if its query failed; ``troubles`` then says why. ``starter``:
-    whether the small model is on this machine; ``gguf``: lines about GGUF files of other programs.
+    """All findings about the machine. ``torch``, ``target`` and ``draft`` are None if their query failed; ``troubles``
+    then says why. ``draft`` is also None without a draft model, and ``selftest`` is None if no self-test was run.
+    ``starter`` and ``reader``: whether these models are on this machine. ``gguf``: lines about GGUF files of other
+    programs.
     """
 
     machine: Machine
@@ -213,7 +216,7 @@ def _gpu_advice(found: Findings) -> list[str]:
         fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
         if (
             fitting.name == ROCM and found.torch.rocm
-        ):  # the right build is installed, and installing it again would change nothing
+        ):  # the fitting build is installed already, so another installation would not help
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
         elif fitting.name == XPU and found.torch.xpu:
             advice.append(f"torch for Intel GPUs sees none. {_INTEL_IS_BARRED}")
@@ -249,7 +252,9 @@ def _fit_line(model: ModelFacts) -> str:
 
 
 def _expected_lines(model: ModelFacts) -> list[str]:
-    """Lines about the planner's choice and the times to expect, with the source of each number."""
+    """Lines about the settings that the planner chooses for a model, and about the times to expect, with the source of
+    each number. Empty if the speeds were not probed.
+    """
     if model.speeds is None:
         return []
     speeds = model.speeds
@@ -286,7 +291,7 @@ def _short_line(name: str, here: bool) -> str:
 
 
 def _gguf_lines() -> Iterator[str]:
-    """Describe other programs' files, with the way to use each or the reason why it cannot be used."""
+    """Lines about GGUF files of other programs: how to use each file, or why it cannot be used."""
     for number, file in enumerate(gguf_files.found()):
         head = "" if number else "GGUF"
         try:
@@ -386,7 +391,7 @@ def _text() -> Document:
 
 
 def _keep(settings: Settings, result: SelftestResult, model: Any) -> None:
-    """Write the result completely or not at all. A failed run also removes the record of a passed one."""
+    """Write the result atomically. After a failed run, the model no longer counts as verified on this machine."""
     from app.core.race import Verified
     from app.web.server import VERIFIED_FILE
 

@@ -61,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             sys.stderr.write("\n")
             return EXIT_INTERRUPTED
-        # The program that reads the output has closed the pipe, which is no error. Python must not report it either.
+        # The program that reads the output has closed the pipe. The redirection prevents Python from reporting this
+        # when it exits.
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FAULT
@@ -91,7 +92,8 @@ def _run(arguments: Sequence[str]) -> int:
     )
     settings.engine_config()  # refuses a value out of range before any work
     prepare_libraries()
-    from app.cli.models import on_this_machine  # help works without these modules
+    # imported here, because help must work without the packages that these modules import
+    from app.cli.models import on_this_machine
 
     settings = on_this_machine(options, settings)
     module, function = _command(options).split(":")
@@ -100,8 +102,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The module and function of a command. A question may be for one book, for the parts of a book, or for every
-    document of a folder.
+    """The module and function that run a command, as "module:function". ``ask`` has three: for one book, for the parts
+    of a book, and for every document of a folder.
     """
     if options.command == "ask" and (options.csv or Path(options.file).expanduser().is_dir()):
         return _ASK_MANY
@@ -142,7 +144,9 @@ class _LogFile(RotatingFileHandler):
 
 @contextlib.contextmanager
 def logging_to(folder: Path) -> Iterator[Path]:
-    """Send the program's log only to a file of bounded size. Return the file."""
+    """Write the program's log only to a file of limited size, until the ``with`` block ends. Yield the path of the
+    file.
+    """
     path = folder / LOG_NAME
     handler: logging.Handler = logging.NullHandler()
     with contextlib.suppress(OSError):  # a log that cannot be written must not stop the program

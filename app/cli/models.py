@@ -36,9 +36,11 @@ _FETCHING = ("ask", "read", "bench")
 
 
 def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings:
-    """Return the settings with models that the engine can load without a network. A command of ``_FETCHING`` downloads
-    missing models first. The app takes the demo if its saved model is gone. The doctor keeps the names of missing
-    models.
+    """Return the settings with models that the engine can load without a network.
+
+    - ``ask``, ``read``, ``bench``: missing models are downloaded first.
+    - ``app``: if the model from the saved settings is missing, the built-in demo replaces it.
+    - ``doctor``: a missing model keeps its name in the settings.
 
     Raises:
         TrifoldError: a model is missing and cannot be fetched.

@@ -197,7 +197,9 @@ def open_book(
 
 
 def _unlocked(read: Callable[[str], Document], error: PasswordNeeded) -> Document:
-    """Ask the person for the password at the terminal, without showing it."""
+    """Ask the person for the password at the terminal, at most ``_TRIES`` times, and read the file with it. The
+    password is not shown.
+    """
     for _ in range(_TRIES):
         say(error.cause)
         try:
@@ -220,7 +222,8 @@ def _read(path: Path, password: str | None, *, comments: bool, books: Path | Non
 
 @contextmanager
 def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterator[Recognition]:
-    """Recognise pages that are pictures, with a line of progress. Ctrl-C ends the recognition; finished pages are kept.
+    """Yield the ``Recognition`` with which a reader recognises pages that are pictures. It shows its progress on a
+    line. Ctrl-C ends the recognition; finished pages are kept.
 
     Args:
         name: the file's name.
@@ -243,7 +246,8 @@ def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterat
 
 
 def count_tokens(document: Document, model: str) -> int:
-    """Count the tokens of a book for a model, template included. Loads only the tokenizer.
+    """Count the tokens that a book takes in a model's context, including those of the chat template. Loads only the
+    tokenizer.
 
     Raises:
         ModelError: the model has no usable tokenizer.

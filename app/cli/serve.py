@@ -1,4 +1,5 @@
-"""``app``: one running app per data folder, on a free port, in the browser when its page is ready.
+"""``app``: starts the app on a free port, and opens its page in the browser when the page is ready. At most one app
+runs per data folder.
 
 Only one app can hold the operating system's lock on a file in the data folder, even if several are started at once. The
 lock ends with the app's process. The instance file holds the running app's port. It may be left over from a killed
@@ -36,12 +37,12 @@ from engine.errors import ResourceError
 logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 2
-_START_TIMEOUT_S = 120.0  # maximum seconds to wait until an app that was started earlier answers or has ended
+_START_TIMEOUT_S = 120.0  # maximum seconds to wait for an app that was started earlier, until it answers or ends
 _LOOK_S = 0.3
 _ANNOUNCE_S = 1.0  # maximum seconds until a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
-# added to a signal's number, gives the exit status of a program that the signal ended, as in shells
+# A program that a signal has ended has this exit status plus the signal's number, as in shells.
 EXIT_SIGNALLED = 128
 
 
@@ -130,7 +131,7 @@ def _serve(settings: Settings, how: str) -> int:
     def show() -> None:
         if _show(settings, how):
             closed.set()
-            _thread.interrupt_main()  # like Ctrl-C: the server ends its work
+            _thread.interrupt_main()  # has the effect of Ctrl-C, so the server ends
 
     def greet() -> None:
         if announce(settings.instance_file, settings.port):
@@ -172,7 +173,9 @@ def _show(settings: Settings, how: str) -> bool:
 
 
 def _open_browser(url: str) -> bool:
-    """Open the page, unless there is no screen: then Python's default would be a text browser in this terminal."""
+    """Open the page in the browser. Return whether that was possible. Without a screen no browser is opened, because
+    Python would choose a text browser in this terminal.
+    """
     has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_screen and webbrowser.open(url)
 

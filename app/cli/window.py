@@ -33,7 +33,7 @@ def show(address: str, data: Path) -> int:
     """Open the window and wait until the person has closed it.
 
     Args:
-        address: opens the page once.
+        address: the page's address, which can be opened only once.
         data: the data folder; the window keeps its settings, such as light or dark, in a subfolder.
 
     Returns:

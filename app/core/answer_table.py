@@ -1,11 +1,11 @@
-"""Asks one of many documents a question, makes its row, and writes the table of all rows as CSV.
+"""Asks a question about one of many documents, makes the document's row of the table, and writes the table as CSV.
 
     asked = yield from ask_document(engine, document, question)     yields the events of reading and answering
     asked.row, asked.places
     write_table(path, {(file, question): row})
 
-The terminal writes the table to a file (``app.cli.ask_many``). The page stores the answers, and offers them as such a
-file (``app.core.each``).
+The terminal writes the table to a file (``app.cli.ask_many``). The page stores the answers, and offers them for
+download as CSV (``app.core.each``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS = (
 )
 _ADDED = ("pages_recognised",)  # columns that tables of earlier versions lack
 MARK = "utf-8-sig"
-"""The file's encoding. Its byte order mark lets spreadsheets recognise UTF-8."""
+"""The encoding of the CSV file. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
 # A cell that begins with one of these characters gets an apostrophe in front. Spreadsheets would run a cell with one of
 # the first six as a formula. The apostrophe itself is included, so that ``_plain`` can undo the escape.
@@ -72,7 +72,7 @@ def ask_document(
         ContextTooSmall: the document is too long.
         TrifoldError: the document could not be read or answered.
     """
-    engine.finish_saving()  # opening another document would stop saving this one
+    engine.finish_saving()  # otherwise opening ``document`` would stop the saving of the open document
     reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
     yield from reading
     read = reading.result()
