@@ -1,6 +1,7 @@
 """Writes a file into one of our folders under a temporary name, syncs it, and renames it only when it is whole.
 
-Owns the limits of uploads, and the sentences that say why an upload is refused. A complete file is passed to ``Adopt``.
+Owns the limits of uploads, and the sentences that say why an upload is refused. A complete upload is passed to a
+function of type ``Adopt``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ NAME_LENGTH = 120
 PREFIX = "incoming-"
 
 Adopt = Callable[[Path, str, str], Any]
-"""Takes the uploaded file, the SHA-256 of its content, and its original name."""
+"""A function that stores an uploaded file. It receives the temporary path of the file, the SHA-256 of the content, and
+the original name.
+"""
 
 
 class AtomicUpload:
@@ -66,7 +69,7 @@ class AtomicUpload:
             raise unwritable(self._partial.parent, error) from error
 
     def keep(self) -> Any:
-        """Store the whole file under its hash.
+        """Pass the complete file to the ``adopt`` function, and return that function's result.
 
         Raises:
             DocumentError: the file is empty.
@@ -84,7 +87,9 @@ class AtomicUpload:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it exists whole or not at all, whatever happens meanwhile."""
+    """Write a file atomically. If writing is interrupted, an existing file keeps its content, and no incomplete file
+    appears.
+    """
     written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with written.open("wb") as file:

@@ -51,7 +51,7 @@ class BookParser:
         return self._unlocked(book, password, recognition)
 
     def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-        """Open a file with its remembered password, or else with ``password``, and parse it."""
+        """Parse a file. Try the remembered password first, then ``password``."""
         known = self.passwords.get(book.sha256)
         try:
             return self._one_file(book, known, recognition)
@@ -71,7 +71,7 @@ class BookParser:
         document without title gets this name as its title.
         """
         read = self._read_document
-        if isinstance(read, TextCache):  # the library's own reader, which uses recognised text that is stored
+        if isinstance(read, TextCache):  # other readers do not take ``recognition`` and ``comments``
             read = partial(read, recognition=recognition, comments=self.comments)
         try:
             document = read(self._books.path(book), password=password)

@@ -12,13 +12,13 @@ from typing import Any
 from app.core import db
 from app.core.db import Database
 
-_KEY = "open"  # key of the open book
+_KEY = "open"  # key of the ``Mark`` in the table ``app_state``
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The book that was open last. ``ready``: whether opening the book succeeded. A book that is not ready is not
-    opened at the next start.
+    """The book that is open, and its chat. ``ready``: whether opening the book succeeded. A book that is not ready is
+    not opened at the next start.
     """
 
     book: str
@@ -27,11 +27,7 @@ class Mark:
 
 
 class Bookmark:
-    """Stores the open book for the next start.
-
-    Args:
-        database: where it is stored.
-    """
+    """Stores in ``database`` which book is open, for the next start."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

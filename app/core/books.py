@@ -44,11 +44,11 @@ _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as 
 _RECORD = "book.json"
 COLLECTION = "collection.json"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
-_JSON = "document.json"  # stored name of a file that would otherwise be called ``book.json``, like the record
+_JSON = "document.json"  # stored name of a file whose own name is ``book.json``, because the record has that name
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
-"""The cached text with comments, and without them."""
+"""File names of a book's cached text: ``TEXT`` with comments, ``TEXT_ALONE`` without."""
 _COVER_WIDTH = 320  # pixels: twice the width that the library shows, for high-density screens
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
@@ -108,7 +108,7 @@ class Books:
         return self._folder / book.sha256 / book.file
 
     def folder(self, sha256: str) -> Path:
-        """The folder of the file with this hash and of everything made from it."""
+        """The folder of a book: the file with this hash, and everything made from it."""
         return self._folder / sha256
 
     def cover(self, sha256: str) -> Path | None:
@@ -137,8 +137,8 @@ class Books:
         ``documents`` is replaced by its own documents.
 
         Args:
-            known: the collection that gets these documents. If None, a collection of exactly these documents is found,
-                or else made.
+            known: an existing collection, whose documents are replaced by ``documents``. If None, return the existing
+                collection of exactly these documents in this order, or else make one.
 
         Raises:
             DocumentError: no document is given, or one is no longer in the library.
@@ -249,7 +249,7 @@ class Books:
         return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
 
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
-        """Store the facts that were learned by opening the file."""
+        """Store the facts about a book that are known once its file has been parsed."""
         facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}
         return self._save(book.sha256, {**facts, "opened": self._clock()})
 
@@ -379,8 +379,8 @@ def _record(folder: Path) -> dict[str, Any] | None:
 class TextCache:
     """Reads a file of the library like ``read_document``, from its cached text if there is any.
 
-    Cached text is used only if the same version of the readers made it. Texts with and without comments are cached
-    apart. The text of a book with a password is not cached.
+    Cached text is used only if the same version of the readers made it, and not if pages with doubtful text are to be
+    recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached.
 
     Args:
         read_document: reads a file.

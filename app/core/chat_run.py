@@ -1,7 +1,7 @@
 """Runs one question, from the moment it is sent to the last word of its answer.
 
-Owns waiting for the book, passing on the engine's events no faster than a page can draw, and storing the answer when
-the person stops it or closes the page. ``start`` runs all this in a thread. The words go into the chat
+Waits for the book, passes the engine's events on no faster than a page can draw, and stores the answer even if the
+person stops it or closes the page. ``start`` runs all this in a thread. The words go into the chat
 (``app.core.chats``), from which pages show them.
 
 Also owns how often a page may change while an answer is written (``Throttle``). A browser lays out, paints and composes
@@ -40,12 +40,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Throttle:
-    """Seconds between two changes of the page.
+    """Minimum seconds between two changes of the page, for each kind of change.
 
-    ``words``: for the newest words and other changes in the live stream. ``figures``: for figures, which need not
-    change with every word. The other three are for the formatted answer with its citations, each change of which makes
-    the browser lay out the whole answer. ``layout``: while words come. ``settle``: when the answer reaches another
-    stage, such as its first word. ``silence``: before the first word, when there is little to lay out.
+    - ``words``: new words of the answer, and other changes in the live stream
+    - ``figures``: figures, such as the speed
+    - ``layout``: the formatted answer with its citations, while words come; the browser has to lay out the whole answer
+    - ``settle``: the formatted answer when it enters another stage, such as its first word
+    - ``silence``: the formatted answer before its first word, when there is little to lay out
     """
 
     words: float
@@ -61,22 +62,24 @@ SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 
 def throttle_of(status: Status, card: bool = False) -> Throttle:
-    """Choose the throttle of a page while this engine works. ``card``: whether a graphics card draws the page."""
+    """Choose the throttle of a page. ``card``: whether the browser draws with a graphics card. The page changes least
+    often if the CPU both draws it and runs the engine.
+    """
     if status.model is None or status.model.device != "cpu":
         return OWN
     return BESIDE if card else SHARED
 
 
-# Seconds between two collections of the engine's events. Python code in this process takes the interpreter from the
-# engine, so events are collected only ten times a second, and formatted even less often (``Throttle``).
+# Seconds between two collections of the engine's events. Collecting holds Python's interpreter lock, which the engine
+# needs too. So events are collected only ten times a second, and formatted even less often (``Throttle``).
 UPDATE_SECONDS = 0.1
 _POLL = 0.1  # maximum seconds that one wait for an event takes, so that a stop is noticed within this time
 _MOST_UNREAD = 5  # maximum pages that the note above an answer names
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-# maximum remaining seconds of a reading that a question waits for; with more, the question is answered from the
-# pages read so far
+# maximum remaining seconds of a reading for which a question waits. If more remain, the reading pauses, and the
+# question is answered from the pages read so far.
 _WORTH_WAITING = 8.0
 
 
@@ -90,14 +93,16 @@ def ask(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Ask a question, and yield whenever the page has something new to draw: the reason for waiting in words, or "".
+    """Ask a question. Yield whenever the page has something new to draw. The value is the reason for waiting in words,
+    or "".
 
     Args:
         position: index of an earlier question that this one replaces; the earlier question stays as another version.
         tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
             closed (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
-        every: whether the question goes to all parts of a book that is read in parts, or only to those it needs.
+        every: for a book that is read in parts: whether the question goes to all parts. If not, it goes to the parts
+            that it needs.
 
     Raises:
         Busy: another question is being answered.
@@ -119,8 +124,8 @@ def go_on(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position`` if it was cut off, or put its question to the parts of the book that have not
-    been asked yet. Yields and raises as in ``ask``.
+    """Continue the answer at ``position`` if it was cut off. If it was made from parts of the book, ask the parts that
+    have not been asked yet. Yields and raises as in ``ask``.
     """
 
     def begin(chat: Chat) -> _ExchangeWriter:
@@ -160,7 +165,8 @@ def _run(
 
 
 def start(state: AppState, steps: Iterator[str]) -> int:
-    """Run the steps of ``ask`` or ``go_on`` in its own thread. The words appear in the chat as they come.
+    """Run ``steps``, which ``ask`` or ``go_on`` has returned, in a new thread. The words of the answer are written into
+    the chat as they come.
 
     Returns:
         the id of the answer's message; 0 if there is no answer.
@@ -169,7 +175,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
-    state.show(waiting=next(steps))  # by now the question is stored
+    state.show(waiting=next(steps))  # after the first step the question is stored
     chat = state.chat
     answer = chat.open_exchange if chat else None
 
@@ -178,7 +184,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
             for waiting in steps:
                 chat = state.chat
                 state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
-        except Exception:  # no caller would see the error, so the exchange stores it
+        except Exception:  # no caller would see the error; the exchange has been closed by now
             logger.exception("an answer failed")
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
@@ -384,7 +390,7 @@ class _ExchangeWriter:
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
             self.abilities = abilities(str(model.path))
-            if not in_parts:  # each part's answer gets first words of its own
+            if not in_parts:  # in parts, the prescribed first words begin each part's answer instead
                 self.begun = self.begun or self.abilities.lead(self.question)
         document = self._state.current.document
         self._unread = unread(document, self.question) if document is not None else []
@@ -439,8 +445,8 @@ class _ExchangeWriter:
             self._moved = {}
 
     def _end_parts(self, event: PartsAnswered) -> None:
-        """End an answer that was made from parts. If its text ends with the engine's last answer, it gets the figures
-        of that answer; otherwise it gets no figures.
+        """End an answer that was made from parts. If the answer ends with the text that the engine generated last, it
+        gets the figures of that generation; otherwise it gets no figures.
         """
         done = event.done
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
@@ -505,7 +511,7 @@ class _ExchangeWriter:
         """Pass an event to the answer's ``Notes``, which are made at the first event."""
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
-            if before is None and self.begun:  # the prescribed first words count as written by the model
+            if before is None and self.begun:  # the prescribed first words count as written by the target model
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self.looks_up else None
             self._notes = self._state.note_taker.begin(
@@ -562,8 +568,9 @@ def unread(document: Document, question: str) -> list[str]:
 
 
 def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
-    """The sampling options of an answer. The key "own" lists the options whose value comes from ``own``, the model's
-    settings. A server's settings are unknown (None), so only the options that were sent to it are returned.
+    """The sampling options of an answer, for the record. Options that ``sampling`` leaves open have the value from
+    ``own``, the model's settings, and their names are listed under "own". Options that are switched off are None. If
+    ``own`` is None, because a server does not tell its settings, only the options of ``sampling`` are returned.
     """
     if own is None:
         return asdict(sampling)

@@ -51,7 +51,6 @@ MOST_FOUND = 40
 SNIPPET_WORDS = 18
 _OPEN, _CLOSE = "\x02", "\x03"
 
-# Search with SQLite's full-text index.
 _FIND = f"""
 SELECT messages.id AS message, messages.role, chats.id AS chat, chats.book, messages.written,
        snippet(words, 0, '{_OPEN}', '{_CLOSE}', '…', {SNIPPET_WORDS}) AS snippet
@@ -70,15 +69,20 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question with its answer so far. ``stopped`` is None while it is being written.
+    """One question with its answer so far.
 
-    ``interrupted``: the program ended before the answer did. ``pages_read``: how many pages, counted from the first,
-    had been read when the question was asked; 0 if all had. ``notes``: plain JSON, stored unchanged. It holds the
-    evidence found by ``app.citations``; under "made" the model and options (``format.made_line``); under "refused" the
-    reason why this is no answer ("only quotes", "not found"; ``app.core.abilities.Abilities``); under "uncounted" the
-    reason why its speed does not count (``app.core.speed``); under "parts" the answers of the book's parts
-    (``app.core.part_notes``). ``stages``: the first letter of each token's ``TokenSource``. ``question_id`` and
-    ``answer_id`` are the ids of the shown messages; ``questions`` and ``answers`` are the ids of all versions.
+    - ``stopped``: how the answer ended; None while it is being written
+    - ``interrupted``: whether the program ended before the answer did
+    - ``pages_read``: number of leading pages that had been read when the question was asked; 0 if all had
+    - ``stages``: the first letter of each token's ``TokenSource``
+    - ``question_id``, ``answer_id``: the ids of the shown messages
+    - ``questions``, ``answers``: the ids of all versions of the question and of the answer
+    - ``notes``: plain JSON, stored unchanged: the evidence found by ``app.citations``, and entries under four more keys
+      (see below)
+
+    Keys of ``notes``: "made" has the model and its options (``format.made_line``); "parts" the answers of the book's
+    parts (``app.core.part_notes``); "refused" the reason why this is no answer ("only quotes", "not found";
+    ``app.core.abilities.Abilities``); "uncounted" the reason why its speed does not count (``app.core.speed``).
     """
 
     question: str
@@ -97,7 +101,7 @@ class Exchange:
 
     @property
     def provenance(self) -> str:
-        """The source of each character of the answer, as in ``app.citations.Notes.provenance``."""
+        """The sources of the answer's letters, as ``app.citations.Notes.provenance`` returns them."""
         return str((self.notes or {}).get("ink", ""))
 
     @property
@@ -112,7 +116,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Chat:
-    """Questions about one book, in order, each question and answer in the version that is shown."""
+    """Questions about one book, in order, with their answers. Only the shown version of each question and answer is
+    included.
+    """
 
     id: str
     book: str
@@ -244,7 +250,7 @@ class Chats:
             return at
 
     def resume(self, chat_id: str, position: int) -> Exchange:
-        """Reopen the answer at ``position`` so that it is continued.
+        """Reopen the answer at ``position``, so that more text is added to it.
 
         Returns:
             the exchange with the existing part of its answer.
@@ -278,8 +284,8 @@ class Chats:
                 self.save_in_time()
 
     def save_in_time(self) -> None:
-        """Save the changes if the last saving was at least ``SAVE_SECONDS`` ago. Cheap enough to be called for every
-        event.
+        """Save the changes if at least ``SAVE_SECONDS`` have passed since the last save. Other calls cost almost
+        nothing, so this may be called for every event.
         """
         with self._lock:
             if self._unsaved and time.monotonic() - self._saved >= SAVE_SECONDS:
@@ -485,8 +491,8 @@ def _add_message(
 
 
 def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, message: int) -> None:
-    """Choose ``message`` as the shown version among those that follow ``parent``, or among the first questions of the
-    chat.
+    """Choose ``message`` as the shown version among the messages that follow ``parent``. If ``parent`` is None, these
+    are the first questions of the chat.
     """
     if parent is None:
         connection.execute("UPDATE chats SET chosen = ? WHERE id = ?", (message, chat))

@@ -18,7 +18,8 @@ MOST_NAMED = 12
 """Maximum chapters that an error lists if a requested chapter is missing."""
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
 _SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")  # several numbers, such as "2, 5-7", which are not one title
-_TOP = 40  # maximum letters before a heading at the top of its page, such as a page number and a running head
+# maximum characters before a heading that is still at the top of its page; they may be a page number and a running head
+_TOP = 40
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
 
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
-    """Whether a chapter begins at the top of a page, so that the preceding chapter ends on the preceding page. True if
-    the heading cannot be found on the page.
+    """Whether the heading of a chapter is at the top of its page. If so, the preceding chapter ends on the preceding
+    page. True if the heading cannot be found on the page.
     """
-    if document.members and item.level == 0:  # the entry is a whole document of several
+    if document.members and item.level == 0:  # the entry is not a heading but stands for one of several documents
         return True
     page = document.page(item.page)
     return page is None or fold(page.text).find(fold(item.title)) < _TOP

@@ -1,15 +1,17 @@
-"""One SQLite file with one writer. When the file cannot be used, the same tables are kept in memory, and the person is
-told.
+"""The SQLite file of the library, with one writer. If the file cannot be used, the same tables are kept in memory, and
+the person is told.
 
-Owns the connection, the tables and their versions. When the disk is full or the folder is read-only, all readable rows
-are copied into memory, and work continues there. As soon as the file can be written again, everything is written back.
-A damaged file is set aside, and its readable rows (``app.core.salvage``) go into a new file.
+Owns the connection, the tables and their versions. If the disk is full or the folder is read-only, all readable rows
+are copied into memory, and work continues there. As soon as the file can be written again, all rows are written back. A
+damaged file is set aside, and its readable rows (``app.core.salvage``) go into a new file.
 
-Columns whose values are JSON: ``figures``, ``trouble`` and ``notes`` of an answer. ``stages`` is a string of letters
-(``Exchange.stages``). ``stopped`` of an answer is NULL while it is being written, then the way it ended: a value of
-``engine.events.StopReason``, or "interrupted" when the program ended before the answer did. ``chosen`` is the id of a
-shown version. In a message's row, it is the shown version of the next message; in a chat's row, that of the chat's
-first question.
+Some columns:
+- ``figures``, ``trouble``, ``notes`` of an answer are JSON.
+- ``stages`` of an answer is a string of letters (``Exchange.stages``).
+- ``stopped`` of an answer is NULL while the answer is being written. Later it is a value of
+  ``engine.events.StopReason``, or "interrupted" if the program ended before the answer did.
+- ``chosen`` of a message is the id of the shown version of the next message. ``chosen`` of a chat is the id of the
+  shown version of the chat's first question.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ logger = logging.getLogger(__name__)
 Row = sqlite3.Row
 Value = TypeVar("Value")
 
-BUSY_SECONDS = 3.0  # seconds to wait while another process of ours locks the file
+BUSY_SECONDS = 3.0  # seconds to wait while another process of this program locks the file
 RETRY_SECONDS = 10.0  # seconds between two attempts to write to the file again
-_COPY_SECONDS = 30 * 86_400.0  # seconds for which the copy made before a migration is kept
+_COPY_SECONDS = 30 * 86_400.0  # seconds after which a copy made before a migration is deleted
 _PRIVATE = 0o600
 
 FIRST = """
@@ -146,12 +148,12 @@ class Database:
 
     @property
     def trouble(self) -> str:
-        """A sentence that says why the file is not written at present; empty while it is written."""
+        """A sentence that says why changes are kept only in memory; "" while they are written to the file."""
         return self._trouble
 
     @property
     def notice(self) -> str:
-        """Sentences for a person about trouble with the file, kept even after the file works again."""
+        """Sentences for a person about a problem with the file. They remain after the file works again."""
         return self._notice
 
     @property
@@ -197,7 +199,7 @@ class Database:
                 return self._transaction(work)
 
     def mend(self) -> None:
-        """Return to the file if it can be written again. This is tried at most once in ``RETRY_SECONDS``, so that
+        """Try to use the file again after a failure. There is at most one attempt in ``RETRY_SECONDS``, so that
         frequent calls are cheap.
         """
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
@@ -240,14 +242,14 @@ class Database:
         return connection
 
     def _look_after_file(self) -> None:
-        """Write everything to a new file if the open file was deleted, for example with its folder. Rows written to a
-        deleted file would be lost when the program ends.
+        """If the open file was deleted, for example with its folder, write everything to a new file. Otherwise all rows
+        would be lost when the program ends.
         """
         if self._path is None or self._trouble or _place(self._path) == self._place:
             return
         self._leave_file(sqlite3.OperationalError("it was removed"))
         self._notice = f"The library {self._path.name} was removed while Trifold ran, and has been written again."
-        self._left = None  # a file that appears at this path is a different file
+        self._left = None  # so a file that appears at this path counts as changed, and its rows are kept
         self._tried = -RETRY_SECONDS
         self.mend()
 
@@ -372,7 +374,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
-        raise sqlite3.DatabaseError("malformed: there is only its log")  # SQLite would discard the log
+        raise sqlite3.DatabaseError("malformed: there is only its log")  # SQLite would discard the log of an empty file
     if salvage.hides_transactions(path):
         raise sqlite3.DatabaseError("malformed: its log is damaged")
     if not path.exists():
@@ -383,7 +385,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
         _copy_first(connection, path)
         _prepare(connection)
         _check(connection)
-        connection.execute("BEGIN IMMEDIATE")  # shows a read-only file now, instead of at the first answer
+        connection.execute("BEGIN IMMEDIATE")  # detects a read-only file now, and not when the first answer is saved
         connection.execute("ROLLBACK")
     except UnicodeDecodeError as error:  # raised when SQLite names the damaged part with bytes that are no UTF-8
         connection.close()
@@ -429,7 +431,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
-    """Copy the library of an earlier version within its folder, before its tables are changed. Old copies are deleted.
+    """If the file has the tables of an earlier version, copy it within its folder before the tables are changed. Copies
+    older than ``_COPY_SECONDS`` are deleted.
 
     Raises:
         sqlite3.Error, OSError: no copy can be made. In this case nothing is changed.
@@ -446,7 +449,8 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
     try:
         with closing(sqlite3.connect(partial)) as copy:
             connection.backup(copy)
-            whole = _version(copy) == version  # otherwise another process of ours has made the copy already
+            # otherwise another process of this program has changed the tables meanwhile, and has made the copy
+            whole = _version(copy) == version
         if whole:
             os.replace(partial, kept)
     finally:
@@ -485,7 +489,8 @@ def _statements(script: str) -> Iterator[str]:
     statement = ""
     for piece in script.split(";")[:-1]:
         statement += f"{piece};"
-        if sqlite3.complete_statement(statement):  # a trigger contains further statements
+        # the statement of a trigger contains semicolons, so it consists of several pieces
+        if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
 
@@ -499,7 +504,8 @@ def _carried_over(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """Check the whole file, since a damaged page might otherwise stay unnoticed until it is read, perhaps after a year.
+    """Check the whole file, because a damaged page may otherwise stay undetected until it is read, perhaps after a
+    year.
 
     Raises:
         sqlite3.DatabaseError: a page is damaged.

@@ -283,8 +283,6 @@ def anonymous(text: str, home: Path | None = None) -> str:
 
 
 def _short(file: str) -> str:
-    """A source file's path, shortened to its last three parts, because the place of Python's installation does not
-    matter.
-    """
+    """Shorten a source file's path to its last three parts. The first parts only tell where Python is installed."""
     parts = re.split(r"[\\/]", file)
     return "/".join(parts[-3:])

@@ -145,7 +145,7 @@ class AskEach:
         state = self.state
         while self._has_to_wait() and not claim.wait(_POLL_S):
             pass
-        if state.engine.status().model is None:  # it could not be loaded; its own place on the page says why
+        if state.engine.status().model is None:  # no model could be loaded; the page shows the reason
             claim.set()
         document = state.current.document
         try:
@@ -158,7 +158,7 @@ class AskEach:
         finally:
             try:
                 state.read_back(claim, document)
-            finally:  # last, so that whoever sees the end can ask again at once
+            finally:  # last, because another question can be asked as soon as the run has ended
                 self._end(claim)
 
     def _has_to_wait(self) -> bool:

@@ -1,4 +1,4 @@
-"""Exports a chat as Markdown (the shown versions) or as JSON (all versions). Pure."""
+"""Exports a chat as Markdown (the shown versions) or as JSON (all versions). Pure functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FOOTNOTES = {
 
 
 def has_pages(record: Mapping[str, Any] | None) -> bool:
-    """Whether an answer has passages with pages. ``record`` are its citations."""
+    """Whether an answer has citations with pages. ``record``: the notes of the answer."""
     return any(chip["kind"] in _FOOTNOTES for chip in (record or {}).get("chips", ()))
 
 
@@ -54,7 +54,8 @@ def answer_with_pages(turn: Exchange, book: str) -> str:
 
 
 def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
-    """An answer with a footnote mark after each sentence with a known page, and the footnotes with the passages.
+    """Return the answer, in which every sentence with a known page has a footnote mark, and the footnotes with the
+    passages.
 
     Args:
         before: number of footnotes before this answer, so that numbering continues.

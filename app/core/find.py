@@ -29,7 +29,8 @@ endings of its words.
 MOST_HITS = 1_000
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
-_NEAR = 250  # maximum letters between the beginnings of words that count as near each other
+# maximum letters between the beginning of the rarest word and the beginning of each other word that counts as near
+_NEAR = 250
 _FEWEST_LETTERS = 2  # minimum letters of a phrase that may be part of a word; a shorter one must be a whole word
 
 _WORD = re.compile(r"[^\W_]+")
@@ -40,7 +41,9 @@ _DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
 
 @dataclass(frozen=True)
 class Hit:
-    """One found place: the stretches of text to mark. The first stretch is on the shown page."""
+    """One place that was found. ``spans``: the pieces of text to mark. The first piece is on the page that is shown for
+    the place.
+    """
 
     spans: tuple[PageSpan, ...]
 
@@ -61,7 +64,14 @@ class Found:
 
 @dataclass(frozen=True)
 class _Phrase:
-    """The letters of a searched phrase, and the offsets at which a word must or may begin."""
+    """A phrase to search.
+
+    - ``letters``: the phrase after ``fold``, which keeps only letters and digits
+    - ``begins``: offsets in ``letters`` where the text must have a gap, because the phrase has a space there
+    - ``may_begin``: offsets in ``letters`` where the text may have any gap, because the phrase has a sign such as a
+      hyphen
+    - ``exact``: whether the place must begin and end at the borders of words
+    """
 
     letters: str
     begins: frozenset[int]
@@ -71,7 +81,9 @@ class _Phrase:
 
 @dataclass(frozen=True)
 class _Place:
-    """The letters [start, end) of the book's folded text."""
+    """A place where a phrase was found: the letters [start, end) of ``BookIndex.letters``. ``spans``: the same place in
+    the text of the pages.
+    """
 
     start: int
     end: int

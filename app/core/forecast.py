@@ -1,4 +1,4 @@
-"""Estimates how long a reading takes and how fast answers come: one estimate, which observations correct.
+"""Estimates how long a reading takes and how fast answers come, from earlier observations or from the engine's probes.
 
 ``Experience`` stores how long earlier readings and answers of a model took on this machine. Before the first one only
 the engine's short probes are known, so the estimate is a range. ``Remaining`` follows one reading: it begins with the
@@ -22,7 +22,7 @@ from engine.plan import BookFit
 logger = logging.getLogger(__name__)
 
 WORDS_PER_TOKEN = 0.75
-"""Words per token of English text, the same for most vocabularies."""
+"""Words per token of English text. The number is about the same for most vocabularies."""
 
 PROBED = 2.0
 """Maximum factor by which a forecast made from short probes is expected to be wrong in either direction, because other
@@ -57,7 +57,7 @@ tokens per second of an answer).
 
 @dataclass(frozen=True)
 class Range:
-    """A range between two numbers of one unit; both are equal if the value is known."""
+    """A range of numbers from ``low`` to ``high``. Both are equal if the value is known."""
 
     low: float
     high: float
@@ -81,7 +81,9 @@ def stretch(span: Range) -> str:
 
 
 def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
-    """A number with its unit, rounded more coarsely the larger it is. ``step`` rounds seconds."""
+    """Round seconds, more coarsely for longer times. Return the number and its unit. Below a minute, seconds are
+    rounded to multiples of ``step``.
+    """
     if seconds < _MINUTE - 5:
         return str(max(step, step * round(seconds / step))), "s"
     if seconds < _HOUR:
@@ -199,12 +201,14 @@ class Experience:
         self._seen: dict[str, _Seen] = _load(file)
 
     def read(self, model: ModelInfo | None, read: BookRead) -> None:
-        """Learn from a book that was read completely."""
+        """Learn from a book that was read completely and not restored from disk. Books with fewer than
+        ``_FEWEST_TOKENS`` tokens are ignored.
+        """
         if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
     def answered(self, model: ModelInfo | None, figures: Figures) -> None:
-        """Learn from an answer that was written."""
+        """Learn from an answer. Ignored are plain decoding and answers with fewer than ``_FEWEST_WRITTEN`` tokens."""
         if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
@@ -212,7 +216,8 @@ class Experience:
         """Seconds to read ``tokens``.
 
         Args:
-            probed: seconds that the engine's probes predict; None without probes.
+            probed: seconds that the engine's probes predict; None without probes. Used only if this model has no
+                observation.
         """
         point = _nearest(self._of(model).readings, tokens)
         if point is not None:
@@ -240,7 +245,8 @@ class Experience:
         """Words per second after ``tokens`` of context.
 
         Args:
-            step_ms: milliseconds of a plain step, from the engine's probes. The gain of speculation is not known.
+            step_ms: milliseconds of a plain decoding step, from the engine's probes. Used only without a similar
+                observation. The gain of speculation is unknown and not included.
         """
         point = _nearest(self._of(model).answers, tokens)
         if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):
@@ -248,8 +254,8 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """Replace the engine's estimate in the measured fit of a book by the estimate of this class, so that all places
-        show the same time.
+        """Replace the engine's estimate of time in ``fit`` by this class's estimate, so that every place in the app
+        shows the same time.
         """
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)
@@ -286,8 +292,8 @@ class Experience:
 
 
 def identity(model: ModelInfo) -> str:
-    """The key of a loaded pair: everything that its speed and its text depend on. The names include the bits of the
-    weights.
+    """The key of a loaded model with its draft: everything that its speed and its text depend on. The name of a model
+    includes the number of bits of its weights.
     """
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))

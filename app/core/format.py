@@ -103,13 +103,13 @@ def moment(when: float, now: float) -> str:
 
 View = dict[str, Any]
 PacePoint = tuple[float, float, float, int]
-"""A point of the pace curve: milliseconds per token over the newest tokens, median and 95th percentile (ms) of the
-answer so far, and its number of tokens.
+"""A point of the pace curve: milliseconds per token since the previous point; median and 95th percentile of the
+milliseconds per token in the answer so far; number of tokens in the answer so far.
 """
 
 SCORE_LEVELS = 100
-PACE_TOKENS = 100  # tokens that the pace curve shows
-_NOW_TOKENS = 10  # newest tokens over which the current pace is measured
+PACE_TOKENS = 100  # maximum number of newest tokens that the pace curve covers
+_NOW_TOKENS = 10  # maximum number of newest tokens from which the current pace is computed
 _SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the small drawing of the pace
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
@@ -150,8 +150,8 @@ def reached_of(document: Document, read: BookRead) -> str:
 
 
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
-    """How many pages had been read for an answer, by unit: "76 pages and 4 sections". If ``notes`` come from an
-    earlier version and lack these words, all pages are counted in the unit of the book.
+    """How many pages had been read when a question was answered, as in ``notes``: "76 pages and 4 sections". Notes of
+    earlier versions lack these words; then ``pages`` is used with the unit of the book.
     """
     known = notes or {}
     return str(known.get("read") or counted(pages, str(known.get("unit", "page"))))
@@ -171,7 +171,7 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
 
 
 def paused_view(read: BookRead, document: Document) -> View:
-    """The status line and the progress bar while the reading is paused for an answer."""
+    """The status line and the progress bar while the reading pauses for an answer."""
     return {
         "fraction": _share(read.tokens, read.tokens_total),
         "pages": read.pages_read,
@@ -241,8 +241,8 @@ def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] 
 
 
 def _plain_step(figures: Figures) -> str:
-    """The time of a plain step on which the speedup is based, with the number of timed steps and the age of the newest;
-    "" if none was timed.
+    """The time of a plain decoding step, with which the speed of an answer is compared, followed by the number of timed
+    steps and the age of the newest; "" if no plain step was timed.
     """
     if figures.plain_ms is None or figures.plain_age_s is None:
         return ""
@@ -330,8 +330,8 @@ def ms_now(pace: Sequence[PacePoint]) -> float | None:
 
 
 def spark(pace: Sequence[PacePoint]) -> str:
-    """The pace curve as points of an SVG polyline. It fills the width from the first token on, and zero is at the
-    bottom.
+    """The pace curve as points of an SVG polyline. The curve always has the full width, even after few tokens. The
+    bottom is zero.
     """
     if not pace:
         return ""
@@ -377,7 +377,8 @@ def glow(scores: Sequence[float]) -> list[int]:
     """Page scores as integer levels of highlighting: 0 for a page with at most the median score, the highest level for
     the page with the highest score.
 
-    Attention is spread thinly over all pages of a book. Without the median as zero, every page would be highlighted.
+    Attention is spread thinly over all pages of a book. If the levels began at zero instead of the median, every page
+    would be highlighted.
     """
     usual, strongest = (median(scores), max(scores)) if scores else (0.0, 0.0)
     if strongest <= usual:
@@ -426,8 +427,8 @@ def _written(answer: str, tokens: int) -> str:
 
 
 def _pace(figures: Figures, tokens: int) -> str:
-    """The mean time of a token, with "at last" if ``figures`` cover only the end of an answer of ``tokens`` tokens; ""
-    if it was not measured.
+    """The mean time per token. The words "at last" are put before it if ``figures`` cover only the end of an answer of
+    ``tokens`` tokens. "" if the time was not measured.
     """
     if figures.ms_per_token_mean is None:
         return ""

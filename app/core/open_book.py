@@ -27,10 +27,10 @@ class Stage(str, Enum):
     LOCKED = "locked"  # the book needs a password
     CHOOSING = "choosing"  # the book does not fit: the person chooses pages
     WAITING = "waiting"  # the book waits for the model to be loaded
-    READING = "reading"  # the model reads it
+    READING = "reading"  # the model reads the book
     READY = "ready"  # the book can be asked about
     PARTS = "parts"  # the book does not fit: questions go to its parts, each of which is read when first needed
-    FAILED = "failed"  # an error stopped it, see ``trouble``
+    FAILED = "failed"  # an error occurred, see ``OpenBook.trouble``
 
     @property
     def is_on_the_way(self) -> bool:
@@ -62,15 +62,16 @@ class Recognising:
 class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
-    ``document`` is the text that is read, and ``fit`` is the engine's measurement of it. ``whole`` is the book with all
-    its pages, and ``whole_fit`` is the measurement of the whole book. ``parts``: the parts of a book that does not fit;
-    empty if a page is longer than a part.
-
-    ``remaining``: the remaining time of the reading, as shown. ``paused``: whether the reading waits at the end of a
-    page while a question is answered. ``asked_by``: the tab whose question is being answered; "" if the question comes
-    from no tab. ``waiting``: what the answer waits for, in words. ``cited``: the text of the growing answer when its
-    citations were last looked up. ``before_notes``: while notes are read instead of the book, the document that was
-    read before, and its chat.
+    - ``document``: the text that the model reads
+    - ``fit``: whether ``document`` fits, as measured by the engine
+    - ``whole``, ``whole_fit``: the same for the book with all its pages
+    - ``parts``: the parts of a book that does not fit; empty if a page is longer than a part
+    - ``remaining``: the remaining time of the reading
+    - ``paused``: whether the reading waits at the end of a page while a question is answered
+    - ``asked_by``: the tab whose question is being answered; "" if the question comes from no tab
+    - ``waiting``: what the answer waits for, in words
+    - ``cited``: the growing answer as it was when its citations were last looked up
+    - ``before_notes``: while notes are read instead of the book, the document that was read before, and its chat
     """
 
     stage: Stage = Stage.EMPTY

@@ -95,15 +95,15 @@ class PartNotes:
 
     @property
     def phase(self) -> tuple[int, str, bool]:
-        """The values whose change is shown at once: the number of parts that have answered, the part that is asked now,
-        and whether its first word has come.
+        """The values of which the page shows every change at once: the number of parts that have answered, the name of
+        the part that is asked now, and whether its first word has come.
         """
         now = self._now or {}
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
 
     def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
-        """Return the scores of a part's pages, placed among the scores of the whole book; empty while answers are
-        joined, because then no part is asked.
+        """Return a score for every page of the book: ``scores`` for the pages of the part that is asked, 0 for all
+        other pages. Empty while answers are joined, because then no part is asked.
         """
         if self._part is None or len(scores) != len(self._part.document.pages):
             return ()
@@ -112,7 +112,7 @@ class PartNotes:
         return (*[0.0] * before, *scores, *[0.0] * (len(numbers) - before - len(scores)))
 
     def ended(self) -> None:
-        """Record that no part is being asked any more, however the run ended."""
+        """Record that no part is being asked any more. Called however the run ends."""
         self._now = None
 
     def view(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     for event in ask_parts(engine, plan, question, document, card): ...
         PartBegun(part 3, 1 of 4)          and the engine's own events of reading it and answering
         PartAnswered(...)                  its answer, with the evidence of its sentences
-        Joining(...)                       the last pass begins: events of it follow
+        Joining(...)                       a pass that joins answers begins: its events follow
         PartsAnswered(...)                 the answer
 
 The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
@@ -88,10 +88,14 @@ class Joining:
 
 @dataclass(frozen=True)
 class PartsAnswered:
-    """The end of the run. ``joined``: whether the text comes from the final joining pass; otherwise it is the answer of
-    one part, or all answers in order. ``record`` are the notes of ``text``; ``done`` is the final event of the engine's
-    last answer. ``done`` is None if the engine answered nothing in this run, or if the run was stopped while answers
-    were read to join them.
+    """The end of the run.
+
+    - ``text``: the answer. If ``joined``, it comes from the final joining pass. Otherwise it is the answer of one part,
+      or the answers of several parts in order.
+    - ``record``: the notes of ``text``
+    - ``done``: the final event of the engine's last answer. None if the engine answered nothing in this run, or if the
+      run was stopped while answers were read to join them.
+    - ``stopped``: whether the run was stopped
     """
 
     text: str
@@ -199,7 +203,7 @@ class _Run:
         return self.cancel is not None and self.cancel.is_set()
 
     def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
-        self.engine.finish_saving()  # opening another part would stop saving this one
+        self.engine.finish_saving()  # otherwise opening ``document`` would stop the saving of the open part
         request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
         yield from request
         return request.result()
@@ -237,7 +241,7 @@ class _Run:
         return answer, done
 
     def _of_book(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Correct the notes of a part's answer: words that another part has are not missing from the book."""
+        """Correct the notes of a part's answer: remove words from "missing" that occur in another part of the book."""
         if not self.looks_up:
             return dict(record)
         book = self.taker.prepare(self.document).result().words
@@ -293,7 +297,7 @@ class _Run:
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
-        """Make the final event of a run whose answers the model has not joined."""
+        """Make the final event of a run in which the model has not joined the answers."""
         said = worth_joining(answers)
         if self.plan.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]
@@ -302,8 +306,8 @@ class _Run:
             text, record = (one.text, one.record) if one else ("", {})
             return PartsAnswered(text, record, tuple(answers), False, done, stopped)
         text, chips = "", list[Any]()
-        # Keep each part's own notes, moved to their place in the joined text, instead of looking up the joined answer's
-        # sentences in the whole document.
+        # Keep each part's own notes, and move them to the positions in the joined text. The sentences of the joined
+        # text are not looked up in the whole book.
         for one in said:
             text += ("\n\n" if text else "") + f"{one.pages[:1].upper()}{one.pages[1:]}: "
             chips += shifted(one.record, len(text))["chips"]
@@ -319,7 +323,7 @@ def shifted(record: Mapping[str, Any], by: int) -> dict[str, Any]:
 
 
 def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The newest turns that fit into ``HISTORY_LETTERS`` characters."""
+    """The newest turns that together have at most ``HISTORY_LETTERS`` characters."""
     kept: list[Turn] = []
     letters = 0
     for turn in reversed(history):
