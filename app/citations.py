@@ -168,7 +168,8 @@ class Support:
     answer grows, and once more when the answer is complete.
 
     Args:
-        index: the book's evidence index. While the index is being made, no evidence is found.
+        index: the book's evidence index. While the index is being made, only a complete answer waits for it; for a
+            growing answer no evidence is found.
         pages_read: number of leading pages that the answer is based on; 0 for all pages.
     """
 
@@ -267,9 +268,8 @@ class Notes:
         letters (``ink``).
 
         ``missing`` lists names and numbers of the answer that occur nowhere in the book, and nouns and names of the
-        question that the book never uses. The list is empty if the content of a sentence was not found although the
-        book has all its names and numbers, and no passage supports any other sentence. If there is nothing to report,
-        the key is left out.
+        question that the book never uses. If there are none, the key is left out, with one exception: the list is empty
+        if a sentence was not found in the book and no passage supports any sentence.
 
         ``read`` gives the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". It
         is left out if the answer is based on all pages.
@@ -278,8 +278,8 @@ class Notes:
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
-        """The record with the citations of the most recent look-up. Used while an answer grows, because a look-up takes
-        time.
+        """The record with the citations of the most recent look-up. Unlike ``record``, this is fast enough for every
+        event of a growing answer.
         """
         document = self._index.document
         record = {"v": VERSION, "unit": document.unit, "ink": self.provenance(), "chips": self._chips}

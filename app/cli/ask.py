@@ -155,7 +155,7 @@ def _is_file(word: str) -> bool:
 
 
 def sampling_of(options: argparse.Namespace) -> SamplingParams:
-    """The sampling that a command line asks for.
+    """The sampling parameters that a command line asks for.
 
     Raises:
         OptionError: a value is out of range.
@@ -165,7 +165,7 @@ def sampling_of(options: argparse.Namespace) -> SamplingParams:
 
 @contextlib.contextmanager
 def loaded_engine(settings: Settings) -> Iterator[Engine]:
-    """Load the engine's models, for a ``with`` statement that closes the engine.
+    """Load the models and yield the engine. The engine is closed at the end of the ``with`` block.
 
     Raises:
         ModelError: a model cannot be loaded.

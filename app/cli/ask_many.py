@@ -58,8 +58,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def documents(place: Path, table: Path) -> dict[str, Path]:
-    """The files of a folder and its subfolders, keyed by their path within the folder, or the one given file. Hidden
-    files and the table are left out.
+    """The files of the folder ``place`` and its subfolders, keyed by their path within the folder. If ``place`` is a
+    file, this file alone. Hidden files and the table are left out.
 
     Raises:
         InputError: there is no file.

@@ -113,8 +113,8 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def prepare_libraries() -> None:
-    """Keep the libraries quiet and off the network. Call this before any of them is imported, because they read these
-    variables on import.
+    """Set environment variables that keep libraries quiet and off the network. Call this before a library is imported,
+    because libraries read the variables on import.
     """
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",

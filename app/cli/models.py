@@ -109,7 +109,7 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
         line.done()
     if found.note:
         say(found.note)
-    if options.command == "bench":  # the bench parses its own command line
+    if options.command == "bench":  # the bench parses ``rest`` itself, so it must not find ``--model`` again
         options.rest = _without_models(options.rest)
     return dataclasses.replace(settings, model=found.model, draft=found.draft)
 

@@ -53,7 +53,7 @@ def _noted(books: Books, store: NoteStore) -> list[Book]:
 
 
 def _named(books: Books, name: str) -> list[Book]:
-    """The book of a file, or the book whose title has these words.
+    """The book made from the file ``name``, or else the book whose title or file name contains ``name``.
 
     Raises:
         InputError: there is no such book, or more than one.

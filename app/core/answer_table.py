@@ -45,8 +45,8 @@ Row = dict[str, str]
 class Asked:
     """The result of asking one document.
 
-    ``row``: the columns of the table that are known. ``places``: the passages that support the answer, each with its
-    pages and their labels. ``is_stopped``: whether the reading or the answer was stopped, so that there is no answer.
+    ``row``: the columns of the table that are filled. ``places``: the passages that support the answer, each with its
+    pages and their labels. ``is_stopped``: whether the reading or the answer was stopped before its end.
     """
 
     row: Row
@@ -153,7 +153,7 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
 
 
 def table_of(rows: Iterable[Row]) -> bytes:
-    """The rows as the text of a CSV file."""
+    """The content of a CSV file with these rows, encoded as ``MARK``."""
     text = io.StringIO(newline="")
     lines = csv.DictWriter(text, COLUMNS)
     lines.writeheader()

@@ -37,7 +37,7 @@ class BookParser:
         self.passwords: dict[str, str] = {}
 
     def parse(self, book: Book, password: str | None = None, recognition: Recognition | None = None) -> Document:
-        """Parse a book to a document. The passwords of its files are remembered.
+        """Parse a book into a document. The passwords of its files are remembered.
 
         Args:
             recognition: recognises pages that are pictures; if None, only words that were recognised earlier are used.

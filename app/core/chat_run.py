@@ -293,7 +293,7 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
     """Yield the engine's events since the last call.
 
     Args:
-        gather: whether to wait until several events have come; a stop ends this wait.
+        gather: whether to wait ``UPDATE_SECONDS`` first, so that several events can come. A stop ends this wait.
 
     Raises:
         TrifoldError: the answer failed. Events before the failure are yielded first.
@@ -364,7 +364,9 @@ class _ExchangeWriter:
 
     @property
     def phase(self) -> tuple[str, bool]:
-        """The values whose change is shown at once: the reason for waiting, and whether the first word has come."""
+        """The reason for waiting, and whether the first word has come. The page shows a change of these values sooner
+        than other changes.
+        """
         return self.waiting, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:

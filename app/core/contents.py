@@ -61,8 +61,8 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
 def chosen(document: Document, wanted: str) -> frozenset[int]:
     """Find the pages of chapters that a person names by number or title: "2, 5-7", "The Gale; 9".
 
-    A number means the chapter with this number in its title, or else the chapter at this place in the list. Part of a
-    title is enough.
+    A number means the chapter with this number in its title, or else the chapter at this position in the table of
+    contents. Part of a title is enough.
 
     Raises:
         OptionError: the document has no chapters, or lacks a wanted chapter.

@@ -254,8 +254,8 @@ class Database:
         self.mend()
 
     def _repair(self, error: sqlite3.Error) -> bool:
-        """Replace a damaged file by its readable rows, kept in a new file or in memory. Return whether the file was
-        damaged.
+        """Put the readable rows of a damaged file into a new file, or into memory if that fails. Return whether the
+        file was damaged.
         """
         if self._path is None or self._trouble or not _is_damaged(error):
             return False
@@ -387,7 +387,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
         _check(connection)
         connection.execute("BEGIN IMMEDIATE")  # detects a read-only file now, and not when the first answer is saved
         connection.execute("ROLLBACK")
-    except UnicodeDecodeError as error:  # raised when SQLite names the damaged part with bytes that are no UTF-8
+    except UnicodeDecodeError as error:  # raised if SQLite's error message contains bytes that are not UTF-8
         connection.close()
         raise sqlite3.DatabaseError(f"malformed: {error}") from error
     except BaseException:
@@ -561,13 +561,14 @@ def _set_aside(path: Path) -> Path:
     shutil.copyfile(path, kept)
     log, shared = (path.with_name(path.name + suffix) for suffix in _BESIDE)
     if log.is_file():
-        os.replace(log, kept.with_name(kept.name + _BESIDE[0]))  # SQLite would take it for the log of the new file
+        # otherwise SQLite would take this log for the log of the new file
+        os.replace(log, kept.with_name(kept.name + _BESIDE[0]))
     shared.unlink(missing_ok=True)
     return kept
 
 
 def _table_columns() -> dict[str, tuple[str, ...]]:
-    """The columns of each of our tables, in the order of a row."""
+    """The columns of every table in the order of a row, keyed by table."""
     with closing(_in_memory()) as memory:
         tables = ("books", "chats", "messages", "notes", "app_state")
         return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}

@@ -239,7 +239,7 @@ def _model_lines(status: Status) -> list[str]:
 
 
 def log_tail(path: Path) -> list[str]:
-    """The last lines of the log that may be published."""
+    """The last ``LOG_LINES`` lines of the log, after ``harmless`` has removed private content."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
@@ -273,7 +273,9 @@ def _said(package: str, message: str) -> str:
 
 
 def anonymous(text: str, home: Path | None = None) -> str:
-    """Remove keys, and the person's name in paths, from a text."""
+    """Remove access keys from a text, and shorten the home folder in paths to "~", because it contains the person's
+    name.
+    """
     home = home or Path.home()
     text = _KEYS.sub(lambda found: f"{found[1] or found[2]}(left out)", text)
     for spelled in {str(home), home.as_posix(), str(home).replace("\\", "\\\\")}:

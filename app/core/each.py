@@ -166,7 +166,7 @@ class AskEach:
 
     def _end(self, claim: threading.Event) -> None:
         with self._lock:
-            if self._claim is claim:  # not if the next run has begun
+            if self._claim is claim:  # otherwise the next run has begun already
                 self.run = replace(self.run, running=False, stopping=False, at="", read=0.0, is_answering=False)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:

@@ -29,7 +29,7 @@ endings of its words.
 MOST_HITS = 1_000
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
-# maximum letters between the beginning of the rarest word and the beginning of each other word that counts as near
+# maximum distance between the rarest word and each other word, in letters from beginning to beginning
 _NEAR = 250
 _FEWEST_LETTERS = 2  # minimum letters of a phrase that may be part of a word; a shorter one must be a whole word
 

@@ -1,8 +1,9 @@
 """Estimates how long a reading takes and how fast answers come, from earlier observations or from the engine's probes.
 
-``Experience`` stores how long earlier readings and answers of a model took on this machine. Before the first one only
-the engine's short probes are known, so the estimate is a range. ``Remaining`` follows one reading: it begins with the
-estimate and gives the measured time more and more weight. The remaining time that it shows never rises.
+``Experience`` stores how long earlier readings and answers of a model took on this machine. Before the first
+observation only the engine's short probes are known, so the estimate is a wide range. ``Remaining`` follows one
+reading: it begins with the estimate and gives the measured time more and more weight. The remaining time that it shows
+never rises.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TRUST = 0.05  # share of a reading at which measured time and earlier estimate 
 # The shown time never rises. If the measured remaining time exceeds the shown time by this factor, the reading is
 # called slower.
 _SLOWER = 1.25
-_LIKE = 4.0  # maximum ratio of lengths for another reading to count as similar
+_LIKE = 4.0  # maximum ratio of two numbers of tokens, up to which an observation counts as similar
 _GROWTH = 1.15  # reading time grows with this power of the tokens: more than linearly, less than with their square
 _FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
 _FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
@@ -189,7 +190,7 @@ class _Seen:
 
 
 class Experience:
-    """This machine's observations of a model.
+    """Stores this machine's observations of all models.
 
     Args:
         file: the file with the observations, made on first use. None keeps the observations in memory.

@@ -29,7 +29,8 @@ NOTES = "notes"
 """The kind of a document that consists of a person's notes instead of pages."""
 LONGEST = 20_000
 """Maximum characters of a passage, and of the person's own words."""
-_OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")  # characters around the letters of a passage
+# match the signs before the first and after the last letter of a passage
+_OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")
 _MOST_UNDONE = 200  # maximum deleted notes that can be restored until the program ends
 
 
@@ -284,7 +285,9 @@ def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple
 
 
 def marks(page: Page, note: Note) -> tuple[int, int]:
-    """The characters of a page's text that a note marks, even if the file's text has been read differently since."""
+    """The characters of a page's text that a note marks. If the stored positions no longer contain the passage, it is
+    searched on the page.
+    """
     if note.start < note.stop and folded(page.text[note.start : note.stop]) == folded(note.passage):
         return note.start, note.stop
     return marked(page, note.passage)

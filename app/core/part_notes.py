@@ -95,8 +95,8 @@ class PartNotes:
 
     @property
     def phase(self) -> tuple[int, str, bool]:
-        """The values of which the page shows every change at once: the number of parts that have answered, the name of
-        the part that is asked now, and whether its first word has come.
+        """The number of parts that have answered, the name of the part that is asked now, and whether the first word of
+        its answer has come. The page shows a change of these values sooner than other changes.
         """
         now = self._now or {}
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))

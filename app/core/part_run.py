@@ -191,8 +191,8 @@ class _Run:
             yield self._ended(answers, last)
 
     def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
-        """Whether the newest answer ends the run. For the first or last place of a name, related evidence ("near") is
-        enough, because the model was shown the passage.
+        """Whether the newest answer ends the run. If the question is about the first or last place of a name, related
+        evidence ("near") is enough, because the question was sent together with that place's text.
         """
         if not self.plan.until_found or not answers:
             return False
