@@ -1,12 +1,12 @@
-"""Looks the quotations of an answer up in the book. Also finds the sentences of answers and pages, and makes excerpts.
+"""Looks up the quotations of an answer in the book. Also splits answers and pages into sentences, and makes excerpts.
 
     index = BookIndex(document)
     check_quotation(index, "it burns thirteen lamps")     QuotationCheck(verified=True, spans=(PageSpan(...),), ...)
 
-A quotation is checked against the text of the pages. Both are folded before they are compared: only letters and digits
-stay, without case, accents and ligatures, because two printings of the same words may differ in everything else.
-Spacing, hyphens (also those at the end of a line) and punctuation do not matter; numbers must be the same numbers, and
-parts that an ellipsis divides must follow each other.
+The quotation and the text of the pages are folded before they are compared. Folding keeps only letters and digits, and
+drops case, accents and ligatures. Spacing, hyphens (also at a line end) and punctuation do not matter, because two
+printings of the same words may differ in them. Numbers must be equal. If a quotation has an ellipsis, the parts before
+and after the ellipsis must follow each other in the book.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from functools import cached_property
 
 from engine.document import Document
 
-_BORDER = "\n"  # a character that no folded text contains
+_BORDER = "\n"  # separates two documents in the folded text, because no folded text contains this character
 _DROPPED = re.compile(r"[\W_]+")
 _DROPPED_IN_WORDS = re.compile(r"[^\w\s]+|_+")
 _SIGNS = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_MOST_PLACES = 32  # maximum occurrences of one passage that are examined
-_MOST_MAPPED = 64  # maximum pages whose offsets are cached
+_MOST_PLACES = 32  # maximum occurrences of one passage that are examined; later occurrences are ignored
+_MOST_MAPPED = 64  # maximum pages whose offsets are cached; beyond this, the oldest page is dropped from the cache
 # Matches fenced and inline code, in which neither sentences nor quotations are looked for.
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
@@ -54,16 +54,18 @@ _FEWEST_WORDS = 3
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
 _APART = 4000  # maximum folded characters between two consecutive parts of one quotation
-_FEWEST_SHARED = 4  # minimum consecutive words that a missing quotation shares with the book for these to be shown
-_MOST_WORDS = 150  # maximum words of a missing quotation that are compared
-_EXCERPT_AROUND = 160  # characters that an excerpt has before and after its passage
+# minimum words of a run that a quotation shares with the book, for the run to be shown if the quotation is not found
+_FEWEST_SHARED = 4
+# maximum words of a quotation in which shared runs are searched; later words are ignored
+_MOST_WORDS = 150
+_EXCERPT_AROUND = 160  # default number of characters before and after the passage of an excerpt
 _LONGEST_EXCERPT = 700
-_FEWEST_LETTERS = 4  # minimum letters of a meaningful word
+_FEWEST_LETTERS = 4  # minimum letters of a word for ``closest_sentence`` to compare it
 _SPACES = re.compile(r"\s+")
 
 
 def fold(text: str) -> str:
-    """The letters and digits of a text. Folding a concatenation gives the concatenation of the folds."""
+    """Return the letters and digits of a text without case and accents. ``fold(a + b) == fold(a) + fold(b)``."""
     return _DROPPED.sub("", unicodedata.normalize("NFKD", text).casefold())
 
 
@@ -93,7 +95,7 @@ class PageSpan:
 
 
 class BookIndex:
-    """Finds passages in a book, ignoring spacing, and across the borders of pages.
+    """Finds passages in a book, also across page ends. Spacing, punctuation, case and accents are ignored.
 
     Args:
         document: the book. Its pages are folded at the first search.
@@ -123,8 +125,8 @@ class BookIndex:
         return self._folded[0]
 
     def find(self, passage: str) -> Iterator[int]:
-        """The places at which a folded passage occurs as whole words: offsets for ``spans``, in the order of the
-        book.
+        """Yield the offset in ``letters`` of each occurrence of a folded passage. An occurrence must begin and end at
+        word boundaries.
         """
         text, _ = self._folded
         found, seen = text.find(passage), 0
@@ -135,7 +137,7 @@ class BookIndex:
             found = text.find(passage, found + 1)
 
     def spans(self, start: int, end: int) -> tuple[PageSpan, ...]:
-        """The characters of each page that [start, end) of the folded book covers."""
+        """Return the parts of pages that the characters [start, end) of ``letters`` come from."""
         _, starts = self._folded
         spans = []
         page = max(0, bisect.bisect_right(starts, start) - 1)
@@ -179,8 +181,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Quotation:
-    """The text between two quotation marks. ``whole`` includes the marks. ``closed``: whether the closing mark has
-    come.
+    """The text between two quotation marks. ``whole`` includes the marks. ``closed`` is false if the closing mark is
+    missing, for example because the answer is still being written.
     """
 
     inner: Span
@@ -205,8 +207,8 @@ def sentences(text: str) -> list[Span]:
 
 
 def quotations(text: str) -> list[Quotation]:
-    """The passages in quotation marks, in order. A single quotation mark may be an apostrophe, so it opens no
-    quotation.
+    """Return the passages in quotation marks, in order. Single quotation marks are ignored, because they may be
+    apostrophes.
     """
     masked = _masked(text)
     found = []
@@ -219,7 +221,7 @@ def quotations(text: str) -> list[Quotation]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, unchanged."""
+    """Return the words of a text without folding them."""
     return _WORD.findall(text)
 
 
@@ -229,12 +231,13 @@ def _masked(text: str) -> str:
 
 @dataclass(frozen=True)
 class QuotationCheck:
-    """The result of looking an answer's quotation up in the book.
+    """The result of looking up an answer's quotation in the book.
 
     Args:
         verified: whether the whole quotation is in the book.
-        spans: the place of the quotation. If it was not found, the place of the longest run of its words.
-        matched: number of words in that run, of ``total`` words.
+        spans: where the quotation is in the book. If ``verified`` is false, where the longest run of its words is.
+        matched: number of words at ``spans``; equals ``total`` if ``verified`` is true.
+        total: number of words of the quotation.
     """
 
     verified: bool
@@ -247,7 +250,8 @@ def check_quotation(index: BookIndex, passage: str, favour: Sequence[float] = ()
     """Look a quoted passage up in the book.
 
     Args:
-        favour: a weight for each page. Among several places, the one on the page with the highest weight is returned.
+        favour: a weight for each page. If the book has the passage several times, the place on the page with the
+            highest weight is returned.
 
     Returns:
         None if the passage is too short to be a quotation.
@@ -271,8 +275,8 @@ def check_answer(index: BookIndex, answer: str) -> list[QuotationCheck]:
 
 
 def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tuple[PageSpan, ...]:
-    """The place at which all parts follow one another, each as whole words; () if there is none. Of several places, the
-    one on the page with the highest weight.
+    """Return the place at which all parts follow one another, each as whole words; () if there is none. If there are
+    several such places, return the one whose page has the highest weight in ``favour``.
     """
     folded = [fold(part) for part in parts]
     found: list[tuple[PageSpan, ...]] = []
@@ -293,8 +297,8 @@ def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tu
 
 
 def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
-    """The longest run of consecutive words of the passage that is in the book, as its number of words and its place.
-    (0, ()) if no run has at least ``_FEWEST_SHARED`` words.
+    """Find the longest run of consecutive words of the passage that is in the book. Return its number of words and its
+    place; (0, ()) if no run has at least ``_FEWEST_SHARED`` words.
     """
     places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
     best: tuple[int, tuple[PageSpan, ...]] = (0, ())
@@ -316,8 +320,8 @@ def _weight(spans: tuple[PageSpan, ...], favour: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A passage with its surroundings. ``hit`` is the passage as printed. ``before`` and ``after`` are the text around
-    it, including spaces.
+    """A passage with its surroundings. ``hit`` is the passage as printed. ``before`` and ``after`` are the surrounding
+    text, including the spaces next to the passage.
     """
 
     before: str
@@ -326,8 +330,8 @@ class Excerpt:
 
 
 def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> Excerpt:
-    """The characters [start, end) of a page, with ``around`` characters before and after, on one line and cut at
-    words.
+    """Return the characters [start, end) of a page with up to ``around`` characters before and after. Line breaks
+    become spaces, and no word is cut at the ends of the excerpt.
     """
     left, right = max(0, start - around), min(len(text), end + around)
     before, after = text[left:start], text[end:right]
@@ -343,8 +347,8 @@ def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> E
 
 
 def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:
-    """The characters [start, end) of the page's sentence that shares the most words with a given sentence; None if none
-    shares at least two words.
+    """Return the place [start, end) of the page's sentence that shares the most words with ``sentence``; None if no
+    sentence shares at least two. Words with fewer than ``_FEWEST_LETTERS`` letters do not count.
     """
     wanted = _telling(sentence)
     best, found = 1, None

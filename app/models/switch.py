@@ -1,16 +1,18 @@
-"""Changes the model. Read this module first.
+"""Changes the model that answers. Read this module before the other modules of ``app.models``.
 
 A change has four steps:
 
 1. Download the model, unless it is on this machine.
-2. Close the old engine, and load the new one. If this fails, load the former model again and show the reason.
+2. Close the old engine, and load the new one. If loading fails, load the former model again and show the reason.
 3. Save the choice.
 4. Read the open book again.
 
-For a server, step 1 is to connect to it. If it does not answer, the current model stays loaded.
+If the new choice is a server, step 1 connects to the server instead. If the server does not answer, the current model
+stays loaded.
 
-``ModelSwitch`` owns the only thread that changes the model, and the state that the page shows during a change.
-``install`` downloads a pair, small files first, so that problems are known before gigabytes are downloaded.
+``ModelSwitch`` owns the thread that changes the model, and the state that the page shows during a change. ``install``
+downloads a target model and its draft model. It checks the small files first, so that most problems are known before
+gigabytes are downloaded.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ Show = Callable[[Progress], None]
 class SwitchState:
     """The state of a change of model.
 
-    ``stage`` is "looking", "downloading" or "loading", or "" if no change is running. ``wanted`` is the new choice.
-    ``cause`` and ``remedy`` describe why the last change failed.
+    ``stage`` is "looking", "downloading" or "loading"; "" if no change is running. ``wanted`` is the new choice. If the
+    last change failed, ``cause`` is the reason and ``remedy`` is advice for the user. ``note`` is any other message
+    about the last change.
     """
 
     stage: str = ""
@@ -68,7 +71,7 @@ class ModelSwitch:
         proxy: the proxy that holds the engine.
         settings: startup settings, whose model is loaded first.
         make_engine: starts a local engine.
-        again: called after another model was loaded, to make it read the open book.
+        again: called after each change except the first load, so that the loaded model reads the open book.
     """
 
     def __init__(
@@ -118,7 +121,9 @@ class ModelSwitch:
 
     @property
     def start(self) -> Settings:
-        """The startup settings, without the formats that were chosen for one model."""
+        """The startup settings without weight and cache formats, because these were chosen for the startup model
+        only.
+        """
         return replace(self._settings, rounding={})
 
     @property
@@ -141,17 +146,18 @@ class ModelSwitch:
         self._start(self._first, first=True)
 
     def use(self, model: str, draft: str | None, weights: str = "", kv: str = "") -> None:
-        """Change to another local pair.
+        """Change to another target model on this machine, with or without a draft model.
 
         Args:
-            model: a folder, a hub id, a GGUF file or a short name.
-            draft: the draft model, named in the same way; None for none.
-            weights: format of the weights, chosen so that the model fits; "" for the stored format.
-            kv: format of the cache (see ``ModelChoice``).
+            model: name of the target model: a folder, a hub id, a GGUF file or a short name.
+            draft: name of the draft model, of the same kinds; None for no draft model.
+            weights: format to which the weights are rounded to save memory, "8bit" or "4bit"; "" for the format in the
+                startup settings.
+            kv: format to which the KV cache is rounded, "8bit"; "" for the format in the startup settings.
 
         Raises:
             Busy: another change is running.
-            OptionError: no model is named, or a format is unknown.
+            OptionError: no model is named, or the format in ``weights`` or ``kv`` is unknown.
         """
         if weights not in settings.ROUNDED_WEIGHTS or kv not in settings.ROUNDED_KV:
             raise OptionError("There is no such rounding.", "Weights: 8bit or 4bit. Cache: 8bit.")
@@ -161,11 +167,11 @@ class ModelSwitch:
         self._start(ModelChoice(model.strip(), None if named in ("", NO_DRAFT) else named, None, weights, kv))
 
     def use_remote(self, remote: Remote, confirmed: bool) -> None:
-        """Change to a server. The local pair stays chosen for later.
+        """Change to a model on a server. ``leave_remote`` changes back to the models on this machine.
 
         Raises:
             Busy: another change is running.
-            OptionError: the text is no address, or the server is another machine and the user has not confirmed it.
+            OptionError: the address is invalid, or the server is another machine and ``confirmed`` is false.
         """
         from app.models.openai_client import parse_address
 
@@ -180,17 +186,17 @@ class ModelSwitch:
         self._start(replace(present, remote=replace(remote, address=found.base)))
 
     def leave_remote(self) -> None:
-        """Change back to the local pair. Raises ``Busy``."""
+        """Change back from a server to the models on this machine. Raises ``Busy`` if another change is running."""
         present = self._present or self._first
         self._start(replace(present, remote=None))
 
     def cancel(self) -> None:
-        """Stop a download. The bytes that arrived are kept."""
+        """Stop the download, if one is running. The bytes that arrived are kept."""
         with self._lock:
             if self._download is not None:
                 self._download.cancel()
 
-    # The thread ----------------------------------------------------------------------------------------------
+    # The thread that changes the model ------------------------------------------------------------------------
 
     def _start(self, wanted: ModelChoice, first: bool = False) -> None:
         with self._lock:
@@ -227,8 +233,8 @@ class ModelSwitch:
             self.again()
 
     def _change(self, wanted: ModelChoice) -> str:
-        """Bring the models onto this machine and replace the engine. If that fails, load the former model again. Return
-        a note for the user; "" for none.
+        """Make the wanted model available, and replace the engine. If the new engine cannot be loaded, load the former
+        model again and raise the error. Return a note for the user; "" for none.
         """
         former = self.present
         make, note = self._maker(wanted)
@@ -256,7 +262,8 @@ class ModelSwitch:
         return lambda: self._make_engine(config), installed.note
 
     def _reached(self, remote: Remote) -> Make:
-        """Connect to a server. The current model is closed only after the server has answered.
+        """Connect to a server, and return a function that returns the server's engine. If the server does not answer,
+        an error is raised before the current model is closed.
 
         Raises:
             TrifoldError: the server cannot be used.
@@ -272,15 +279,15 @@ class ModelSwitch:
         return lambda: engine
 
     def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> EngineConfig:
-        """Make the engine's configuration. A context window in the startup settings applies only to the model named
-        there.
+        """Make the engine's configuration. The context window in the startup settings is used only for the target model
+        in the startup settings.
         """
         same = wanted.model == self._settings.model
         context = self._settings.context if same else None
         return replace(self._rounded(wanted), model=model, draft=draft, context=context).engine_config()
 
     def _go_back(self, former: ModelChoice) -> None:
-        """Load the former model, which is on this machine. If even that fails, the page shows the error."""
+        """Load the former model again. If that fails too, the page shows the error."""
         self._show(stage="loading", progress=None)
         try:
             make, _ = self._maker(former)
@@ -311,16 +318,16 @@ class ModelSwitch:
         self._chosen = True
         try:
             settings.save(self.data, chosen)
-        except OSError as error:  # the model can be used anyway, but the choice is lost at the next start
+        except OSError as error:  # the model can be used, but the next start will not know the choice
             logger.warning("the choice of the model could not be kept: %s", error.strerror)
 
 
-# A pair on this machine ----------------------------------------------------------------------------------------------
+# Target and draft model on this machine ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Installed:
-    """The names that the engine loads. ``note`` says why the wanted draft is missing."""
+    """The models that the engine loads. ``note`` says why the requested draft model is not among them; "" if it is."""
 
     model: str
     draft: str | None
@@ -335,15 +342,15 @@ def install(
     show: Show,
     free: FreeMemory | None = None,
 ) -> Installed:
-    """Bring a pair onto this machine, if it is not here already.
+    """Download a target model and its draft model, unless they are on this machine already.
 
     Args:
         local_models: the models on this machine.
         download: runs the download.
         target: name of the target model.
         draft: name of the draft model; None for none.
-        show: called with the progress.
-        free: free memory of the machine; None to leave the check to the engine.
+        show: called with the progress of the download.
+        free: free memory of the machine; None to skip the check whether the models fit.
 
     Raises:
         TrifoldError: a model is not available, damaged, unsupported or too large for this machine.
@@ -362,23 +369,25 @@ def install(
 
 
 def _made(local_models: LocalModels, download: Download, name: str, show: Show, free: FreeMemory | None) -> str | None:
-    """Build the folder of a model with a short name or of a GGUF file; return None for any other model.
+    """Build the folder of a model that is named by a short name or a GGUF file, and return the folder's path. Return
+    None for any other name.
 
-    Such a model has no small files that can be checked beforehand, so its memory is computed from the known dimensions.
+    Such a model has no small files that could be checked before the build. So its memory is computed from the
+    dimensions that ``_known_shape`` returns.
     """
     if name not in SHORT_NAMES and not is_any_gguf(name):
         return None
     if free is not None and (shape := _known_shape(name)) is not None:
         _check_fit(shape, None, SHORT_NAMES.get(name, Path(name).name), free)
-    # While the child process builds the folder, the engine's imports are prepared on another core.
+    # While the child process builds the folder, this process imports the engine's modules.
     if free is not None and is_gguf(name):
         threading.Thread(target=worker.prepare, name="trifold-imports", daemon=True).start()
     return _download(local_models, download, name, show)
 
 
 def _known_shape(name: str) -> ModelShape | None:
-    """Return the dimensions of a model with a short name or of a GGUF file before it is on this machine, from the
-    file's header or from the catalogue. None if unknown.
+    """Return the dimensions of a model that is not on this machine yet: from the header of a GGUF file, or for a short
+    name from the catalogue. Return None if they are unknown.
     """
     if is_gguf(name):
         return gguf_files.look(Path(name).expanduser()).shape
@@ -403,8 +412,8 @@ def _settings(local_models: LocalModels, download: Download, name: str, here: st
 def _usable_draft(
     local_models: LocalModels, download: Download, target: Path, draft: str | None, here: str | None
 ) -> tuple[str | None, str]:
-    """Return the draft and ``""``. If the draft cannot be used, return None and a note. Answers are the same without a
-    draft.
+    """Check the draft model before it is downloaded. Return (``draft``, "") if it can be used, otherwise None and a
+    note with the reason. An unusable draft model is no error, because the answers are the same without it.
 
     Raises:
         ModelNotFound: there is no such draft model.
@@ -453,7 +462,7 @@ def _download(local_models: LocalModels, download: Download, name: str, show: Sh
 
 
 def shares_vocabulary(target: Path, draft: Path) -> bool | None:
-    """Whether two model folders share a vocabulary; None if their files do not show it.
+    """Whether two model folders share a vocabulary; None if a vocabulary cannot be read from the files.
 
     The engine compares the tokenizers when it loads the models. This check prevents a download of a draft that the
     engine would refuse.
@@ -470,7 +479,7 @@ def _tokens(folder: Path) -> dict[str, int]:
     try:
         content = json.loads(model_files.content(folder / _TOKENIZER))
         vocabulary = content["model"]["vocab"]
-        if isinstance(vocabulary, list):  # unigram models have (token, score) in the order of ids
+        if isinstance(vocabulary, list):  # a unigram model lists (token, score); the id of a token is its index
             vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
         return {**vocabulary, **{entry["content"]: entry["id"] for entry in content.get("added_tokens", ())}}
     except (ModelError, ValueError, LookupError, TypeError, RecursionError):
