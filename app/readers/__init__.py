@@ -1,8 +1,8 @@
 """Turns files into books: ``read_document`` reads a file into a ``Document``, ``page_images`` draws and searches PDF
 pages.
 
-Untrusted bytes are parsed only in a child process. The child imports this package too. So that the child starts
-quickly, the parent's part, which needs ``engine``, is imported only on first use.
+Untrusted bytes are parsed only in a child process. The child imports this package too. ``read_document`` runs in the
+parent and needs ``engine``, so it is imported only on first use. This lets the child start quickly.
 """
 
 from __future__ import annotations

@@ -17,15 +17,17 @@ from xml.etree import ElementTree
 from app.readers.parsed import Limits, Refused, damaged
 
 _ENCRYPTED = 1  # flag bit of an encrypted entry
-_RATIO_FROM = 1 << 20  # minimum bytes of an entry whose compression ratio is checked
+# minimum unpacked bytes of an entry whose compression ratio is checked; a smaller entry may have any ratio
+_RATIO_FROM = 1 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
 _HOSTILE = "It is damaged, or made to harm the program that opens it. Get it from another source."
 
 
 def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
-    """Open a zip file after checking its table of contents against the limits.
+    """Open a zip file after checking its central directory against the limits.
 
-    Checking the table is enough, because ``zipfile`` never unpacks more of an entry than the table states.
+    Checking the directory is enough, because ``zipfile`` never unpacks more bytes of an entry than the directory
+    states.
 
     Raises:
         Refused: the file has too many entries, is too large or too strongly compressed, is encrypted, or has entry
@@ -59,7 +61,9 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 class Names:
-    """Looks up entry names of a container, ignoring case and the kind of slash, as other readers do."""
+    """Looks up the names of a container's entries. Ignores case and the kind of slash, because other readers do
+    so too.
+    """
 
     def __init__(self, files: zipfile.ZipFile) -> None:
         self._names = {name: name for name in files.namelist()}
@@ -69,7 +73,7 @@ class Names:
         return self.find(name) is not None
 
     def find(self, name: str) -> str | None:
-        """Find the entry that a reference names; None if there is no such entry."""
+        """Return the name of the entry that ``name`` refers to; None if there is no such entry."""
         return self._names.get(name) or self._folded.get(_folded(name))
 
 
@@ -78,7 +82,7 @@ def _folded(name: str) -> str:
 
 
 def read_xml(data: bytes, what: str) -> ElementTree.Element:
-    """Parse XML that defines no entities, after repairing common mistakes if necessary.
+    """Parse XML. If that fails, repair common mistakes and parse it again.
 
     Args:
         data: the XML.

@@ -1,8 +1,9 @@
 """Drops useless characters, and joins words that were split at a line end. Runs only in the child process
 (``app.readers.child``).
 
-The cleaned text is read by the model and quoted to the user. It is composed (NFC), has one kind of space, and has no
-control characters and no direction overrides, which can display a different text from the stored one.
+The cleaned text is read by the model and quoted to the user. It is in Unicode normal form NFC, has one kind of space,
+and has no control characters. It has no direction overrides either, because these can make the displayed text differ
+from the stored text.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
 PRIVATE = re.compile(
     f"(?![{''.join(map(chr, _BULLETS))}])[\ue000-\uf8ff\ufffc\U000f0000-\U000ffffd\U00100000-\U0010fffd]"
 )
-"""Private-use characters and object placeholders, all of which are dropped. Known bullets are excepted."""
+"""Matches private-use characters and object placeholders. All of these are dropped. Known bullets are not matched."""
 
-# Combining marks. At most 30 on one letter are kept, more than any script uses: NFC sorts the marks of a letter in
-# quadratic time.
+# Combining marks. At most 30 consecutive marks are kept, because NFC takes quadratic time to sort them. No script needs
+# more.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
     "\ufe20-\ufe2f"
@@ -54,7 +55,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
 _FIRST_PART = re.compile(r"[^\W\d_]+")
 _COMPOUND_PART = 3
-"""Minimum letters of each half, for both halves to count as words of a compound."""
+"""Minimum letters of both parts of a hyphenated word, for the word to count as a compound of two words."""
 
 _CLOSED_FIRST = frozenset(
     re.findall(
@@ -100,10 +101,8 @@ def paragraph(text: str) -> str:
 
 
 def line_ends(text: str) -> str:
-    """Trim line ends and merge blank lines. Spaces within and at the start of a line stay, for program text and
-    tables.
-    """
-    # a regular expression takes quadratic time in a run of spaces
+    """Trim line ends and merge blank lines. Keep all other spaces, because program text and tables need them."""
+    # a regular expression would take quadratic time for a run of spaces
     trimmed = "\n".join(line.rstrip(" ") for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", trimmed).strip("\n")
 
@@ -124,11 +123,13 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 
 
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
-    """Join two lines. ``left`` ends in a hyphen.
+    """Join two lines, the first of which ends in a hyphen. ``words`` has the counts of the book's words.
 
-    The hyphen is dropped only if ``right`` starts with a lowercase letter. It stays even then in three cases: the book
-    has the word more often with the hyphen than without; another hyphen follows; or the book lacks the joined word and
-    has both halves as words that can form a compound.
+    The hyphen is dropped if ``right`` starts with a lowercase letter, except in three cases:
+
+    - The book has the word more often with the hyphen than without.
+    - Another hyphen follows.
+    - The book does not have the word without the hyphen, but has both parts as words that can form a compound.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():

@@ -21,7 +21,7 @@ from app.readers.tables import Cell, Row, Table
 
 _SKIPPED = frozenset(re.findall(r"\w+", "script style template noscript iframe object rp button title"))
 _FRAMES = frozenset(("iframe", "frame", "object", "embed"))
-# relative path of a text file in the page's folder
+# matches a reference without scheme and host to an HTML or text file
 _TEXT_FILE = re.compile(r"(?![a-z]+:|//)[^?#]+\.(?:x?html?|txt)(?:[?#].*)?", re.I)
 _NOT_TEXT = frozenset(("script", "style", "template", "title", "rp"))
 _BLOCKS = frozenset(
@@ -68,12 +68,12 @@ NAMELESS = re.compile(
 _DEEPEST_FORMULA = 200
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
-_NEAR = 4  # number of parts of a block that are examined in front of a superscript or subscript
+_NEAR = 4  # number of strings at the end of ``_parts`` that are examined when a superscript or subscript is written
 _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # texts of links that lead from a note back to the text
-_DEEPEST_FRAME = 40  # maximum nested elements with a frame; deeper elements are read as plain text
+_DEEPEST_FRAME = 40  # maximum nested elements with a ``_Frame``; deeper elements are read as plain text
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
-_SWITCHED = ("MathML", "xhtml", "svg")  # namespaces that are read if an ``epub:case`` requires them
+_SWITCHED = ("MathML", "xhtml", "svg")  # an ``epub:case`` is read if it requires one of these namespaces
 
 
 @dataclass
@@ -89,7 +89,7 @@ class _OpenTable:
 class _Frame:
     """An open element that may change its text when it ends.
 
-    ``start`` is the index of the element's first part among the parts of the block.
+    ``start`` is the index in ``BlockCollector._parts`` at which the element's text starts.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class BlockCollector:
     embeds as frames. ``inner`` has pages embedded as ``srcdoc`` attributes.
 
     Args:
-        text: the whole markup, for looking ahead.
+        text: the whole markup, in which links and formulas are searched before the parser reaches them.
         hides: whether to leave out text that no browser shows, so that the model reads only what a person could see.
         styles: rules of external style sheets.
         contents: whether to read tables of contents (``nav`` elements) too.
@@ -121,7 +121,7 @@ class BlockCollector:
         self._targets: set[str] | None = None
         self._repeats_formulas = 'type="math/tex' in text
         self._has_katex = "katex-mathml" in text
-        self.at_end = False  # set when all text has been parsed: elements that end afterwards were never closed
+        self.at_end = False  # whether the whole text has been parsed; an element that ends later has no end tag
         self.lost = False  # whether a hidden element was still open at the end
         self.blocks: list[Block] = []
         self.title = ""
@@ -131,15 +131,15 @@ class BlockCollector:
         self.inner: list[str] = []
         self.left_out: Counter[str] = Counter()
         self._parts: list[str] = []
-        self._images: dict[int, str] = {}  # alternative texts of pictures, keyed by index into the parts
+        self._images: dict[int, str] = {}  # alternative texts of pictures, keyed by index into ``_parts``
         self._anchors: list[str] = []
         self._level = 0
-        self._skipped: list[str] = []  # open elements, starting with the outermost skipped one
+        self._skipped: list[str] = []  # the outermost skipped element, and the elements open inside it
         # key under which the skipped characters are counted; "" to not count them
         self._reason = ""
         self._captured: list[str] = []  # text of a skipped style or script element
         self._preformatted = 0
-        self._initial = False  # whether the open block may be a drop cap, the first letter of the next block
+        self._initial = False  # whether the open block may be a drop cap, which is the first letter of the next block
         self._held = ""
         self._open: list[_Frame | None] = []  # the frame of each open element; None for an element that needs no frame
         self._frames: list[_Frame] = []
@@ -212,7 +212,7 @@ class BlockCollector:
         elif tag == "q":
             self._parts.append("”")
         elif tag == "span" and self._level and _SECTION.match("".join(self._parts[-_NEAR:])):
-            self._parts.append(" ")  # a style sheet puts space after a heading's number
+            self._parts.append(" ")  # a browser shows space after a heading's number, because of a style sheet
 
     def data(self, data: str) -> None:
         if self._formula is not None:
@@ -587,8 +587,8 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """Close a link. If the link leads to a note, put the note's mark in brackets, unless the mark is a superscript.
-        Drop links from a note back to the text.
+        """Close a link. Drop a link from a note back to the text. If the link leads to a note, its text is the note's
+        mark: put the mark in brackets, unless the mark is a superscript.
         """
         if not text or len(text) > 8:
             return
@@ -602,7 +602,7 @@ class BlockCollector:
         elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
             self._replace(frame, f"[{text}]")
         elif frame.target and not frame.start and mark[:1].isalnum():
-            self._after_formula = True  # the number of a note; the note's text may follow without a space
+            self._after_formula = True  # This is a note's number. The note's text may follow without a space.
         if frame.target and (raised is not None or frame.linked or text != mark) and mark[:1].isalnum():
             self._marks.setdefault(frame.target, mark.strip("[]^()"))
 

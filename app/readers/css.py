@@ -1,9 +1,9 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors of an element, a class, or both, and of a list item in such an element. A rule for a class
-overrides one for an element, and a rule for both overrides either. Among rules with the same selector, the last one
-wins. Other selectors, rules for certain media and other properties are ignored. Runs only in the child process
-(``app.readers.child``).
+Understands selectors that name an element, a class, or both. ``li`` may follow, for the list items in such an element.
+A rule for a class overrides one for an element, and a rule for both overrides either. Among rules with the same
+selector, the last one wins. Other selectors, other properties and at-rules such as ``@media`` are ignored. Runs only in
+the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Styles:
 
 
 def declarations(body: str) -> Declarations:
-    """Return the relevant declarations of a rule's body or a ``style`` attribute."""
+    """Return the declarations of a rule's body or a ``style`` attribute. Properties not in ``_WANTED`` are dropped."""
     found: Declarations = {}
     for part in body.split(";"):
         name, _, value = part.partition(":")
@@ -97,8 +97,8 @@ def list_type(found: Declarations) -> str:
 
 
 def counters(found: Declarations) -> list[tuple[str, str]]:
-    """Return the generated text in front of an item as pairs: (name, style) of a counter, ("", text) of the text
-    between counters. Return [] if there is no counter.
+    """Return the text that a style sheet generates in front of an item, as pairs: (name, style) for a counter, ("",
+    text) for text between counters. Return [] if there is no counter.
     """
     parts = [
         (name, style or "decimal") if name else ("", text)
@@ -108,7 +108,9 @@ def counters(found: Declarations) -> list[tuple[str, str]]:
 
 
 def bullet(found: Declarations) -> str:
-    """Return the generated character in front of an item; "" without one. Circles, squares and icons all become "•"."""
+    """Return the generated character in front of an item; "" if there is none. Circles, squares and icons all become
+    "•".
+    """
     content = found.get("content", "")
     match = _STRING.match(content)
     if match is None or match.end() != len(content):

@@ -26,11 +26,12 @@ CELLS = " | "
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
 _FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
-_LONGEST_CELL = 120  # maximum characters of a cell in a file without an extension in ``NAMES``
-# maximum line breaks in a row; with more, a quotation mark was not closed, and all such marks are ordinary characters
+_LONGEST_CELL = 120  # maximum characters of a cell, for a file without an extension in ``NAMES`` to be a table
+# maximum line breaks in a row; a row with more has an unclosed quotation mark, so all quotation marks are then ordinary
+# characters
 _LONGEST_ROW = 60
 _SAME_WIDTH = 0.9  # minimum share of rows with the same number of cells, for text with tabs to be a table
-_LONGEST_HEAD = 80  # maximum characters of a cell in a header row
+_LONGEST_HEAD = 80  # maximum characters of a cell in a header row; a row with a longer cell is data
 _SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # a first line that tells Excel the separator
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
@@ -57,7 +58,7 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether rows are so similar that a file without a table's extension is a table."""
+    """Whether the rows are regular enough to be a table, for a file whose extension is not in ``NAMES``."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":
@@ -84,7 +85,9 @@ def _rows(lines: list[str], separator: str) -> Iterator[Row]:
 
 
 def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
-    """Whether more rows have the most frequent number of cells if quotation marks are read as ordinary characters."""
+    """Whether more rows have the most frequent number of cells if quotation marks are read as ordinary characters.
+    False if no quoted cell has a line break.
+    """
     if not any("\n" in written for written, _ in quoted):
         return False
     plain = [cells for _, cells in _read(lines, separator, csv.QUOTE_NONE) if any(cells)]
@@ -153,7 +156,9 @@ def _parted(rows: Iterable[tuple[int, str]], heads: int) -> Iterator[list[tuple[
 
 
 def _head(rows: list[list[str]]) -> int | None:
-    """Return the index of the header row; None if there is none, so that no row of data is repeated."""
+    """Return the index of the header row. In doubt, return None, so that no row of data is repeated in every
+    section.
+    """
     width, _ = _width(rows[:_SAMPLE])
     for at, cells in enumerate(rows[:5]):
         filled = [cell for cell in cells if cell]

@@ -76,7 +76,7 @@ _OLE_KINDS = (  # names of streams in an OLE file, which identify the program
     ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
-_ZIP_KINDS = (  # prefixes and suffixes of entry names
+_ZIP_KINDS = (  # prefixes and suffixes of entry names, which identify the format
     (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
     (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
@@ -97,7 +97,7 @@ _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
 _SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
 _PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_PDF_REACH = 1024  # bytes at each end of a file that are searched for the marks of a PDF
+_PDF_REACH = 1024  # bytes at each end of a file that are searched for "%PDF-" and "%%EOF"
 _PDF = re.compile(rb"%PDF-\d\.\d")
 _MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
 _HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
@@ -105,11 +105,11 @@ _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>
 _HEADING = re.compile(r"^#{1,6} +\S", re.M)
 
 
-# A PDF after readable text, such as the headers of a server's reply. An object must follow the mark, so that a text
-# about PDFs does not match.
+# Matches a PDF after readable text, such as the headers of a server's reply. A PDF object must follow "%PDF-", so that
+# a text about PDFs does not match.
 _PDF_AFTER_TEXT = re.compile(rb"\A.{0,1016}^%PDF-\d\.\d\s.{0,200}^\d+ \d+ obj\b", re.S | re.M)
 
-_WARNINGS = 30  # maximum warnings that are listed one by one
+_WARNINGS = 30  # maximum warnings that are listed one by one; further warnings are only counted
 _PARSERS = {
     "pdf": "app.readers.pdf",
     "epub": "app.readers.epub",
@@ -126,7 +126,7 @@ _NOT_A_TITLE = re.compile(
     r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
     re.I,
 )
-_LONGEST_DATE = 40  # maximum characters of a date
+_LONGEST_DATE = 40  # maximum characters of a date; a longer date is cut
 _NOT_AN_AUTHOR = re.compile(
     r"^(unknown|author|admin(istrator)?|user|owner|root|none|anonymous user|\(?(anonymous|unspecified)\)?|.*@.*)$", re.I
 )
@@ -188,7 +188,7 @@ def kind_of(path: Path, limits: Limits) -> str:
     binary = encoding.CONTROL.search(head[:1024]) is not None
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
         return "pdf"
-    # the bytes before "%PDF-" may be text
+    # A text may contain "%PDF-" too, so " obj" and "%%EOF" must follow.
     if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):
         return "pdf"
     if _PDF_AFTER_TEXT.search(head):
@@ -250,7 +250,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import delimited, mail
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # zip data after other bytes
+        if zipfile.is_zipfile(path):  # a zip archive after other bytes
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

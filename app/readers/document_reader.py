@@ -28,7 +28,7 @@ _ERRORS: dict[str, type[DocumentError]] = {
 }
 _BLOCK = 1 << 20
 _TRIES = 8
-"""Maximum child processes for one file. Each bad page takes up to two."""
+"""Maximum child processes for one file. A page that cannot be read ends up to two child processes."""
 
 
 def read_document(
@@ -53,7 +53,8 @@ def read_document(
     Raises:
         PasswordNeeded: the document is encrypted, and the password is missing or wrong.
         NoTextLayer: the pages are images.
-        LongRecognition: recognition takes minutes, and the user has not agreed to that.
+        LongRecognition: more than half of the pages need recognition, which takes minutes, and the user has not agreed
+            to it.
         DocumentError: the file cannot be read as a book within the limits.
         InputError: there is no such file, or it may not be opened.
     """
@@ -150,8 +151,8 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 
 
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
-    """Record a bad page, so that the next child reads it with pypdf or leaves it out. Raise DocumentError if the file
-    has to be given up.
+    """Record in ``trouble`` the page on which the child failed. After the first failure, the next child reads the page
+    with pypdf; after the second, it leaves the page out. Raise DocumentError if another child would not help.
     """
     page = failure.page
     if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):

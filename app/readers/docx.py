@@ -36,9 +36,10 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-# maximum letters of a header with a page number that is left out as decoration
+# Maximum letters of a header or footer that is left out because it has a page number. A header with more letters is
+# read.
 _HEADER_LETTERS = 12
-_DEEPEST_INSERTED = 3  # maximum nesting of embedded documents
+_DEEPEST_INSERTED = 3  # maximum nesting of embedded documents; deeper ones are left out with a warning
 _EQUATIONS = ("equation", "mathtype")
 
 
@@ -96,11 +97,11 @@ class _File:
         self._relations: dict[str, dict[str, tuple[str, str]]] = {}
         styles = self._attempt(lambda: Styles(self._xml(self._part("styles"), "its list of styles")), Styles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
-        self._reading = self._body  # the part that is being walked; relation ids refer to its relations
+        self._reading = self._body  # name of the part that is being read, in whose relations relation ids are looked up
         self.walk = Walk(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
 
     def chapters(self) -> list[Chapter]:
-        """Return the text split by its headings, then the other parts."""
+        """Return the main text split by its headings, then notes, comments, headers and footers."""
         root = self._xml(self._body, "its text")
         if root is None:
             raise KeyError(self._body)
@@ -156,12 +157,14 @@ class _File:
         return self._relations[part]
 
     def _part(self, kind: str) -> str:
-        """Return the name of the main text's only part of a kind, such as "styles"."""
+        """Return the name of the part of a kind, such as "styles", that the main text refers to. Without such a
+        reference, return the usual name.
+        """
         named = (name for found, name in self._related(self._body).values() if found == kind)
         return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))
 
     def _drawn(self, identity: str) -> list[Block]:
-        """Return the text of a diagram or a chart."""
+        """Return the text of the diagram or chart with this relation id; [] if it cannot be read."""
         kind, name = self._related(self._reading).get(identity, ("", ""))
         root = self._attempt(lambda: self._xml(name, "a drawing"), None)
         if root is None:
@@ -169,7 +172,9 @@ class _File:
         return docx_drawn.chart(root) if kind.startswith("chart") else docx_drawn.diagram(root)
 
     def _inserted(self, identity: str) -> list[Block]:
-        """Return the text of an embedded document."""
+        """Return the text of the embedded document with this relation id. If it cannot be read, add a warning and
+        return [].
+        """
         name = self._names.find(self._related(self._reading).get(identity, ("", ""))[1])
         blocks: list[Block] | None = None
         if name is not None and self._depth < _DEEPEST_INSERTED:
@@ -209,7 +214,9 @@ class _File:
     # Parts other than the main text
 
     def _text(self, node: ElementTree.Element, part: str) -> str:
-        """Return the text of a note, comment or header in the given part."""
+        """Return the text of a note, a comment, or an element of a header. ``part`` is the part that contains
+        ``node``.
+        """
         self._reading = part
         return "\n".join(block.text for block in self.walk.blocks(node) if block.text)
 
@@ -321,5 +328,5 @@ def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
 
 
 def _named(root: ElementTree.Element, name: str) -> str:
-    """Return a name qualified with the root's namespace, for ``iter``, which searches a tree fast."""
+    """Return a tag name with the root's namespace, because ``Element.iter`` needs qualified names."""
     return f"{root.tag.rpartition('}')[0]}}}{name}" if "}" in root.tag else name

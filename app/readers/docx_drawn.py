@@ -10,12 +10,12 @@ from app.readers.archive import attribute, local
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
-_DEEPEST = 30  # maximum nesting of a diagram's points
-_MOST_POINTS = 5_000  # maximum points of a chart
+_DEEPEST = 30  # maximum nesting of a diagram's points; a deeper point is listed at the first level
+_MOST_POINTS = 5_000  # maximum points of a chart; further points are left out
 
 
 def diagram(root: ElementTree.Element) -> list[Block]:
-    """Return a diagram's points as a list, in the order and at the levels shown."""
+    """Return the texts of a diagram's points as a bulleted list, in the order and at the levels shown."""
     texts: dict[str, str] = {}
     below: dict[str, list[tuple[int, str]]] = {}
     for node in root.iter():
@@ -43,7 +43,7 @@ def diagram(root: ElementTree.Element) -> list[Block]:
 
 
 def chart(root: ElementTree.Element) -> list[Block]:
-    """Return a chart's title, and its numbers as a table, if the file has a copy of the numbers."""
+    """Return a chart's title and a table of its numbers. Without stored numbers, there is no table."""
     titles = [_words(node) for node in root.iter() if local(node.tag) == "title"]
     series = [node for node in root.iter() if local(node.tag) == "ser"]
     heads = [" ".join(_values(node, "tx").values()) for node in series]
@@ -63,7 +63,7 @@ def _row(texts: list[str], *, header: bool = False) -> Row:
 
 
 def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
-    """Return the stored names or numbers of a series by index."""
+    """Return the texts or numbers in the child element ``name`` of a series, keyed by the index of the point."""
     found: dict[int, str] = {}
     part = next((part for part in series if local(part.tag) == name), None)
     for point in part.iter() if part is not None else ():

@@ -1,4 +1,5 @@
-"""Counts the numbers in front of paragraphs as Word does. Runs only in the child process (``app.readers.child``).
+"""Computes the list numbers that Word shows in front of paragraphs. Runs only in the child process
+(``app.readers.child``).
 
 Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments the counter of its level and restarts deeper
 levels. Lists (``w:num``) of one abstract list (``w:abstractNum``) share their counters, unless a list overrides the
@@ -27,8 +28,8 @@ class _Level:
     start: int = 1
     form: str = "decimal"
     text: str = ""
-    # this level restarts after a paragraph of the given level (from 1) or a higher one; 0: it never restarts; None: it
-    # restarts after any higher level
+    # This level restarts after a paragraph whose level (from 1) is at most ``restart``. 0: this level never restarts.
+    # None: this level restarts after a paragraph of any smaller level.
     restart: int | None = None
     legal: bool = False
     style: str = ""
@@ -50,7 +51,8 @@ _LISTNUM = re.compile(r'LISTNUM\s+"?(\w+)', re.I)
 _LISTNUM_LEVEL = re.compile(r"\\l\s*(\d)", re.I)
 _LISTNUM_START = re.compile(r"\\s\s*(\d{1,6})", re.I)
 _LISTNUM_LEVELS = 9
-_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {  # format of each level, as Word defines them
+# number format of each level, and the text around the number, as Word defines them
+_LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {
     "NumberDefault": [
         ("decimal", "{})"), ("lowerLetter", "{})"), ("lowerRoman", "{})"), ("decimal", "({})"), ("lowerLetter", "({})"),
         ("lowerRoman", "({})"), ("decimal", "{}."), ("lowerLetter", "{}."), ("lowerRoman", "{}."),
@@ -72,8 +74,9 @@ class Numbering:
         self._started: set[tuple[str, int]] = set()
         self._listnums: dict[str, dict[int, int]] = {}
         abstracts: dict[str, dict[int, _Level]] = {}
-        links: dict[str, str] = {}  # id of an abstract list, by the name of the list style it defines (``w:styleLink``)
-        # name of the list style an abstract list refers to (``w:numStyleLink``), by the id of the abstract list
+        # ids of abstract lists, keyed by the name of the list style that they define (``w:styleLink``)
+        links: dict[str, str] = {}
+        # names of list styles (``w:numStyleLink``), keyed by the id of the abstract list that refers to the style
         linked: dict[str, str] = {}
         for node in root or ():
             if local(node.tag) != "abstractNum":
@@ -132,8 +135,8 @@ class Numbering:
         )
 
     def count(self, number: str, at: int) -> str:
-        """Count a paragraph of a list at a level (from 0), and return the number or bullet in front of the
-        paragraph.
+        """Count a paragraph of list ``number`` at level ``at`` (from 0). Return the number or bullet in front of the
+        paragraph; "" if there is none.
         """
         found = self._lists.get(number)
         if found is None or at not in found.levels or at >= _LEVELS:

@@ -35,7 +35,7 @@ class Numbered:
 
 @dataclass
 class Style:
-    """A style with all inherited properties. ``heading`` is the heading level, 0 for text."""
+    """A style with all inherited properties. ``heading`` is the heading level, 0 for text, None if not stated."""
 
     heading: int | None = None
     look: Look = field(default_factory=Look)
@@ -43,7 +43,7 @@ class Style:
     is_contents: bool = False
 
 
-_MOVED = 4  # minimum offset in half points; text with a smaller offset stays on the line
+_MOVED = 4  # minimum vertical offset in half points of raised or lowered text; a smaller offset is ignored
 RAISED, SUNK = "raised", "sunk"
 """Text with a vertical offset. Short text counts as a superscript or subscript, longer text as ordinary text."""
 
@@ -51,7 +51,7 @@ _PLAIN = Style()
 
 
 class Styles:
-    """Styles by id. Ids depend on the language of the program; names of built-in styles do not."""
+    """Styles keyed by id. Built-in styles are recognised by name, because ids depend on the language of Word."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:
         self._found: dict[str, Style] = {}

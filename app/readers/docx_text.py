@@ -35,21 +35,21 @@ _NO = ("0", "false", "off")
 _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
 # maximum characters of vertically offset text that counts as a superscript or subscript
 _LONGEST_SCRIPT = 4
-_LONGEST_NUMBER = 8  # maximum characters of a page number
+_LONGEST_NUMBER = 8  # maximum characters of a page number; a longer result of a page field is read as text
 _ALIVE = 500  # paragraphs between two progress reports
-# maximum nesting of text boxes and of EQ fields; a deeper box is read as one block
+# Maximum nesting of text boxes; a deeper box is read as one block. Also the maximum nesting of an EQ field.
 _DEEPEST = 12
-_LONGEST_ANCHOR = 120  # characters after which the passage of a comment is cut
+_LONGEST_ANCHOR = 120  # characters after which the passage that a comment refers to is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-# Used for two limits. Lines with more tab-separated parts than this can be rows of columns. Lines with exactly two
-# parts have columns only if more such lines than this follow one another.
+# A block with more tab-separated parts than this may be a row of a table. Blocks with exactly this many parts are rows
+# only if more than this many of them are consecutive.
 _COLUMNS = 2
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
 _INDENTATION = 4  # spaces that replace a tab in program text
-_LONGEST_ENTRY = 60  # the second of two tab-separated parts is a table column only with fewer characters than this
+_LONGEST_ENTRY = 60  # minimum characters of the second of two tab-separated parts that is too long for a table cell
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
@@ -109,14 +109,15 @@ class Walk:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self.left_out: Counter[str] = Counter()
-        self.objects: Counter[str] = Counter()  # number of embedded objects by program
-        self.anchors: dict[str, str] = {}  # passages that comments refer to, by comment id
-        self.page_fields = False  # whether a page number field was skipped since the last reset
+        self.objects: Counter[str] = Counter()  # number of embedded objects, keyed by program
+        self.anchors: dict[str, str] = {}  # passages that comments refer to, keyed by comment id
+        # whether a page number was skipped; the caller sets it to False before each header or footer
+        self.page_fields = False
         self._open_comments: set[str] = set()
         self._fields: list[_Field] = []
         self._runs: list[_Run] = []
-        self._boxes: list[Block] = []  # text boxes and drawings, which follow the paragraph
-        self._held = ""  # a drop cap, or a paragraph whose end mark is deleted: the next paragraph continues it
+        self._boxes: list[Block] = []  # text boxes and drawings of the current paragraph, which are put after it
+        self._held = ""  # text that the next paragraph continues: a drop cap, or a paragraph whose end mark is deleted
         self._monospaced = False  # whether all text of the paragraph so far is monospaced
         self._depth = 0
         self._in_table = 0
@@ -340,7 +341,7 @@ class Walk:
 
     def _look_of(self, properties: ElementTree.Element | None, base: Look) -> Look:
         """Combine the looks of the paragraph (``base``), of the run's character style and of the run's ``properties``.
-        A later look takes precedence.
+        Each look takes precedence over the looks before it.
         """
         if properties is None or not len(properties):
             return base
@@ -379,7 +380,9 @@ class Walk:
                 self.anchors[comment] += text
 
     def _take(self) -> str:
-        """Return the text of the runs so far and clear them. Superscripts and subscripts are written on the line."""
+        """Return the text of the runs so far and clear them. Superscripts and subscripts are written in the line, such
+        as 10^6.
+        """
         if len(self._runs) == 1 and not self._runs[0].script:
             return self._runs.pop().text
         text = ""
@@ -508,7 +511,9 @@ def _value(properties: ElementTree.Element | None, name: str) -> str:
 
 
 def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
-    """Choose between stored alternatives: the first choice, or the fallback if nothing in it can be read."""
+    """Choose between alternative contents: the first choice, or the fallback if the first choice has nothing that can
+    be read.
+    """
     choices = [part for part in node if local(part.tag) == "Choice"]
     fallback = [part for part in node if local(part.tag) == "Fallback"]
     wanted = ("t", "txbxContent", "oMath", "relIds", "chart", "sym", "r")
@@ -617,7 +622,9 @@ def _cleaned(text: str) -> str:
 
 
 def _columns(blocks: list[Block]) -> list[Block]:
-    """Replace the tabs of blocks. Consecutive blocks with equally many tabs may become the rows of a table."""
+    """Replace the tabs of blocks by spaces or cell separators. Consecutive blocks with equally many tabs become one
+    table if ``_are_columns`` is true of them.
+    """
     found: list[Block] = []
     at = 0
     while at < len(blocks):

@@ -1,8 +1,8 @@
 """Decodes the bytes of a text file. Runs only in the child process (``app.readers.child``).
 
-Byte order marks, escape sequences and zero bytes identify an encoding for certain. Bytes that decode as UTF-8 are
-UTF-8. ``guess`` handles the rest. If ``guess`` finds nothing, charset-normalizer decides: it is made for long texts in
-rare scripts.
+Byte order marks, escape sequences and zero bytes identify an encoding for certain. Otherwise, bytes that decode as
+UTF-8 are UTF-8. For other bytes, ``guess`` chooses an encoding. If ``guess`` finds none, charset-normalizer chooses,
+which is made for long texts in rare scripts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms
 _COMMON = 0.7  # minimum share of common characters and punctuation, for escaped byte pairs to count as Chinese
 _SAMPLE = 256 << 10
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
-_NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters
-_ONE_SCRIPT = 0.95  # minimum share of a UTF-16 text's high bytes that ``_leading`` counts
-_MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes of Latin text in UTF-16
+_NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters, and data with more is no text
+_ONE_SCRIPT = 0.95  # minimum share of the even or odd bytes that ``_leading`` must count, for a text to be UTF-16
+_MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes, for Latin text to be UTF-16
 HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""
 
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
-"""Matches bytes that occur in no text."""
+"""Matches control bytes that are rare in text."""
 
 _MOST_CONTROL = 0.005  # maximum share of control bytes in a text
 _BROKEN = 0.002  # maximum share of undecodable characters in a text that still counts as UTF-8
@@ -95,8 +95,8 @@ codecs.register_error(_WESTERN_PIECES, _western_piece)
 
 
 def decode_sample(data: bytes) -> str | None:
-    """Return the encoding that byte order marks, escape sequences or zero bytes identify; None if they identify
-    none.
+    """Return the encoding that byte order marks, escape sequences or zero bytes identify; None if there is no such
+    sign.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
@@ -126,7 +126,7 @@ def decode_sample(data: bytes) -> str | None:
 
 
 def _escaped(data: bytes) -> str | None:
-    """Return the seven-bit encoding that a text's escape sequences identify; None without any."""
+    """Return the seven-bit encoding that a text's escape sequences identify; None if there are none."""
     head = data[:_SAMPLE]
     for escape, encoding in _ESCAPES:
         if escape in head:
@@ -141,8 +141,9 @@ def _escaped(data: bytes) -> str | None:
 
 
 def _leading(half: bytes) -> int:
-    """Count the bytes that can be high bytes of UTF-16 text: of letters from U+0100 to U+10FF, ASCII, or U+20xx
-    punctuation. Return 0 if the letters are few.
+    """Count the bytes of ``half`` that can be high bytes of UTF-16 characters: of letters from U+0100 to U+10FF, of
+    ASCII, and of U+20xx punctuation. Return 0 if at most 30 % of the bytes belong to letters. ``half`` has every second
+    byte of a text.
     """
     counts = Counter(half)
     scripts = sum(counts[byte] for byte in range(0x01, 0x11) if byte not in (0x09, 0x0A, 0x0D))

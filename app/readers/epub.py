@@ -1,8 +1,8 @@
-"""Reads EPUB books: the files of the spine in order, named and split by the table of contents.
+"""Reads EPUB books: the files in the order of the spine, split and named by the table of contents.
 
 Unpacks nothing to disk, and follows no link out of the container. Runs only in the child process
-(``app.readers.child``). EbookLib is not used: it reads every file of the container into memory, whatever its size, and
-is under the AGPL.
+(``app.readers.child``). EbookLib is not used, because it reads every file of the container into memory, whatever its
+size, and is under the AGPL.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _NO_TEXT_TYPES = re.compile(
 _TEXT_NAMES = (".xhtml", ".html", ".htm")
 _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", _ENCRYPTION)
 _NO_TEXT = "what is in it is not text"
-_MOST_SAID = 20  # maximum warnings of one kind
+_MOST_SAID = 20  # maximum warnings about missing parts; further warnings are dropped
 _MOST_FALLBACKS = 10
 _HEAD = 20_000  # leading characters of a chapter that are searched for links to style sheets
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-# minimum share of the spine's files that the table of contents names, for a file without an entry to continue the
-# chapter before it
+# Minimum share of the spine's files that the table of contents names, for a file with neither an entry nor a heading to
+# continue the preceding chapter. With a smaller share, such a file starts a chapter.
 _NAMED_SHARE = 0.5
 
 
 @dataclass
 class _Package:
-    """The content of the package file. Names are paths inside the container."""
+    """The content of the package file. ``spine``, ``nav``, ``ncx`` and ``texts`` hold paths inside the container."""
 
     title: str = ""
     author: str = ""
@@ -138,7 +138,9 @@ def _package(files: zipfile.ZipFile) -> _Package:
 
 
 def _place_of_package(files: zipfile.ZipFile) -> str:
-    """The name of the package file: the one that the container file names, or the first; "" if there is none."""
+    """Return the path of the package file: the path that the container file states or, if there is no such file, the
+    path of the first ``.opf`` file. Return "" if neither exists.
+    """
     names = archive.Names(files)
     place = ""
     if _CONTAINER in names:
@@ -150,7 +152,7 @@ def _place_of_package(files: zipfile.ZipFile) -> str:
 
 
 def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
-    """Return the item, or the first text among its fallbacks; None if there is none."""
+    """Return the item if it is text, otherwise the first text in its chain of fallbacks; None if there is none."""
     for _ in range(_MOST_FALLBACKS):
         if item is None or _is_text(item):
             return item
@@ -237,7 +239,7 @@ def _chapters(
         if number == len(spine):
             spine += [name for name in reader.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
-        # entries of a file without text, such as a cover image, move on to the next file
+        # the entries of a file without text, such as a cover image, are used for the next file
         waiting = [] if any(block.text for block in blocks) else here
         if entries:
             _split(blocks, here, chapters, named=named)
@@ -261,7 +263,7 @@ class _ChapterReader:
         self.left_out: Counter[str] = Counter()
 
     def read_or_say_why(self, name: str) -> tuple[list[Block], str | None]:
-        """Return the blocks of a file that may be missing or damaged, and the reason if it could not be read."""
+        """Return the blocks of a file and None. If the file is missing or cannot be read, return [] and the reason."""
         try:
             return self.read(name)
         except KeyError:
@@ -270,7 +272,7 @@ class _ChapterReader:
             return [], "it is damaged"
 
     def read(self, name: str) -> tuple[list[Block], str | None]:
-        """Return the blocks of a file, and the reason if it could not be read."""
+        """Return the blocks of a file and None. If the file is not text, return [] and the reason."""
         data = self._files.read(self._names.find(name) or name)
         if not encoding.is_text(data):
             return [], _NO_TEXT
@@ -283,7 +285,7 @@ class _ChapterReader:
         found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents)
         if is_contents and all(block.level or not block.text for block in found.blocks):
             if len(self._package.spine) > 1:
-                return [], None  # a table of contents, which the app shows by itself
+                return [], None  # a table of contents, which the app shows elsewhere
             found = markup.read(text, styles=self._sheets(name, text))
         self.left_out.update(found.left_out)
         for reference in found.framed:
@@ -323,7 +325,8 @@ def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], 
     Args:
         blocks: the blocks of the file.
         entries: entries of the table of contents that point into the file.
-        chapters: chapters so far, to which text before the first place may be added.
+        chapters: the chapters so far; the new chapters are appended. Text before the first place may be added to the
+            last chapter so far.
         named: whether the table of contents names most files, so that an unnamed file continues the chapter before it.
     """
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
@@ -351,7 +354,7 @@ def _joined(blocks: list[Block]) -> str:
 
 
 def _table_of_contents(files: zipfile.ZipFile, nav: str, ncx: str) -> list[_Entry]:
-    """Read the table of contents. If it is broken, the book is read without names of chapters.
+    """Read the table of contents; [] if it is missing or broken.
 
     Args:
         files: the container.
@@ -415,7 +418,7 @@ def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list
 
 
 def _inside(base: str, reference: str) -> tuple[str, str]:
-    """Resolve a reference to a path inside the container and an anchor."""
+    """Resolve a reference in a file of folder ``base``. Return the path inside the container and the anchor."""
     target, _, anchor = reference.partition("#")
     if not target:
         return "", anchor

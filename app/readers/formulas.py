@@ -2,8 +2,8 @@
 (``app.readers.child``).
 
 The text of a formula's elements alone would lose the structure: the fraction 1/4 would become 14. One-line forms such
-as 1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep the structure. TeX is on one line already, so only its delimiters are
-removed.
+as 1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep the structure. TeX keeps its structure in plain text, so only its
+delimiters are removed and its lines joined.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def linear(formula: ElementTree.Element) -> str:
 
 
 _Piece = tuple[str, str]
-"""Text, with its kind, which decides about spaces around it: "fraction", "name", "script", "matrix", "text" or ""."""
+"""(text, kind). The kind decides where spaces are needed: "fraction", "name", "script", "matrix", "text" or ""."""
 
 _APART = ("name", "script")
 
@@ -114,7 +114,7 @@ def _leaf(node: ElementTree.Element, name: str) -> _Piece:
 
 
 def _row(nodes: Iterable[ElementTree.Element], depth: int) -> _Piece:
-    """Join pieces in order. Insert a space where two pieces would fuse into one number or name."""
+    """Write nodes one after another. Insert a space where two of them would fuse into one number or name."""
     pieces = [piece for node in nodes if (piece := _said(node, depth))[0]]
     if len(pieces) == 1:
         return pieces[0]
