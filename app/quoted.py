@@ -30,10 +30,10 @@ _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MOST_PLACES = 32  # maximum occurrences of one passage that are examined; later occurrences are ignored
 _MOST_MAPPED = 64  # maximum pages whose offsets are cached; beyond this, the oldest page is dropped from the cache
-# Matches fenced and inline code, in which neither sentences nor quotations are looked for.
+# Matches fenced and inline code. Code is not searched for sentences and quotations.
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
-# Matches the end of a sentence: its punctuation with any closing marks, or the end of its paragraph.
+# Matches the end of a sentence: punctuation with any closing quotation marks and brackets, or the end of the paragraph.
 _END = re.compile(
     r"(?:[.!?]+|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
     r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
@@ -297,8 +297,8 @@ def _in_order(index: BookIndex, parts: list[str], favour: Sequence[float]) -> tu
 
 
 def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tuple[int, tuple[PageSpan, ...]]:
-    """Find the longest run of consecutive words of the passage that is in the book. Return its number of words and its
-    place; (0, ()) if no run has at least ``_FEWEST_SHARED`` words.
+    """Find the longest run of consecutive words that the passage shares with the book. Return its number of words and
+    its place; (0, ()) if no run has at least ``_FEWEST_SHARED`` words.
     """
     places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
     best: tuple[int, tuple[PageSpan, ...]] = (0, ())

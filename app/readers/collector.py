@@ -43,7 +43,7 @@ _HEADING = re.compile(r"(?:h|level)([1-6])$")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _LONGEST_TITLE = 1000
 PUT_AWAY = "\ue000"
-"""Replaces, during parsing, each "<" that begins no tag."""
+"""Replaces each "<" that begins no tag, while the markup is parsed."""
 
 _KEPT_CLASSES = frozenset(("mwe-math-mathml-a11y", "mwe-math-mathml-inline", "katex-mathml", "mjx_assistive_mathml"))
 _REPEATED_CLASSES = frozenset(
@@ -141,7 +141,7 @@ class BlockCollector:
         self._preformatted = 0
         self._initial = False  # whether the open block may be a drop cap, which is the first letter of the next block
         self._held = ""
-        self._open: list[_Frame | None] = []  # the frame of each open element; None for an element that needs no frame
+        self._open: list[_Frame | None] = []  # the ``_Frame`` of each open element; None for an element without one
         self._frames: list[_Frame] = []
         self._lists = Lists()
         self._marks: dict[str, str] = {}  # marks of notes (such as "3"), keyed by the note's anchor
@@ -152,7 +152,8 @@ class BlockCollector:
         self._formula_tags: list[str] = []
         self._after_formula = False
         self._after_script = False
-        self._drawing: list[str] = []  # vertical position of the last text in each open drawing
+        # vertical position of the last text in each open drawing; "" before the first text
+        self._drawing: list[str] = []
         self._switch: list[bool] = []  # for each open ``epub:switch``, whether one of its cases was chosen
 
     # Methods that the parser calls

@@ -250,7 +250,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import delimited, mail
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # a zip archive after other bytes
+        if zipfile.is_zipfile(path):  # the file has a zip archive after other bytes
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

@@ -97,7 +97,7 @@ class _File:
         self._relations: dict[str, dict[str, tuple[str, str]]] = {}
         styles = self._attempt(lambda: Styles(self._xml(self._part("styles"), "its list of styles")), Styles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
-        self._reading = self._body  # name of the part that is being read, in whose relations relation ids are looked up
+        self._reading = self._body  # name of the part that is being read; relation ids refer to this part
         self.walk = Walk(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
 
     def chapters(self) -> list[Chapter]:
@@ -232,7 +232,7 @@ class _File:
         return "\n\n".join(f"{marks[at]}. {texts[at]}" if marks[at] else texts[at] for at in order)
 
     def _comments(self) -> str:
-        """Return the reviewers' comments with their authors and the passages they refer to."""
+        """Return the reviewers' comments. Each comment has its author and the passage to which it refers."""
         part = self._part("comments")
         root = self._xml(part, "its comments")
         lines = []

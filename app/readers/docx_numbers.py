@@ -128,7 +128,9 @@ class Numbering:
         return around.format(numerals.written(counts[at], form))
 
     def level_of(self, number: str, style: str) -> int | None:
-        """Return the list level linked to a paragraph style; None if there is none."""
+        """Return the level of list ``number`` that is linked to the paragraph style ``style``; None if there is
+        none.
+        """
         found = self._lists.get(number)
         return (
             next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None

@@ -67,7 +67,7 @@ class Styles:
         return self._found.get(identity or self._default, _PLAIN)
 
     def _resolve(self, identity: str, nodes: dict[str, ElementTree.Element]) -> None:
-        """Resolve a style, after all styles it is based on."""
+        """Resolve a style. The styles on which it is based are resolved first."""
         chain: list[str] = []
         while identity in nodes and identity not in self._found and identity not in chain:
             chain.append(identity)

@@ -58,7 +58,7 @@ _SYMBOL = re.compile(r"SYMBOL\s+(0x[0-9a-f]{1,4}|\d{1,5})(?:.*?\\f\s*\"?([^\"\\]
 
 @dataclass
 class _Field:
-    """An open Word field: its code, and whether its result has begun."""
+    """A Word field whose end has not been read: the field's code, and whether the field's result has begun."""
 
     code: str = ""
     in_result: bool = False
@@ -104,7 +104,7 @@ class Surroundings:
 
 
 class Walk:
-    """Reads the parts of a file one after another. Counters and open comments carry over from part to part."""
+    """Reads the parts of a file one after another. Counters and open comments are kept from part to part."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
@@ -210,7 +210,7 @@ class Walk:
         yield from drawn
 
     def _label(self, about: _About, style: Style) -> str:
-        """Count a paragraph in its list, and return the number in front of it; "" without a list."""
+        """Count a paragraph in its list. Return the number in front of the paragraph; "" if it is in no list."""
         number = style.numbered.number if about.numbered.number is None else about.numbered.number
         if number is None or number == "0":
             return ""
@@ -354,7 +354,8 @@ class Walk:
             self.left_out[_HIDDEN] += _size(text)
             return
         if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
-            self.left_out["codes"] += _size(text)  # the result of a field nested in another field's code
+            # this field is inside another field's code, so its result is not shown
+            self.left_out["codes"] += _size(text)
             return
         if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS and len(text) <= _LONGEST_NUMBER:
             self.page_fields = True

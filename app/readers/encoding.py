@@ -38,7 +38,7 @@ HEAD = 64 << 10
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 """Matches control bytes that are rare in text."""
 
-_MOST_CONTROL = 0.005  # maximum share of control bytes in a text
+_MOST_CONTROL = 0.005  # maximum share of control bytes in a text; data with a larger share is binary
 _BROKEN = 0.002  # maximum share of undecodable characters in a text that still counts as UTF-8
 MIXED = "utf-8 mixed with cp1252"
 _WESTERN_PIECES = "trifold-western-pieces"

@@ -250,7 +250,7 @@ def _chapters(
 
 
 class _ChapterReader:
-    """Reads the files of a book with their style sheets, and collects the files they link to."""
+    """Reads the files of a book and their style sheets. Collects the links to other files of the book."""
 
     def __init__(self, files: zipfile.ZipFile, package: _Package) -> None:
         self._files = files

@@ -19,7 +19,7 @@ _DEEPEST = 60
 """Maximum nesting of a formula. Deeper parts lose their structure and keep their text."""
 
 _ATOM = re.compile(r"[+\-−±]?\d+(?:[.,]\d+)*%?$|[^\W\d_]['′″]*$|[^\W\d_]{2,}$|[^\w\s]$")
-# italic, bold and other styles of mathematical letters
+# matches mathematical letters in italic, bold and other styles
 _ALPHABETS = re.compile("[\U0001d400-\U0001d537\U0001d56c-\U0001d7ff]")
 _APPLIED = re.compile(r"(?<=\w)\u2061(?=\w)")  # the invisible sign between a function and its argument
 _UNSEEN = {0x2061: "", 0x2063: ",", 0x2064: "+", 0x200B: "", 0xFEFF: ""}
@@ -156,7 +156,7 @@ def _is_bracketed(text: str) -> bool:
 
 
 def fraction(over: str, under: str) -> str:
-    """Write a fraction on one line."""
+    """Write ``over`` divided by ``under`` on one line, such as "1/4"."""
     return _fraction(over, under)[0]
 
 

@@ -1,8 +1,8 @@
-"""Reads the metadata of a GGUF file, or of a model in several GGUF files, from the headers alone. Checks that no
+"""Reads the metadata of a model in one or several GGUF files. Reads only the headers of the files, and checks that no
 weights are missing.
 
-Runs in the child process (``app.readers.child``), like all parsing of untrusted bytes. No allocation depends on a size
-that a file merely claims. Of the vocabulary only the length is kept. The format:
+Runs in the child process (``app.readers.child``), like all parsing of untrusted bytes. A size that a file states is
+checked before memory is allocated. Of the vocabulary, only the length is kept. The format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -24,17 +24,18 @@ _MOST_FIELDS = 4_096
 _MOST_TENSORS = 65_536
 _LONGEST_NAME = 512  # maximum bytes of the name of a field or a tensor
 _LONGEST_STRING = 1 << 22  # maximum bytes of a string; the longest strings are chat templates
-# maximum elements of an array; vocabularies have up to 300,000 tokens, and up to 600,000 merges
+# maximum elements of an array; the longest arrays are the merges of tokenizers, with up to 600,000 elements
 _LONGEST_ARRAY = 1 << 20
 _MOST_HEADER = 1 << 28  # maximum bytes of a header
 _MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # maximum elements of one tensor
-_SHORT = 1 << 10  # maximum elements of a list whose values are kept; such lists have one value per layer
+# maximum elements of an array of numbers whose values are kept; of a longer array, only the length is kept
+_SHORT = 1 << 10
 _ALIGNMENT = 32
-_LOOKED_AT = 1 << 20  # maximum bytes of numbers or strings that are read into memory at once
+_LOOKED_AT = 1 << 20  # maximum bytes of numbers or strings that are read into memory at a time
 _LENGTH = struct.Struct("<Q")
 
-# struct's letter for each type of a field's value. Strings and arrays have types of their own.
+# Format characters of ``struct``, keyed by the id of a field's type. Strings and arrays have other ids.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _FLOATS = (6, 12)
@@ -46,12 +47,12 @@ BLOCKS = {
     **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82)},
     **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17)},
 }
-"""Elements and bytes of one block, keyed by the id of the tensor type."""
+"""(elements, bytes) of one block, keyed by the id of the tensor type."""
 
 _TENSORS = "split.tensors.count"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # arrays with a value for each token
-_ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids the format names
+_ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids are fields of the metadata
 _KEPT = ("general.", "tokenizer.ggml.model", *(f"tokenizer.ggml.{end}_" for end in _ENDS))
 _AGAIN = "Get the file again."
 _WHOLE = "A language model is read, with its vocabulary in it."
@@ -61,13 +62,14 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the metadata of a model as plain JSON.
 
     ``fields``: numbers, short lists of numbers, and strings. ``vocabulary``: number of tokens. ``parameters``: number
-    of weights. ``names``: tensors outside of layers. ``kinds``: ids of all tensor types used.
+    of weights. ``names``: names of the tensors outside of layers. ``kinds``: ids of all tensor types in the files.
 
     Args:
         paths: paths of the file, or of all parts in order.
 
     Raises:
-        Refused: a file is no GGUF file, or is cut off, altered or the wrong part, or the files hold no whole model.
+        Refused: a file is no GGUF file, is damaged or is the wrong part, or the files together are not a complete
+            model.
     """
     found = _one(paths[0])
     _check_part(found, 0, len(paths), paths[0].name)
@@ -143,7 +145,9 @@ def _one(path: Path) -> _Found:
 
 
 class _Bytes:
-    """Reads the bytes of a header in order. Raises EOFError at the end of the file or the maximum header size."""
+    """Reads the bytes of a header in order. Raises EOFError after the end of the file, or after the maximum size of a
+    header.
+    """
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -173,7 +177,7 @@ class _Bytes:
         return self.take(length).decode("utf-8")
 
     def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
-        """Yield ``count`` numbers of one type, in several tuples."""
+        """Yield ``count`` numbers in several tuples. ``letter`` is their type's format character of ``struct``."""
         size = struct.calcsize(f"<{letter}")
         while count:
             piece = min(count, _LOOKED_AT // size)
@@ -181,7 +185,9 @@ class _Bytes:
             count -= piece
 
     def skip_texts(self, count: int) -> None:
-        """Skip ``count`` strings. Scans them in memory, because a vocabulary has hundreds of thousands."""
+        """Skip ``count`` strings. Large blocks are read into memory and searched for the strings' ends, because a
+        vocabulary has hundreds of thousands of strings.
+        """
         while count:
             start = self.at
             held = self._file.read(min(_LOOKED_AT, self._end - start))
@@ -225,8 +231,8 @@ def _found(taken: _Bytes, size: int) -> _Found:
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
-    """Check that there is a vocabulary, that it is no longer than stated, and that the embedding has a row for each
-    token.
+    """Check that there is a vocabulary, that it has at most ``stated`` tokens, and that the embedding has a row for
+    each token.
     """
     tokens = lengths.get(_TOKENS, 0)
     if not tokens:
@@ -245,7 +251,9 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
 
 
 def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
-    """Read an array. Return its length, and its values if it is a short list of numbers."""
+    """Read an array. Return its length, and its values if it is an array of at most ``_SHORT`` numbers, otherwise
+    [].
+    """
     kind, length = taken.number("I"), taken.number("Q")
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
@@ -264,7 +272,9 @@ def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
 
 
 def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
-    """Read the tensors' shapes, types and offsets. Check that all tensors lie within ``size`` bytes without overlap."""
+    """Read the shapes, types and offsets of ``count`` tensors into ``found``. Check that all tensors lie within the
+    ``size`` bytes of the file and do not overlap.
+    """
     alignment = found.fields.get("general.alignment", _ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)

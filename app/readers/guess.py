@@ -1,8 +1,12 @@
-"""Guesses a legacy encoding of text with bytes beyond ASCII. Runs only in the child process (``app.readers.child``).
+"""Guesses the legacy encoding of a text with bytes beyond ASCII. Runs only in the child process
+(``app.readers.child``).
 
-Works on a single line as well as on a book. Knows nothing of byte order marks, escape sequences and UTF-8. Decodes the
-text in each known encoding, and scores each character from 0 to 1 by how usual it is in a language and at its place.
-The encoding with the best mean score is chosen. A small penalty prefers more common encodings.
+Works on a single line as well as on a book. Byte order marks, escape sequences and UTF-8 are handled in ``encoding``,
+before this module is used.
+
+The text is decoded in each known encoding. Each character gets a score from 0 to 1: how usual it is in a language, and
+at its place in the text. The encoding with the best mean score is chosen. A small penalty makes rare encodings less
+likely.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-_BYTES = 8 << 10  # bytes examined, from lines with bytes beyond ASCII
-_ENOUGH = 0.45  # minimum mean score; with a lower score, an encoding does not fit
+_BYTES = 8 << 10  # approximate maximum bytes examined; only lines with bytes beyond ASCII are examined
+_ENOUGH = 0.45  # minimum mean score; an encoding with a lower score does not fit
 _STEP = 0.002  # score penalty per position in the list of encodings, which starts with the most common encoding
 _TYPICAL = 0.55  # typical share of the most common letters in a text; a higher share does not add to the score
 
-# encodings of Latin letters, each with the letters of its languages
+# Letters beyond ASCII, one string for each language. ``_LATIN`` lists the encodings with the languages they are used
+# for.
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú", "áðéíóúýþæö", "äëéèïöüê", "äöüõšž",
 )  # fmt: skip
@@ -43,7 +48,7 @@ _ALPHABETS = (  # encoding, letters of its script, most common letters
     ("cp1256", "\u0621-\u0652\u067e\u0686\u0698\u06a9\u06af\u06cc", "اليمنوترب"),
     ("cp874", "\u0e01-\u0e5b", "านรกอเงมยลท่"),
 )
-_HAN = {  # the most common characters of each language
+_HAN = {  # the most common characters of texts in each encoding
     "cp932": (
         "日一国会人年大十二本中長出三同時政事自行社見月分議後前民生連五発間対上部東者党地合市業内相方四定今回"
         "新場金員九入選立開手米力学問高代明実円関決子動京全目表戦経通外最言理現体化田当八六約主題下首意法不来"
@@ -71,7 +76,8 @@ _HAN = {  # the most common characters of each language
     ),
 }
 _HAN["euc_jp"] = _HAN["cp932"]
-_FIRST_LEVEL = {  # the national standard and the lead bytes of its level 1, which holds the common characters
+# for each encoding: the national standard, and the first and last lead byte of the standard's common characters
+_FIRST_LEVEL = {
     "cp932": ("shift_jis", 0x88, 0x98), "euc_jp": ("euc_jp", 0xB0, 0xCF), "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6), "cp949": ("euc_kr", 0xB0, 0xC8),
 }  # fmt: skip
@@ -110,7 +116,7 @@ def guess(data: bytes) -> str | None:
 
 
 def _sample(data: bytes) -> bytes:
-    """Return lines with bytes beyond ASCII, up to about ``_BYTES`` bytes."""
+    """Return the lines with bytes beyond ASCII, cut after about ``_BYTES`` bytes."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
@@ -130,8 +136,8 @@ def _decoded(sample: bytes, name: str) -> str:
 
 
 def _alphabet(text: str, letters: str, top: str) -> float:
-    """Score a non-Latin script. Words should consist of ``letters`` only, and the common letters (``top``) should be
-    frequent.
+    """Score a text in a non-Latin script. Words should consist of ``letters`` only, and the common letters (``top``)
+    should be frequent.
     """
     beyond = sum(sign > "\x7f" for sign in text)
     script = re.compile(f"[{letters}]+")
@@ -154,8 +160,8 @@ def _cased(word: str) -> bool:
 
 
 def _latin(text: str, languages: tuple[str, ...]) -> float:
-    """Score Latin text. Letters should be within words and from one language's alphabet, and symbols at their usual
-    places.
+    """Score a text in Latin letters. Letters beyond ASCII should be within words and belong to the alphabet of one
+    language. Symbols should be at their usual places.
     """
     beyond = sum(sign > "\x7f" for sign in text)
     letters: dict[str, float] = {}
@@ -173,7 +179,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
 
 
 def _latin_word(text: str, start: int, word: str) -> float:
-    """Score the letters beyond ASCII in a word. All of them get the same score."""
+    """Return the score that each letter beyond ASCII in the word ``word`` gets."""
     plain = sum(sign < "\x80" for sign in word)
     around = text[start - 1 : start] + text[start + len(word) : start + len(word) + 1]
     if len(word) == 1:
@@ -214,7 +220,7 @@ def _in_place(text: str, at: int) -> float:
     if sign in "£€¥¢":
         return float(after.isdigit() or before.isdigit() or (before in "( /" and after in ") /"))
     if sign in "²³¹ªº":
-        long_word = at > 2 and text[at - 3 : at].isalpha()  # longer than a unit's name
+        long_word = at > 2 and text[at - 3 : at].isalpha()  # at least three letters, so not a unit such as km
         return float(before.isalnum() and not after.isalpha() and not long_word)
     if sign in "½¼¾":
         return float(not before.isalpha() and not after.isalpha())
@@ -231,7 +237,9 @@ def _in_place(text: str, at: int) -> float:
 
 
 def _wide(sample: bytes, name: str) -> float:
-    """Score Chinese, Japanese or Korean text. Its characters should be common, and not alone within Latin words."""
+    """Score Chinese, Japanese or Korean text. Its characters should be common. A single character between Latin letters
+    counts less.
+    """
     try:
         text = codecs.getincrementaldecoder(name)("strict").decode(sample)
     except UnicodeDecodeError:
@@ -239,7 +247,7 @@ def _wide(sample: bytes, name: str) -> float:
     worth = total = 0.0
     for match in _RUN.finditer(text):
         run = match[2]
-        alone = len(run) == 1 and bool(match[1] or match[3])  # within a Latin word
+        alone = len(run) == 1 and bool(match[1] or match[3])  # a single character next to a Latin letter
         kana = _HALF_KANA.sub("", run) == run or len(_HALF_KANA.findall(run)) >= 3
         for sign in run:
             half = _HALF_KANA.match(sign)

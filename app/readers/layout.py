@@ -19,31 +19,33 @@ from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
 
-_SLACK = 0.6  # minimum width in line heights that stays free after a word that counts as fitting
-_INDENT = 0.7  # minimum indentation in line heights
-_LOOSE = 2.5  # upper bound of the usual line pitch, in line heights
+# minimum free width in line heights after a word, for the word to fit at the end of a line
+_SLACK = 0.6
+_INDENT = 0.7  # minimum indentation in line heights; a smaller difference between line starts is ignored
+_LOOSE = 2.5  # maximum usual line pitch, in line heights
 _GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
 _NEIGHBOURS = 8  # lines examined before and after a line
 _CUT_REACH = 3.0  # maximum distance in line heights between the two lines of a cut word
-_LARGER = 0.2  # relative difference in type size beyond which a line is a heading
+_LARGER = 0.2  # relative difference in type size above which two lines belong to different paragraphs
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # maximum characters of a line of verse
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
 _INITIAL = 2  # maximum characters of a drop cap, possibly with a quotation mark
 _INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size of the text next to it
-_ONE_LETTER = frozenset("aioeyàéóú")  # letters that are words by themselves
+_ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themselves
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
 _LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # a line that ends in dot leaders and a page number
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # minimum characters of a line that is used to measure the right margin
-_SAME_ROW = 0.3  # maximum distance in line heights between the tops of two pieces of one row
-_FAR_OUT = 100  # distance in line heights by which an edge is moved out, so that no line reaches it
+_SAME_ROW = 0.3  # maximum vertical distance in line heights between the tops of two pieces of one row
+# distance in line heights by which the right edge of a list is moved right, so that no line reaches the edge
+_FAR_OUT = 100
 _GOES_ON = (
     0.3  # minimum share of a column's lines that start with a lowercase letter, for the column not to count as a list
 )
-_BIN = 4.0  # width of a bin of x positions; lines whose starts are in one bin count as aligned
+_BIN = 4.0  # width of a bin of x positions; lines that start in the same bin count as aligned
 _REACH = 12  # bins to the left of a line's start that are searched for the start of its column
 
 
@@ -61,12 +63,12 @@ class Line:
     bottom: float
     cut: bool = False  # whether the last word is cut and continues on the next line
     size: float = 0.0  # type size; if 0 (unknown), the height of the box is used instead
-    shown: bool = True  # False for text outside the visible area of the page, and for invisible text
+    shown: bool = True  # False for text that is invisible or outside the visible area of the page
     suspect: bool = False  # whether the text may be invisible
     unseen: bool = False
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
     head: bool = False  # whether this row is the header of its table
-    # words with their left and right edges, while known
+    # words with their left and right edges; empty if unknown
     words: list[tuple[str, float, float]] = field(default_factory=list)
     first_gap: float = 0.0  # width of the gap after the first word
     last_gap: float = 0.0  # width of the gap before the last word
@@ -92,8 +94,8 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
 
     Args:
         lines: lines of one page.
-        words: the book's vocabulary, for hyphens at line ends.
-        margin: the right margins of this kind of page.
+        words: counts of the book's words, which decide whether a hyphen at a line end is dropped.
+        margin: the right margins; None to measure them in ``lines``.
     """
     if not lines:
         return ""
@@ -116,7 +118,7 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
 
 
 def is_initial(above: Line, line: Line) -> bool:
-    """Whether ``above`` is a drop cap and ``line`` continues its word."""
+    """Whether ``above`` is a drop cap at the start of ``line``."""
     return (
         len(above.text) <= _INITIAL
         and above.text[-1].isupper()
@@ -128,11 +130,13 @@ def is_initial(above: Line, line: Line) -> bool:
 
 
 def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
-    """Whether a drop cap is the first letter of the word after it, rather than a word of its own as in "A keeper"."""
+    """Whether the drop cap ``initial`` is the first letter of the word at the start of ``rest``. A drop cap may also be
+    a word by itself, as in "A keeper".
+    """
     match = _FIRST_WORD.match(rest)
     first = match[0].casefold() if match else ""
     alone = initial[-1].casefold()
-    # the last condition: the word ``first`` occurs nowhere else in the book
+    # The last condition is true if the book has the word ``first`` only here.
     return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2
 
 
@@ -181,7 +185,7 @@ def _is_next_item(above: str, line: str) -> bool:
 
 
 def _goes_on(above: Line, line: Line) -> bool:
-    """Whether ``line`` can start with the rest of the word that is cut at the end of ``above``."""
+    """Whether ``line`` can start with the second half of the word that is cut at the end of ``above``."""
     below = 0 < line.top - above.top < _CUT_REACH * above.height
     return line.text[0].islower() and (below or line.top < above.top)
 
@@ -204,8 +208,8 @@ class Margins:
         self._short = _short_edges(pages, self._counts)
 
     def right(self, line: Line) -> float:
-        """Return the right edge of a line's column. Of the columns that start at or slightly left of the line, this is
-        the one with the most lines.
+        """Return the right edge of a line's column. If several columns start at or slightly left of the line's start,
+        use the column with the most lines.
         """
         key = round(line.x0 / _BIN)
         low = bisect_left(self._starts, key - _REACH)
@@ -221,8 +225,8 @@ class Margins:
 def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
     """Return the right edges of columns with only short lines, keyed by the bin of their lines' starts.
 
-    In a column of prose, lines end for lack of room, so the edge is the end of the longest line. In a list, lines end
-    on purpose, so the edge is moved out so far that no line reaches it.
+    In a column of prose, lines end because the next word does not fit, so the right edge is the end of the longest
+    line. In a list, lines end on purpose, so the right edge is moved right until no line reaches it.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:

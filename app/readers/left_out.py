@@ -1,4 +1,4 @@
-"""Words warnings about text that a reader left out of a document. Runs only in the child process
+"""Writes the warnings about text that a reader left out of a document. Runs only in the child process
 (``app.readers.child``).
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_TOLD = 0.02  # share of a document's characters above which omitted text gets a warning
+_TOLD = 0.02  # share of a document's characters above which the text omitted for one reason gets a warning
 _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",

@@ -1,7 +1,7 @@
 """Detects lines of plain text whose line breaks have a meaning: logs, program text, subtitles, columns, lists.
 
-Only prose is joined into paragraphs. When in doubt, line breaks are kept. A tab becomes an indentation or the border
-between two cells. Runs only in the child process (``app.readers.child``).
+Only prose is joined into paragraphs. When in doubt, line breaks are kept. Tabs become indentations or borders between
+cells. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = frozenset(
 
 _TAB = 4  # spaces that replace a tab in an indentation
 _SAMPLE = 2_000  # leading lines that are used to detect a text's kind
-_FEWEST = 3  # minimum lines for a decision about a text or a group of lines
+_FEWEST = 3  # minimum lines of a log, of program text or of a group of records; fewer lines are not detected as such
 _STAMP = (
     r"[\[(<\"]{0,2}(?:\d{4}[-/.]\d\d?[-/.]\d\d?\b|\d\d?[-/.]\d\d?[-/.]\d{2,4}\b|\d\d?:\d\d(?::\d\d)?\b"
     r"|(?:(?:mon|tue|wed|thu|fri|sat|sun)\w* )?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* +\d\d? "
@@ -51,7 +51,8 @@ _RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a rule under a heading, or b
 _LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # dots or another leader in a table of contents or a form
 _LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
-_WIDE_GAP = "   "  # two spaces do not count, because they also follow a full stop and occur in justified text
+# minimum gap between cells; a gap of two spaces may also follow a full stop or occur in justified text
+_WIDE_GAP = "   "
 _ITEMS = (
     re.compile(r"\s*[-–—*•·▪◦‣+>✓✔☐☑☒]\s+\S"),
     re.compile(r"\s*(?:\d{1,3}(?:\.\d{1,3})*[.)]|\d{1,3}(?:\.\d{1,3})+|\[\d{1,3}\]|§ ?\d+\w?)\s+\S"),
@@ -67,8 +68,8 @@ _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether to keep all line breaks of a text. Logs, subtitles and program text, detected by content or by the
-    file name's ``suffix``, keep their line breaks.
+    """Whether to keep all line breaks of a text. True for logs, subtitles and program text. These kinds of text are
+    detected by the content or by ``suffix``, the extension of the file name.
     """
     if suffix in NAMES:
         return True
@@ -91,13 +92,13 @@ def _is_program(rows: Sequence[str]) -> bool:
 
 
 def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
-    """Split a group of lines without blank lines into runs, in order. The flag of a run says whether its line breaks
-    are kept.
+    """Split a group of lines without blank lines into runs of consecutive lines. Return (whether to keep the line
+    breaks, lines) of each run.
     """
     rows = [row.rstrip() for row in rows]
     if _is_block(rows):
         return [(True, rows)]
-    # whether the only gaps of some row are two spaces wide, as in justified text
+    # whether some row has gaps of two spaces but no wider gap, as in justified text
     loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)
     piped = [False, *(CELLS in row for row in rows), False]
     marked = [
@@ -116,8 +117,8 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
 
 
 def _is_block(rows: Sequence[str]) -> bool:
-    """Whether a group of lines is not a paragraph but columns, a drawing, a table of contents, program text or
-    records.
+    """Whether a group of lines is columns, a drawing, a table of contents, program text or records, and so no
+    paragraph.
     """
     if len(rows) < 2:
         return any(_has_cells(row) for row in rows)
@@ -131,8 +132,8 @@ def _has_cells(row: str) -> bool:
 
 
 def _is_drawn(row: str) -> bool:
-    """Whether a line belongs to a drawn table, is a rule, or has a leader: before a page number, or as a blank in a
-    form.
+    """Whether a line belongs to a drawn table, is a rule, or has a leader. A leader is dots before a page number, or a
+    blank in a form.
     """
     if row.lstrip()[:1].isalnum() and not any(leader in row for leader in _LEADERS):
         return False
@@ -140,8 +141,8 @@ def _is_drawn(row: str) -> bool:
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
-    """Whether most lines have cells between bars, or wide gaps. If some lines have no gap, the edges of words at the
-    gaps must also be aligned in two consecutive lines.
+    """Whether most lines have cell borders or wide gaps. If some lines have no wide gap, words next to a gap must also
+    be aligned in two consecutive lines.
     """
     if sum(CELLS in row for row in rows) > _MOST * len(rows):
         return True
@@ -152,14 +153,16 @@ def _in_columns(rows: Sequence[str]) -> bool:
 
 
 def _edges(row: str) -> set[tuple[str, int]]:
-    """Return the columns at which words start after a gap or end before a gap or the line end."""
+    """Return the columns of word starts after a gap, and of word ends before a gap or the line end. The results are
+    ("begins", column) and ("ends", column).
+    """
     lead = len(row) - len(row.lstrip())
     gaps = [gap.span() for gap in _GAP.finditer(row, lead)]
     return {("begins", end) for _, end in gaps} | {("ends", start) for start, _ in gaps} | {("ends", len(row))}
 
 
 def _are_records(rows: Sequence[str]) -> bool:
-    """Whether nearly every line starts with a number or a symbol. Lines of a paragraph do not."""
+    """Whether nearly every line starts with a number or a symbol, unlike the lines of a paragraph."""
     return len(rows) >= _FEWEST and sum(not _begins_in_words(row) for row in rows) > _NEARLY_ALL * len(rows)
 
 
@@ -176,10 +179,11 @@ def _may_begin(row: str) -> bool:
 
 
 def items(rows: Sequence[str]) -> list[list[str]]:
-    """Split a group of lines before each line that starts a list item, a speech or an entry, if several lines do.
+    """Split a group of lines before each line that starts a list item, a speech or an entry. At least two lines must
+    start with the same kind of mark.
 
-    The first such line must start the group or follow a finished sentence, because a dash may start any line of a
-    paragraph.
+    The first of these lines must start the group or follow a finished sentence, because a dash may also start a line
+    within a paragraph.
     """
     starts: set[int] = set()
     likely = [(at, row) for at, row in enumerate(rows) if _may_begin(row.lstrip())]
@@ -198,7 +202,7 @@ def tabs(text: str, whole: bool) -> str:
 
     Args:
         text: text with line feeds as the only line breaks.
-        whole: whether all line breaks are kept; if so, a tab between words becomes two spaces.
+        whole: whether all line breaks of the text are kept. If they are, a tab between words becomes two spaces.
     """
     if "\t" not in text:
         return text
@@ -217,9 +221,9 @@ def _indented(row: str) -> str:
 
 
 def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
-    """Replace the tabs between words in consecutive lines: by two spaces if ``whole`` is set or there is only one line,
-    otherwise by cell borders. If all lines have equally many tabs, adjacent tabs are separate borders, so that empty
-    cells stay.
+    """Replace the tabs between words in consecutive lines. If ``whole`` is set or there is only one line, a tab becomes
+    two spaces. Otherwise it becomes a cell border. If all lines have equally many tabs, two adjacent tabs become two
+    borders, so that empty cells stay.
     """
     if whole or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]

@@ -27,7 +27,7 @@ class List:
     """An open list: the kind of its marks, and the number of the next item.
 
     ``counters`` and ``bullet`` come from a style sheet. ``marked`` has the numbered blocks of a list with ``backwards``
-    set. Such a list counts down to 1, so its numbers are known only at its end.
+    set. A ``backwards`` list counts down to 1, so its numbers are known only when the list ends.
     """
 
     kind: str
@@ -40,12 +40,12 @@ class List:
 
 
 class Lists:
-    """The open lists, and the marks that wait for an item's text."""
+    """The open lists, and the marks that are written before the text of the current item or note."""
 
     def __init__(self) -> None:
         self._open: list[List] = []
         self._waiting: list[tuple[str, List | None]] = []
-        self._counts: dict[str, int] = {}  # values of counters in style sheets
+        self._counts: dict[str, int] = {}  # current values of the counters that style sheets name, keyed by name
 
     def start(self, tag: str, attributes: Mapping[str, str], styles: Styles, *, bare: bool) -> None:
         """Begin a list. The items of a ``bare`` list get no marks."""
@@ -65,7 +65,7 @@ class Lists:
         self._open.append(begun)
 
     def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
-        """Begin an item. Its mark waits for the item's text."""
+        """Begin an item. The item's mark is written when the item's text comes."""
         if not self._open:
             return
         around = self._open[-1]
@@ -86,7 +86,7 @@ class Lists:
         self._waiting.clear()
 
     def end(self) -> None:
-        """End a list. Renumber the items of a list that counts backwards, because only now their total is known."""
+        """End a list. Renumber the items of a list that counts backwards, because their total is known only now."""
         if not self._open:
             return
         ended = self._open.pop()
@@ -98,7 +98,7 @@ class Lists:
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
-        """Put the waiting marks before a block's text, unless the text already has them.
+        """Put the marks of the current item or note before a block's text, unless the text already starts with them.
 
         Returns:
             The text, and the added marks of list items, each with its list. Added marks of notes are not returned.
@@ -121,7 +121,9 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, around: List) -> str:
-        """Return the number that a style sheet generates. The last counter counts this list, as in Google Docs."""
+        """Return the number that a style sheet generates for an item. The last of the list's counters counts the items;
+        other counters belong to outer lists, as in Google Docs.
+        """
         own = next(name for name, _ in reversed(around.counters) if name)
         self._counts[own] = around.value
         texts = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-_MOST_PLACES = 500  # maximum places of one passage that are compared
+_MOST_PLACES = 500  # maximum places of one passage that are compared; later places are ignored
 _SHORTEST = 12  # minimum letters of a passage's start or end that is searched if the whole passage is not found
 
 
@@ -19,11 +19,12 @@ def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[
     Args:
         text: the folded text.
         passage: the folded passage.
-        before: text before the passage; together with ``after`` it decides between several places.
-        after: text after the passage.
+        before: the folded text before the passage. If the passage occurs several times, the place whose surroundings
+            agree best with ``before`` and ``after`` is returned.
+        after: the folded text after the passage.
 
     Returns:
-        Start and end of the passage; None if it is not found.
+        Start and end of the passage in ``text``; None if it is not found.
     """
     if not passage:
         return None

@@ -1,7 +1,7 @@
 """Reads a mail (.eml) or a mailbox (.mbox): sender, recipients and other headers, and the decoded text of every part.
 
-Python's own parser splits a mail. Technical headers, such as the route and server signatures, are left out. Parts
-without text are named in a warning. Runs only in the child process (``app.readers.child``).
+The parser of the standard library splits a mail into parts. Technical headers, such as the route and server signatures,
+are left out. Parts without text are named in a warning. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _TECHNICAL = re.compile(
     r"|msip_labels|autocrypt|xref|nntp-.*)",
     re.I,
 )
-# Headers with message ids. Such a line is technical only if it holds an id, because a person may also write a line that
-# begins with "References:".
+# Headers with message ids. They are technical and left out only if they hold an id, because a person may also write a
+# line that begins with "References:".
 _NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)
 _NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
 _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
-_DEEPEST = 20  # maximum nesting of mails
-# maximum characters in the HTML form of a text, as a multiple of the characters in the plain form; with more, the plain
-# form is a stub, and the HTML form is read
+_DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
+# If the HTML form of a text has more than this many times the characters of the plain form, the plain form is a stub,
+# and the HTML form is read.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 
@@ -128,7 +128,9 @@ class _Reader:
         return f"{cleaning.one_line(name)}:\n\n{words}" if attached else words
 
     def _alternative(self, part: Message, depth: int) -> str:
-        """Choose between the plain form and the HTML form of a text: the plain form, unless it is a stub."""
+        """Return the plain form of a text that has a plain form and an HTML form. If the plain form is a stub, return
+        the HTML form.
+        """
         payload = part.get_payload()
         forms = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
         plain = next((one for one in forms if one.get_content_type() == "text/plain"), None)
@@ -160,8 +162,8 @@ class _Reader:
 
 
 def _unfolded(raw: str, joint: str) -> str:
-    """Join each line that ends in a space with the next line (RFC 3676), except for quoted lines and the "-- " above a
-    signature.
+    """Join the lines of a flowed text (RFC 3676): a line that ends in a space continues on the next line. Quoted lines
+    and the "-- " above a signature are not joined.
     """
     rows: list[str] = []
     for row in raw.split("\n"):

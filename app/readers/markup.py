@@ -1,7 +1,7 @@
 """Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings.
 
-lxml (libxml2) parses the markup in pieces and sends events. It repairs broken nesting, and takes linear time whatever
-the nesting, tags or references. No script is run, and nothing is fetched. Runs only in the child process
+lxml (libxml2) parses the markup in pieces and sends events. It repairs broken nesting. It takes linear time for any
+nesting, tags and references. No script is run, and nothing is fetched. Runs only in the child process
 (``app.readers.child``).
 """
 
@@ -26,24 +26,24 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
 _PIECE = 1 << 16  # characters between two progress reports
-# Ignored tags. Browsers show the text after a page's end tag, so end tags are ignored. The text in "noframes" is read,
-# because frames are not read.
+# Matches tags that are removed before parsing. The end tags of the page are removed, because browsers show text after
+# them too. The "noframes" tags are removed, so that the text between them is read in place of the frames.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
-# Tags with very long attributes, which are an embedded image or an attack. The attributes are dropped, because older
-# versions of libxml2 take quadratic time for them.
+# Matches tags with very long attributes, which hold an embedded image or are an attack. The attributes are dropped,
+# because older versions of libxml2 take quadratic time for them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# Matches "<" that begins no tag. Each is replaced by a private-use character during parsing, because the parser
-# would send a separate event for it.
+# Matches "<" that begins no tag. During parsing, a private-use character replaces it, because the parser would send a
+# separate event for each "<".
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
-# a character reference by its number in Windows' code page; older versions of libxml2 drop it
+# matches a character reference by a number in Windows' code page, which older versions of libxml2 drop
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
 _XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
 _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7")
 _NAMED = 5  # maximum file names in a warning
-_MOST_INNER = 100  # maximum pages embedded in a page
-_DEEPEST = 3  # maximum nesting of embedded pages
+_MOST_INNER = 100  # maximum pages embedded in one page that are read
+_DEEPEST = 3  # maximum nesting of embedded pages; deeper pages are not read
 _MOST_MARKUP = 5  # maximum bytes of a file, as a multiple of the maximum characters of a book
 
 
@@ -111,14 +111,14 @@ def read(
         alive: called after each piece, to report progress.
         styles: rules of the style sheets that the markup links to.
         contents: whether to read tables of contents (``nav`` elements) too.
-        inside: how deeply this page is embedded in other pages.
+        inside: nesting depth of this page; 0 if it is not embedded in another page.
     """
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
     text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
     found = _collected(text, alive, styles, hides=True, contents=contents)
-    # an element that is still hidden at the end was never closed, or would be shown by a script
+    # If a hidden element was never closed, or if all text is hidden until a script shows it, hidden text is read too.
     if found.lost or not found.blocks:
         found = _collected(text, alive, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LARGEST = 9_999  # maximum number that is written in a style; larger numbers are written in digits
+_LARGEST = 9_999  # maximum number that is written in a style; a larger number is written in digits
 _ROMAN = (
     (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
     (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
@@ -70,13 +70,13 @@ def _roman(value: int) -> str:
 
 
 def _repeated(value: int, letters: str) -> str:
-    """Write a number as a to z, then aa, bb, as Word does."""
+    """Write a number as a to z, then aa, bb, cc, as Word does."""
     rounds, at = divmod(value - 1, len(letters))
     return letters[at] * (rounds + 1)
 
 
 def _placed(value: int, letters: str) -> str:
-    """Write a number as a to z, then aa, ab, as CSS does."""
+    """Write a number as a to z, then aa, ab, ac, as CSS does."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))
@@ -145,7 +145,7 @@ def _places(letters: str) -> Callable[[int], str]:
 
 
 _FORMS: dict[str, Callable[[int], str]] = {
-    # Word
+    # style names of Word
     "lowerletter": _letters(_LATIN),
     "upperletter": _letters(_LATIN.upper()),
     "decimalzero": lambda value: f"{value:02}",
@@ -189,10 +189,10 @@ _FORMS: dict[str, Callable[[int], str]] = {
     "hindinumbers": lambda value: _digits(value, "०"),
     "hebrew1": lambda value: _added(value, _HEBREW),
     "hebrew2": _letters("אבגדהוזחטיכלמנסעפצקרשת"),
-    # Word and CSS
+    # style names of both Word and CSS
     "lowerroman": _roman,
     "upperroman": lambda value: _roman(value).upper(),
-    # CSS
+    # style names of CSS
     "loweralpha": _places(_LATIN),
     "lowerlatin": _places(_LATIN),
     "upperalpha": _places(_LATIN.upper()),

@@ -1,9 +1,9 @@
 """Recognises the text of pages that are pictures, with RapidOCR (PP-OCRv6 in ONNX). Runs only in the child process
 (``app.readers.child``).
 
-Owns the recogniser: a page's orientation, its slant, the places of its lines, and their words.
-``app.readers.recognised`` uses the lines. Nothing is fetched: RapidOCR's wheel contains the models, which are loaded by
-their paths.
+Detects a page's orientation and slant, and finds its lines and words with their positions. ``app.readers.recognised``
+puts the lines in reading order. Nothing is fetched: RapidOCR's wheel contains the models, which are loaded by their
+paths.
 """
 
 from __future__ import annotations
@@ -30,22 +30,29 @@ print.
 
 _DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection takes half of all time
 _LINE_HEIGHT = 48  # pixels of a line's picture for the recogniser
-_NARROW = 0.75  # share of a long line's width to which its picture is narrowed; at 0.65, four times as many errors
-_NARROWED = 9.0  # minimum ratio of width to height of a narrowed line; the recogniser widens shorter ones anyway
-_SURE = 0.98  # minimum certainty of a narrowed line; below, the line is read again
-_AGAIN = 0.2  # maximum share of narrowed lines that are read again; above, the page's other lines are not narrowed
+# factor by which the picture of a long line is narrowed; a factor of 0.65 causes four times as many errors
+_NARROW = 0.75
+# minimum ratio of width to height of a line whose picture is narrowed; the recogniser widens a shorter line anyway
+_NARROWED = 9.0
+_SURE = 0.98  # minimum certainty of a line read from a narrowed picture; with a lower certainty, it is read again
+# maximum share of narrowed lines that are read again; with a larger share, later lines of the page are not narrowed
+_AGAIN = 0.2
 _BEAT = 24  # lines that are recognised between two progress reports
 _SAMPLE = 3  # number of lines that are read to find a page's orientation
 _UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page is upright
 _BETTER = 0.05  # minimum gain in certainty for the page to be turned upside down
-_SIDEWAYS = 1.5  # minimum ratio of height to width of a detected line that runs vertically
+_SIDEWAYS = 1.5  # minimum ratio of height to width of a line that counts as vertical
 _LONG = 5.0  # minimum length in line heights of a line that is used to measure a page's slant
-_FEWEST = 0.5  # minimum certainty of a line that is kept
-_WIDEST = 1.2  # maximum mean width of a line's letters in line heights; above, some letters were not read
-_READ = 0.5  # minimum share of the lines' width that was read; below, the script is unknown
-_LEGIBLE = 0.9  # minimum certainty of a line in a known script; Greek, read as Latin, has 0.8 to 0.88
-_FRAGMENT = 4.0  # maximum length in line heights of a box that may be a page number or a speck, and is not counted
-_KNOWN = 0.86  # minimum certainty on a page in a known script
+_FEWEST = 0.5  # minimum certainty of a line that is kept; a line with a lower certainty is dropped
+# maximum width of a line per recognised letter, in line heights; a wider line has letters that were missed
+_WIDEST = 1.2
+# minimum share of the lines' total width in lines that were read completely; a page with less has an unknown script
+_READ = 0.5
+_LEGIBLE = 0.9  # minimum certainty of a legible line; Greek letters are read as Latin with a certainty of 0.8 to 0.88
+# minimum length in line heights of a line that may count as illegible; a shorter one may be a page number or a speck
+_FRAGMENT = 4.0
+# minimum mean certainty of a page in a known script; with a lower certainty, the lines of the page are dropped
+_KNOWN = 0.86
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
 _THREADS = 4  # maximum threads
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
@@ -101,9 +108,9 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
 
 @dataclass(frozen=True)
 class _Engine:
-    """The models, made once per process. ``lines`` finds the lines of a page with all threads; ``letters`` reads one
-    line with one thread. ``pool`` reads several lines at once, because dividing each line among threads takes a sixth
-    more processor time.
+    """The models, made once per process. ``lines`` finds the lines of a page with all threads. ``letters`` reads one
+    line with one thread. ``pool`` reads several lines at once, one per thread. Dividing each line among the threads
+    would take a sixth more processor time.
     """
 
     lines: Any
@@ -150,7 +157,9 @@ def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
 
 
 def _is_on_its_head(engine: _Engine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
-    """Whether the sampled lines are recognised with higher certainty when they are turned upside down."""
+    """Whether the sampled lines are upside down. They are if turning them raises their mean certainty by at least
+    ``_BETTER``.
+    """
     certain = _certainty(list(sample.values()))
     if not sample or certain > _UPRIGHT:
         return False
@@ -173,15 +182,18 @@ def _quads(engine: _Engine, picture: Picture) -> Quads:
 
 
 Read = tuple[str, float, list[int], float]
-"""Text, certainty, the column of each letter, and the number of columns across the line."""
+"""(text, certainty, columns, count). The recogniser divides a line into ``count`` columns of equal width; ``columns``
+has the column of each letter.
+"""
 
 
 def _read_lines(
     engine: _Engine, crops: Sequence[Picture], order: Sequence[int], beat: Callable[[], None]
 ) -> dict[int, Read]:
-    """Read lines in the given ``order``. A long line is read from a narrower picture, which takes less time. The line
-    is read again at its full width if the reading is uncertain, or if it has digits, because one of several equal
-    digits in a row can be lost in a narrow picture.
+    """Read lines in the given ``order``. Return the readings keyed by the line's index in ``crops``.
+
+    A long line is read from a narrowed picture, which takes less time. It is read again at full width if the reading is
+    uncertain or has digits, because a narrowed picture can lose one of several equal digits in a row.
     """
     known: dict[int, Read] = {}
     unsure: list[int] = []
@@ -264,7 +276,7 @@ def _line(
     top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
     parts = text.split()
     letters = sum(map(len, parts))
-    if len(columns) != letters:  # some characters have several code points; then all letters count as equally wide
+    if len(columns) != letters:  # Some characters have several code points. All letters then count as equally wide.
         columns, count = range(letters), letters
     step, words, at = (x1 - x0) / max(count, 1.0), [], 0
     for part in parts:

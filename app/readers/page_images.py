@@ -1,6 +1,6 @@
 """Draws PDF pages for the page viewer, and finds passages on them.
 
-Owns the limits (a few image widths, two images drawn at a time) and the cache in memory. The bounded child process
+Limits the image widths and the number of images drawn at a time, and caches images in memory. The bounded child process
 draws the images (``app.readers.pdf_render``).
 """
 
@@ -27,8 +27,8 @@ NARROWEST, WIDEST = 50, 4000
 _SECONDS_PER_IMAGE = 30.0
 _LONGEST_PASSAGE = 4_000  # characters after which a passage is cut before the search
 WIDTHS = (600, 900, 1200, 1800, 2400)
-MOST_BYTES = 48 << 20  # maximum bytes of images in memory
-_AT_ONCE = 2  # maximum images drawn at the same time
+MOST_BYTES = 48 << 20  # default maximum bytes of images in the cache
+_AT_ONCE = 2  # maximum requests to draw or to search a page that run at a time
 
 Draw = Callable[[Path, int, str | None, int], bytes]
 Passage = tuple[str, str, str]
@@ -73,7 +73,7 @@ def find_on_page(path: Path, number: int, passage: str, password: str | None = N
 def find_all_on_page(
     path: Path, number: int, passages: Sequence[Passage], password: str | None = None
 ) -> list[list[Rectangle]]:
-    """Find several passages on a page. Return a list of rectangles for each, as ``find_on_page`` does."""
+    """Find several passages on a page. Return one list of rectangles for each passage, as ``find_on_page`` does."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
     recognised = recognition.load_page(Path(path).parent, number)
     answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)

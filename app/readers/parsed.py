@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Step = Callable[[int, int, "int | None"], None]
-"""Called before each page with the number of pages done, the total number of pages, and the number of the page (from 1;
-None while no page is read).
+"""Called before each page with the number of pages done, the total number of pages, and the number of the page that is
+read next (from 1). The page number is None while no page is read.
 """
 
 SECOND_READER = "second"
@@ -21,8 +21,9 @@ RefusalKind = Literal["document", "password", "no_text"]
 class Limits:
     """Limits for reading one file.
 
-    ``seconds_per_page`` is the maximum time between two messages of the child; in a format without pages, a chapter
-    counts as a page. ``zip_ratio`` is the maximum compression ratio of a zip entry.
+    ``seconds_per_page`` is the maximum time between two messages of the child. The child sends a message before each
+    page, or before each chapter in a format without pages. ``zip_ratio`` is the maximum compression ratio of a zip
+    entry.
     """
 
     memory_bytes: int = 2_000_000_000
@@ -54,11 +55,11 @@ class Refused(Exception):
 
 @dataclass
 class Section:
-    """A page, a chapter or a part, with its cleaned text."""
+    """A page of a book or, in a format without pages, a chapter or a part of a chapter. ``text`` is cleaned."""
 
     label: str
     text: str
-    picture: Literal["", "recognised", "unread", "doubtful", "figure"] = ""  # as in engine.document
+    picture: Literal["", "recognised", "unread", "doubtful", "figure"] = ""  # see ``Picture`` in ``engine.document``
 
 
 @dataclass

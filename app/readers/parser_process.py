@@ -13,7 +13,8 @@ __all__ = ["ChildFailed", "run_in_child"]
 
 
 def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Generator[dict[str, Any], None, None]:
-    """Run one request in a new child, and yield its messages until "done".
+    """Run one request in a new child, and yield the child's messages. The message "done" ends the generator and is not
+    yielded.
 
     Args:
         request: the child's task, as JSON.
@@ -21,7 +22,7 @@ def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Ge
         deadline: value of ``time.monotonic()`` at which the child is killed.
 
     Raises:
-        ChildFailed: a limit was exceeded, or the child died.
+        ChildFailed: a limit was exceeded, or the child ended without "done".
     """
     bounds = Bounds(limits.memory_bytes, limits.seconds_per_page)
     return sandbox.run_in_child("app.readers.child", request, bounds, deadline)

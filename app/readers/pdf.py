@@ -1,7 +1,8 @@
-"""Reads PDF files: every page with pdfium, a page that fails with pypdf, then cleans all pages together.
+"""Reads PDF files. Each page is read with pdfium, or with pypdf if pdfium fails on the page. Then all pages are cleaned
+together.
 
-Owns opening (passwords, damage), the order of the two libraries, recognised scans, page labels, table of contents,
-title, and the warnings. Runs only in the child process (``app.readers.child``).
+Handles passwords, damaged files, recognised scans, page labels, table of contents, title and warnings. Runs only in the
+child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ from app.readers.recognised import RecognisedPage
 from app.readers.wrong_letters import is_garbled, is_mismapped
 
 _SCAN_CHARACTERS = 20
-"""Minimum characters of a page with an image; a page with fewer is a picture, whose text can be recognised."""
+"""Minimum characters of a page that has an image and counts as text. A page with fewer is a picture, whose text can be
+recognised.
+"""
 
-_IMAGE_SHARE = 0.5  # share of picture pages, among pages with content, above which the book is a scan
-_WAITING = 1_500  # maximum characters of an XFA form whose pages only ask the reader to wait, in several languages
+_IMAGE_SHARE = 0.5  # share of picture pages, among pages with text or a picture, above which the book is a scan
+# maximum characters of an XFA form that has no pages of its own, but only a request to wait in several languages
+_WAITING = 1_500
 _BLANK_SHARE = 0.25  # share of blank pages above which a warning lists them
 _NAMED = 5  # maximum names of attached files in a warning
 _EXTRAS = 0
-"""Reported as the page number while page labels and table of contents are read. If the child fails then, the book is
-read without labels and table of contents.
+"""Reported as the page number while page labels and table of contents are read. If the child fails while this number is
+reported, the next child reads the book without labels and table of contents.
 """
 
 _ORNAMENT = re.compile(r"[\u2500-\u25ff\u2701-\u27bf\s]{6,}$")
@@ -55,7 +59,7 @@ _OTHER_SCRIPTS = (
 )
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
-_SYMBOLIC = 4  # flag of a font with its own set of characters
+_SYMBOLIC = 4  # flag of a symbolic font, which has its own set of characters
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
@@ -77,8 +81,9 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words known to contain no missed space
-        self.recognised: dict[int, RecognisedPage] = {}  # recognised pages by number; their text comes from the picture
+        self.whole: set[str] = set()  # words that need no further search for missed spaces
+        # recognised pages by number; if such a page has lines, its text comes from the recognition
+        self.recognised: dict[int, RecognisedPage] = {}
         self.characters = 0
 
 
@@ -151,7 +156,8 @@ def open_pdf(
     Args:
         path: the file.
         password: password of an encrypted file.
-        only: the only page needed, from 1; other pages of a picture file may then be blank.
+        only: number of the only page that is needed, from 1, so that other pages of a picture file may be blank; None
+            for all pages.
         beat: called several times, to report progress.
     """
     try:
@@ -170,8 +176,8 @@ def open_pdf(
 
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
-    """Open with the password as typed. If the password is wrong, try it again after the preparation that ISO 32000-2
-    (7.6.4.3.2) requires and pdfium leaves out.
+    """Open a PDF with the password as typed. If the password is wrong, try again with the password prepared as ISO
+    32000-2 (7.6.4.3.2) requires, because pdfium does not prepare it.
     """
     try:
         return pdfium.PdfDocument(path, password=password)
@@ -211,7 +217,8 @@ def _read_pages(
             lines = recognised_lines(page)
             reason = None if lines or page.is_blank else reason
             pages.recognised[index + 1] = page
-        if not lines and (reason is None or reason == SECOND_READER):  # the file's own text, if the picture gave none
+        # if recognition found no lines, the file's own text is read
+        if not lines and (reason is None or reason == SECOND_READER):
             try:
                 lines = second.lines(index) if reason else _one_page(document, index, pages, second, layers)
             except MemoryError:
@@ -281,7 +288,7 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
 
 
 def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
-    """Refuse an XFA form. Only Adobe's programs show such a form. Its PDF pages only ask the reader to wait."""
+    """Refuse an XFA form, because only Adobe's programs show it. The pages in the file only ask the reader to wait."""
     if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
         raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
@@ -328,7 +335,7 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 
 
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
-    """Count the characters (without spaces) on the pages that are left out of the text, keyed by reason."""
+    """Count the omitted characters (without spaces) of all pages, keyed by the reason for the omission."""
     counts: Counter[str] = Counter()
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -414,7 +421,8 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
 def _of_pictures(pages: _Pages, count: int) -> list[str]:
     said = []
     nothing = {number for number, page in pages.recognised.items() if not page.lines}
-    kept = {number for number in nothing if pages.lines[number - 1]}  # the file's own text
+    # pages whose text comes from the file, because recognition found none
+    kept = {number for number in nothing if pages.lines[number - 1]}
     if read := [n for n, page in pages.recognised.items() if page.lines or (page.is_blank and n not in kept)]:
         numbers = _listed(read)
         which = f"Page {numbers} was" if len(read) == 1 else f"Pages {numbers} were"
@@ -486,8 +494,8 @@ def _outline(document: pdfium.PdfDocument) -> list[Heading]:
 class _SecondReader:
     """Reads the PDF with pypdf: pages on which pdfium fails, font problems and hidden layers.
 
-    pypdf is slower and returns no positions, but it is independent of pdfium, so it seldom fails on the same file. The
-    file is opened on first use.
+    pypdf is slower and returns no positions. But it is independent of pdfium, so the two seldom fail on the same file.
+    The file is opened on first use.
     """
 
     def __init__(self, path: Path, password: str | None) -> None:
@@ -499,7 +507,7 @@ class _SecondReader:
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
-        """Return the lines of a page, at invented positions one below another."""
+        """Return the lines of a page. The positions are invented: each line is below the line before it."""
         text = self._open().pages[index].extract_text()
         return _as_lines(text)
 

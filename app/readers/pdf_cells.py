@@ -1,4 +1,5 @@
-"""Makes the cells of a table on a PDF page: splits lines into cells, joins printed rows, writes rows as lines.
+"""Makes the cells of a table on a PDF page: splits lines into cells, joins printed rows, writes rows as lines. A piece
+is a printed line or a part of one.
 
 ``pdf_tables`` finds where a table starts and ends. Runs only in the child process (``app.readers.child``).
 """
@@ -14,12 +15,15 @@ from app.readers import cleaning
 from app.readers.layout import Line
 
 MARK = " | "
-"""Separator of two cells. With it, a model finds twice as many cells as with tabs (assets/measurements/NOTES.md)."""
-_OVERLAP = 0.25  # minimum overlap of two consecutive rows that are joined, as a share of the second row's height
-_BESIDE = 0.5  # minimum overlap of two pieces in one row, as a share of the lower height
+"""Separator between two cells. A model finds twice as many cells as with tabs as separators
+(assets/measurements/NOTES.md).
+"""
+# minimum vertical overlap of two consecutive rows that are joined, as a share of the second row's height
+_OVERLAP = 0.25
+_BESIDE = 0.5  # minimum vertical overlap of two pieces of one row, as a share of the smaller height
 FINE = 0.5  # minimum gap between cells in line heights, if nearby rows have a gap at the same place
 _NARROW = 0.3  # minimum gap between words in line heights, for a cut at a border; wider than a space
-ALIGNED = 0.6  # minimum share of a column's cells that must be aligned
+ALIGNED = 0.6  # minimum share of aligned cells, for a column to count as aligned
 SAME_RULE = 2.0  # maximum distance in points between edges or rules that count as one
 _MOST_LINES = 15  # maximum printed lines that can be one row of a table
 LOOSER = 1.2  # minimum distance between lines of different rows, as a factor of the smallest distance in the table
@@ -30,11 +34,11 @@ NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.
 _FEW_ROWS = 3  # a table with at most this many rows keeps its header rows separate
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_TEXT = 20  # minimum mean characters of a column that may be prose
-_GOES_ON = 0.35  # minimum share of a column's lines that start with a lowercase letter, for the column to be prose
+_TEXT = 20  # minimum mean characters per line of a wide column; a column with less than half is no prose
+_GOES_ON = 0.35  # minimum share of lines that start with a lowercase letter, for a wide column to be prose
 # minimum share of lines that reach the margin, for a column in a script without lowercase letters to be prose
 _FILLED = 0.6
-_IN_SHORT = 0.5  # replaces ``_GOES_ON`` in columns with fewer than ``_TEXT`` characters per line
+_IN_SHORT = 0.5  # replaces ``_GOES_ON`` in a column that is not wide
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
@@ -119,8 +123,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Move a piece that spans several columns, such as a total, to the last column that it spans, if the piece ends at
-    the right edge of that column's cells.
+    """Move a piece that spans several columns, such as a total, to the last of these columns. A piece is moved only if
+    its right edge is aligned with the cells of that column.
     """
     ends = []
     for at in range(len(borders) + 1):
@@ -202,7 +206,7 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
 
 
 def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
-    """Whether printed rows close to each other are one row of the table, whose cells have several lines.
+    """Whether printed rows that are close to each other are the lines of a single row of the table.
 
     Args:
         band: the printed rows.
@@ -220,7 +224,7 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
 
 
 def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether a printed row only continues cells of the row above."""
+    """Whether a printed row has no cells of its own, but continues cells of the row above."""
     small = False
     for at, cell in enumerate(row):
         if not cell:
@@ -246,7 +250,7 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
     """Join column names that continue in the next printed row, in a table of numbers.
 
-    A name that spans several columns stays in a separate row, because the names below do not continue this name.
+    A name above several columns stays in a separate row, because each column below has a name of its own.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]
@@ -274,7 +278,7 @@ def _is_upper_head(rows: Sequence[Cells], height: float) -> bool:
 
 
 def _is_over(above: Line, below: Line, height: float) -> bool:
-    """Whether two lines have the same left edge, right edge or centre."""
+    """Whether two lines are aligned at their left edges, right edges or centres."""
     left, right = above.x0 - below.x0, above.x1 - below.x1
     return min(abs(left), abs(right), abs(left + right) / 2) < FINE * height
 
@@ -336,7 +340,7 @@ def _cell_text(cell: Sequence[Line]) -> str:
 
 
 def _has_head(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row contains the names of columns of numbers."""
+    """Whether the first row has the names of the columns. At least one column must have numbers below its name."""
     if len(rows) < 3 or any(NUMBER.match(text) for text in rows[0] if text):
         return False
     for at, name in enumerate(rows[0]):

@@ -27,11 +27,11 @@ _FEWEST_CELLS = 3  # minimum cells with text in a drawn table
 _FEWEST_FILLED = 0.3  # minimum share of filled cells in a drawn table
 # minimum share of filled cells in a drawn table with long cells; a frame around text on a page has fewer
 _WELL_FILLED = 0.6
-_LONG_CELL = 300  # minimum characters of a long cell
-_LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is in a frame
-_FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be rows of the table
-_MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are rows of the table even without figures
-_MANY = 0.6  # minimum share of the printed rows in which a column must have a line
+_LONG_CELL = 300  # minimum characters of the longest cell, for a table to need ``_WELL_FILLED``
+_LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is framed text and no cell
+_FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines, for them to be split into rows of the table
+_MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are split even if no column has figures
+_MANY = 0.6  # minimum share of the printed rows in which a column has a line, for the column to support a split
 
 
 def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
@@ -117,10 +117,12 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
-    """Split a drawn row into the printed rows between which the table has no ruling lines. Return [] if the drawn row
-    is a single row.
+    """Split a drawn row, which lies between two ruling lines, into its printed rows. Some tables have no ruling lines
+    between rows. Return [] if the drawn row is a single row of the table.
 
-    The row is split if two columns have lines of figures, or many short lines, next to each other.
+    The drawn row is split if at least two columns have a line in most printed rows, at least one of them is no prose,
+    and one of these conditions is true: a column has mainly figures, all of at least three columns have a line in every
+    printed row, or there are at least ``_MANY_PRINTED`` printed rows.
     """
     printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:

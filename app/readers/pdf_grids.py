@@ -1,9 +1,9 @@
 """Finds the ruling lines of a PDF page, and the grids that they form. Runs only in the child process
 (``app.readers.child``).
 
-A grid is a drawn table: horizontal and vertical lines that cross. Its lines divide it into places. Adjacent places
-without a line between them are one cell, so a merged cell has several places. This module does not know the content of
-cells.
+A grid is a drawn table: horizontal and vertical lines that cross. The lines divide the grid into rectangles, called
+places. Adjacent places without a line between them are one cell, so a merged cell has several places. This module does
+not know the content of cells.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ THIN = 3.0
 """Maximum thickness of a drawn line, in points."""
 
 MOST_OBJECTS = 5_000
-"""Maximum number of drawn objects examined on a page."""
+"""Maximum number of drawn objects examined on a page. Further objects are ignored."""
 
 _SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
-_SIDES = 5  # number of lines by which a shape smaller than ``_SMALL`` uses up ``_MOST_SEGMENTS``
-_MOST_SEGMENTS = 1_500  # maximum ruling lines of a page
+_SIDES = 5  # number of lines as which a shape smaller than ``_SMALL`` counts towards ``_MOST_SEGMENTS``
+_MOST_SEGMENTS = 1_500  # maximum ruling lines of a page; further lines are ignored
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
 _WIDE = 60.0  # minimum length in points of a horizontal line that may belong to a table
-_FEWEST = 3  # minimum horizontal lines of a grid, and minimum vertical lines; both include edges that are not drawn
+_FEWEST = 3  # minimum horizontal lines of a grid, and also minimum vertical lines; edges that are not drawn count too
 _MOST_PLACES = 10_000  # maximum places of a grid; a larger grid is a drawing
 _MOST_GRIDS = 60
-_FEWEST_LINES = 5  # minimum drawn lines of a grid, in both directions together
+_FEWEST_LINES = 5  # minimum drawn lines of a grid, horizontal and vertical lines together
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Rules:
 class Grid:
     """A grid with vertical lines at ``xs`` and horizontal lines at ``ys``, including edges.
 
-    ``cells[row][column]`` maps a place to the first place of its cell. ``frames`` are cells whose places form no
-    rectangle, because they surround other cells.
+    ``cells[row][column]`` is the (row, column) of the first place of the cell to which the place belongs. ``frames``
+    are cells whose places form no rectangle, because they surround other cells.
     """
 
     xs: list[float]
@@ -99,10 +99,10 @@ def grids(rules: Rules) -> list[Grid]:
 
 
 def frames(rules: Rules) -> list[Span]:
-    """Find groups of horizontal lines with the same ends, one below another, sorted from the top.
+    """Find groups of horizontal lines whose left ends and right ends are aligned.
 
     Returns:
-        (top, bottom, left) of each group of at least two lines.
+        (top, bottom, left) of each group of at least two lines. The topmost group comes first.
     """
     runs: dict[tuple[int, int], list[tuple[float, float, float]]] = defaultdict(list)
     for y, drawn in _lines(rules.across):
@@ -152,8 +152,8 @@ def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
 
 
 def _lines(spans: list[Span]) -> list[Line]:
-    """Join spans at nearly the same position into lines. A line is its mean position and the stretches where it is
-    drawn.
+    """Join spans at nearly the same position into lines. A line is (mean position, start and end of each drawn
+    part).
     """
     found: list[tuple[list[float], list[tuple[float, float]]]] = []
     for place, start, end in sorted(spans):
@@ -165,7 +165,9 @@ def _lines(spans: list[Span]) -> list[Line]:
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
-    """Add an edge before the first and after the last line, if the crossing lines ``others`` extend beyond it."""
+    """Add an edge before the first line if the crossing lines ``others`` start before that line, and an edge after the
+    last line if they end after that line.
+    """
     start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
     before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
     return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
