@@ -442,14 +442,18 @@ def _recognised(page: Page) -> dict[str, bool]:
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
-    """The evidence for each sentence of an answer, taken from the record of its notes, for use by other programs.
+    """The evidence for each sentence of an answer, taken from ``record``, the notes of the answer. Meant for other
+    programs. Each entry has:
 
-    Returns:
-        in the answer's order: ``sentence``; ``level`` ("says so", "near", "not found"); ``pages``, each with its
-        ``number`` from 1 and its printed ``label``; ``passage``, the book's words; ``missing``, names and numbers that
-        occur nowhere in the book; in a book of several documents also ``document``, the title of the page's document.
-        For a quotation, ``sentence`` is the sentence that contains it, and ``passage`` is the quoted text in the book.
-            Quotations that are not in the book, and pages that the model only attended to, are left out.
+    - ``sentence``: for a quotation, the sentence that contains it
+    - ``level``: "says so", "near" or "not found"
+    - ``pages``: each with its ``number`` from 1 and its printed ``label``
+    - ``passage``: the text of the book; for a quotation, the quoted text
+    - ``missing``: names and numbers that occur nowhere in the book
+    - ``document``: the title of the document that has the pages; only in a book of several documents
+
+    The list is in the order of the answer. Quotations that are not in the book, and pages that the model only attended
+    to, are left out.
     """
     spans, found = sentences(answer), []
     for chip in record.get("chips", ()):

@@ -32,7 +32,8 @@ from engine.threads import limit_instructions, sleep_while_waiting
 _LOG_BYTES = 2_000_000
 _LOG_FILES = 3
 
-# Commands by name. Each is a module of this folder with run(options, settings) -> exit status, imported on use.
+# Module and function of each command. The module is in this folder and imported when the command is used. The function
+# takes ``options`` and ``settings`` and returns the exit status.
 _COMMANDS = {
     "app": "serve:run",
     "ask": "ask:run",
@@ -121,8 +122,8 @@ def prepare_libraries() -> None:
         HF_HUB_OFFLINE="1",  # only a separate process downloads models (``app.models.hub``)
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
-        # Messages of libraries quote a model's files, so only critical ones are logged. Errors are raised as exceptions
-        # regardless of these settings.
+        # Messages of libraries may contain text from a model's files, so only critical messages are logged. Errors are
+        # raised as exceptions regardless of these settings.
         HF_HUB_VERBOSITY="critical",
         TRANSFORMERS_VERBOSITY="critical",
         TOKENIZERS_PARALLELISM="false",

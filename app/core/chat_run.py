@@ -210,8 +210,8 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
 
 
 def can_be_answered_now(current: OpenBook) -> bool:
-    """Whether a question should be answered now from the pages read so far: there is at least one, and reading the rest
-    would take long.
+    """Whether a question should be answered now from the pages read so far: at least one page has been read, and
+    reading the rest would take more than ``_WORTH_WAITING`` seconds.
     """
     progress = current.progress
     return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING

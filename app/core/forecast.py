@@ -294,7 +294,7 @@ class Experience:
 
 def identity(model: ModelInfo) -> str:
     """The key of a loaded model with its draft: everything that its speed and its text depend on. The name of a model
-    includes the number of bits of its weights.
+    includes the number of bits of its weights, so every quantization has its own key.
     """
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))

@@ -317,7 +317,9 @@ class _Run:
 
 
 def shifted(record: Mapping[str, Any], by: int) -> dict[str, Any]:
-    """Move the positions in a text's notes by ``by`` characters, for words that are put before the text."""
+    """Move the positions in a text's notes by ``by`` characters. ``by`` is negative if characters at the beginning of
+    the text were removed.
+    """
     moved = [{**chip, "at": chip["at"] + by, "from": chip["from"] + by} for chip in record.get("chips", ())]
     return {**record, "chips": moved}
 
