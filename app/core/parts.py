@@ -33,19 +33,19 @@ from engine.plan import BookFit
 from engine.words import says_nothing
 
 CHAT_TOKENS = 1536
-"""Maximum tokens that a part leaves free for the question and its answer. A small window leaves fewer
+"""Maximum tokens that a part leaves free for the question and its answer. In a small window it leaves fewer
 (``CHAT_SHARE``).
 """
 CHAT_SHARE = 8
-"""A part leaves 1/8 of the tokens that a book may have free for the question and its answer, but at most
-``CHAT_TOKENS``.
+"""Divisor of the maximum size of a book. A part leaves the quotient, but at most ``CHAT_TOKENS`` tokens, free for the
+question and its answer.
 """
 FULL = 0.7
 """Minimum size of a part that ends early, before a chapter. It is a fraction of a part's maximum size."""
 MOST_ASKED = 3
 """Maximum parts that a question about one fact goes to. Fewer are asked if the evidence supports an answer sooner."""
 PROMISING = 4
-"""Number of pages per part. A part is ranked by the sum of the scores of this number of its best pages."""
+"""How many of a part's best pages count. The part is ranked by the sum of their scores."""
 AROUND = 160
 """Maximum characters shown to the model on each side of a name's occurrence."""
 _FEWEST_LETTERS = 3  # minimum letters of a word that can be a name

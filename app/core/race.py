@@ -331,8 +331,8 @@ class RaceResult:
 
     @property
     def shown(self) -> tuple[RaceQuestion, ...]:
-        """The questions that the replay shows: those whose speed counts, if all answers are identical; otherwise
-        all.
+        """The questions that the replay shows. If all answers are identical, these are the questions whose speed
+        counts. If an answer differs, or if no speed counts, these are all questions.
         """
         return self.counted if self.identical and self.counted else self.questions
 
@@ -342,7 +342,7 @@ class RaceResult:
 
     @property
     def tokens(self) -> int:
-        """Sum over all questions of the tokens of the longer text."""
+        """Tokens of all questions together. For each question, the longer of its two answers is counted."""
         return self._total(lambda one: one.tokens)
 
     @property

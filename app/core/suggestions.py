@@ -81,8 +81,8 @@ _NAMES = 2
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
 # matches common German words, to detect German text
 _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
-# maximum matches of ``_GERMAN`` per word; a text with more counts as German, where all nouns have capitals, so that
-# names cannot be found by their capitals
+# Maximum matches of ``_GERMAN`` per word. A text with more counts as German. In German all nouns have capitals, so
+# names cannot be found by their capitals.
 _MOST_GERMAN = 0.02
 _PHRASES = 3
 _PHRASE_WORDS = 6  # words of a phrase; one or two more if its last word would otherwise be shorter than ``_LAST_WORD``
@@ -244,8 +244,8 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # Order by class. Within a class, take the best phrase of each third of the book, then the second-best phrases, and
-    # so on.
+    # (class, rank) pairs: all ranks of the first class, then of the second class, and so on. For each pair, ``found``
+    # takes the phrase of each third of the book.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
     if len(found) < _PHRASES:  # a short text, such as a letter or a form, has few phrases

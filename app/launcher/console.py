@@ -1,5 +1,5 @@
-"""Reports the launcher's work in plain lines on stderr, so that stdout stays free for the command. Words from a file or
-a model are printed without control characters, which could control the terminal.
+"""Reports the launcher's progress on stderr in plain lines, so that stdout has only the command's output. Text from a
+file or a model is printed without control characters, because these could control the terminal.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from engine.errors import CONTROLS, on_one_line, plain
 
-_REDRAW_S = 0.2  # minimum seconds between two updates in a terminal, where the line is redrawn in place
-_REPEAT_S = 20  # seconds between two lines if the output goes to a file
+_REDRAW_S = 0.2  # minimum seconds between two updates of the progress line in a terminal
+_REPEAT_S = 20  # minimum seconds between two progress lines in other output, such as a file
 
 
 class LaunchError(Exception):
-    """Raised if the environment cannot be made. ``cause`` and ``remedy`` are sentences for the person."""
+    """Raised if the environment cannot be made. ``cause`` and ``remedy`` are sentences for the user."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause} {remedy}")
@@ -29,23 +29,25 @@ def say(sentence: str) -> None:
 
 
 def write(text: str) -> None:
-    """Write the command's own words to stdout."""
+    """Write the command's output to stdout."""
     sys.stdout.write(plain(text))
     sys.stdout.flush()
 
 
 def write_json(value: Any, indent: int | None = None) -> None:
-    """Write one whole object to stdout. JSON itself leaves control characters beyond ASCII unescaped."""
+    """Write one complete JSON value to stdout. All control characters are escaped; ``json.dumps`` would escape only
+    those in ASCII.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     sys.stdout.write(text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS}) + "\n")
     sys.stdout.flush()
 
 
 class ProgressLine:
-    """A line about one piece of work: redrawn in place in a terminal, or, if the output goes to a file, written as a
-    new line now and then.
+    """Shows the progress of one task on stderr. In a terminal, the line is overwritten. In other output, such as a
+    file, a new line is written at most every ``_REPEAT_S`` seconds.
 
-    Use it in a ``with`` statement, so that the next sentence starts on a new line, whatever happens.
+    Use it in a ``with`` statement, so that the next output starts on a new line even after an error.
     """
 
     def __init__(self, title: str) -> None:

@@ -1,5 +1,5 @@
-"""The program's own Python environment on disk: its folder, whether it is whole, and the variables for processes inside
-it.
+"""The program's own Python environment on disk: finds its folder, checks whether the install is complete, and gives the
+variables for processes inside it.
 
 An install ends by writing a stamp with the hash of the requirements, the Python version, the build of torch and the
 packages. A missing or different stamp means that the install has to be done or repaired. Reading the stamp takes
@@ -19,10 +19,10 @@ from typing import Any
 from app.core.settings import CHECKOUT, data_folder
 
 FOLDER_NAME = ".venv"
-NOTES_NAME = ".trifold"  # folder next to the environment, with the log and the lock of the install
+NOTES_NAME = ".trifold"  # folder next to the environment, with the install's log and lock file
 
-# Variables that are removed for processes inside the environment, because a person's settings for other installs could
-# make pip fetch packages from elsewhere, or add another Python's files.
+# Variables that are not passed to processes inside the environment. The user set them for other installs. They could
+# make pip fetch packages from elsewhere, or make Python import another Python's packages.
 _FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -39,14 +39,14 @@ _FOREIGN_VARIABLES = (
 
 
 class PackageSet:
-    """A set of packages inside the environment, with its own requirements file and its own stamp."""
+    """A set of packages in the environment. It has its own requirements file and its own stamp."""
 
     def __init__(self, name: str, requirements: Path) -> None:
         self.name = name
         self.requirements = requirements
 
     def fingerprint(self) -> str:
-        """Hash of the requirements. Line ends are ignored, because git may change them."""
+        """Hash of the requirements file. Line endings are ignored, because git may change them."""
         content = self.requirements.read_bytes().replace(b"\r\n", b"\n")
         return hashlib.sha256(content).hexdigest()
 
@@ -56,10 +56,10 @@ TESTS = PackageSet("tests", CHECKOUT / "tests" / "requirements.txt")
 
 
 class Environment:
-    """The environment in ``home``/.venv. ``home`` also holds the log and the lock of its install. Its stamps are inside
-    the environment.
+    """A Python environment in the folder ``home``/.venv. The stamps are in this folder too. The log and the lock file
+    of the install are in ``home`` itself, in ``NOTES_NAME``.
 
-    ``program``: the set of packages that the environment is made for. Other sets are added to the environment later.
+    ``program``: the set of packages that the environment is made for. Other sets are added later.
     """
 
     def __init__(self, home: Path, program: PackageSet = PROGRAM) -> None:
@@ -79,13 +79,13 @@ class Environment:
         return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
 
     def is_usable(self) -> bool:
-        """Whether the environment comes from a finished install and is still complete, so that packages can be added to
-        it.
+        """Whether the environment was once completely installed and nothing is missing, so that packages can be added.
+        The requirements may have changed since.
         """
         return self._is_whole(self.read_stamp(self.program))
 
     def is_ready(self, package_set: PackageSet) -> bool:
-        """Whether the set's present requirements were installed completely and their packages still exist."""
+        """Whether all packages of the set's current requirements were installed and still exist."""
         stamp = self.read_stamp(package_set)
         return stamp.get("requirements") == package_set.fingerprint() and self._is_whole(stamp)
 
@@ -97,7 +97,9 @@ class Environment:
         return stamp if isinstance(stamp, dict) else {}
 
     def write_stamp(self, package_set: PackageSet, torch: str, python: str) -> None:
-        """Record that the install is complete. The stamp is renamed into place, so it exists entirely or not at all."""
+        """Record that a set of packages is installed. The stamp is written under another name and renamed, so it is
+        never incomplete.
+        """
         stamp = {
             "requirements": package_set.fingerprint(),
             "python": python,
@@ -139,9 +141,10 @@ class Environment:
         )
 
     def _is_same_python(self, stamp: dict[str, Any]) -> bool:
-        """False if the environment's Python was replaced by another version after the install."""
+        """Whether the environment's Python still has the version that it had at the install."""
         if os.path.realpath(self.python) != os.path.realpath(sys.executable) and not self.is_running():
-            # another Python of this machine made the environment, which is usable as long as that Python exists
+            # This process runs on another Python, so the version cannot be compared. The environment is usable as long
+            # as its own Python exists.
             return True
         return stamp.get("python") == running_version()
 
@@ -151,10 +154,10 @@ def running_version() -> str:
 
 
 def find_environment() -> Environment:
-    """Find the environment of this checkout: in the checkout, or in the person's data folder if the checkout has none
-    and is read-only.
+    """Find the environment of this checkout. It is in the checkout or, if the checkout is read-only and has no
+    environment, in the user's data folder.
 
-    If ``TRIFOLD_HOME`` is set, the environment is in that folder instead.
+    If the variable ``TRIFOLD_HOME`` is set, it names the folder instead.
     """
     named = os.environ.get("TRIFOLD_HOME")
     if named:
@@ -167,8 +170,8 @@ def find_environment() -> Environment:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether a folder can be written to. Tested by writing: permission bits tell little on Windows, on network drives
-    and for the administrator.
+    """Whether a folder can be written to. The function creates a file there, because permission bits are unreliable on
+    Windows, on network drives and for the administrator.
     """
     probe = folder / f".trifold-can-write-{os.getpid()}"
     try:
@@ -180,6 +183,6 @@ def _is_writable(folder: Path) -> bool:
 
 
 def child_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variables for processes inside the environment, without those of another Python."""
+    """The environment variables for processes inside the environment, without ``_FOREIGN_VARIABLES``."""
     kept = {name: value for name, value in environ.items() if name not in _FOREIGN_VARIABLES}
     return {**kept, "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1"}

@@ -1,11 +1,13 @@
-"""Makes or repairs the environment: a fresh folder, the right torch, the pinned packages, the stamp last.
+"""Makes or repairs the environment: makes a new folder, installs the build of torch for this machine and the pinned
+packages, and writes the stamp last.
 
-After any failure there is no stamp, and the next start installs what is missing. If two starts happen at once, one
-waits for the other. pip's output goes to the log; the important parts become a line of progress or a remedy.
+After a failure there is no stamp, so the next start installs what is missing. If two starts happen at once, one waits
+for the other. pip's output goes to the log. Its important lines are also shown, as progress or as an error with a
+remedy.
 
-pip does the work, since Python brings it. uv 0.13 was tried: it made the whole environment in 26 seconds. But uv is a
-program of 38 MB that has to be fetched first, and it too starts a broken download from the beginning. Most of this
-module would stay: finding GPUs, trying torch out, and explaining errors.
+pip is used because it comes with Python. uv 0.13 was tried and made the whole environment in 26 seconds. But uv is a
+program of 38 MB that has to be downloaded first. Like pip, it cannot resume a broken download. And most of this module
+would still be needed: detecting GPUs, testing torch, and explaining errors.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ from app.launcher.environment import Environment, PackageSet, child_variables, r
 
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
-_NO_GPU = 10  # exit status of the trial import if torch finds no GPU
+_NO_GPU = 10  # exit status of the test import if torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
-# pip's messages for problems that are not Trifold's, each with a remedy for the person. The first match counts.
+# Messages of pip for problems outside Trifold, each with a cause and a remedy for the user. The first pattern that
+# matches is used.
 _DIAGNOSES = (
     (
         r"No space left on device|not enough space on the disk|Errno 28\b",
@@ -74,11 +77,11 @@ _DIAGNOSES = (
 
 
 def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh: bool = False) -> None:
-    """Install these package sets completely. Return at once if they are installed.
+    """Install the package sets that are missing or incomplete.
 
     Args:
         environment: the environment.
-        package_sets: the sets to install, the program first.
+        package_sets: the sets to install, beginning with the program's.
         afresh: whether to delete the environment and begin again.
 
     Raises:
@@ -90,11 +93,12 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
             say(f"Removing the environment in {environment.folder} to make it afresh.")
             _remove(environment)
         missing = [package_set for package_set in package_sets if not environment.is_ready(package_set)]
-        if not missing:  # another start has installed it meanwhile
+        if not missing:  # another start has installed the sets while this one waited for the lock
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        for package_set in package_sets:  # checked again, because installing the program afresh removes the other sets
+        # checked again, because a new install of the program's packages deletes the other sets
+        for package_set in package_sets:
             if environment.is_ready(package_set):
                 continue
             if package_set is environment.program:
@@ -184,8 +188,8 @@ def _create(environment: Environment) -> None:
 
 
 def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
-    """Return the build of torch for this machine. If its index does not answer, or if the requirements do not pin
-    torch, return the usual build.
+    """Return the build of torch for this machine. Return the usual build if the build's index does not answer, or if
+    the requirements do not pin torch.
     """
     build = _wanted_build() if _pinned_torch(environment.program) else torch_build.TorchBuild(torch_build.PLAIN, "")
     if build.reason:
@@ -197,8 +201,11 @@ def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
 
 
 def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> str:
-    """Install torch from the build's own index. Return the build's name for the stamp; ``PLAIN`` if the build has no
-    index of its own or cannot be fetched, so that torch comes with the other packages.
+    """Install torch from the build's own index.
+
+    Returns:
+        The build's name for the stamp. It is ``PLAIN`` if the build has no index of its own or its download fails.
+            Torch is then installed with the other packages.
     """
     pinned = _pinned_torch(environment.program)
     if build.index_url is None or not pinned:
@@ -214,7 +221,7 @@ def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> s
 
 
 def _wanted_build() -> torch_build.TorchBuild:
-    """The build named by ``TRIFOLD_TORCH``, or else the build that the machine's hardware suggests."""
+    """The build that the variable ``TRIFOLD_TORCH`` names. If it is not set, the build for this machine's GPUs."""
     named = os.environ.get("TRIFOLD_TORCH")
     if not named:
         others = torch_build.find_amd_gpus(), torch_build.find_intel_gpus()
@@ -231,8 +238,8 @@ def _install_packages(
 
 
 def _try_out(environment: Environment, torch: str) -> None:
-    """Import torch once. So a missing system library, or a GPU that torch cannot use, is reported by a sentence now,
-    instead of by an error during work.
+    """Import torch once, to detect a missing system library or a GPU that torch cannot use. The user then sees an
+    explanation now instead of an error later.
     """
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
@@ -277,7 +284,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(environment: Environment) -> Iterator[None]:
-    """Let one install run at a time. The system frees the lock when its process ends in any way."""
+    """Let only one install run at a time. The operating system releases the lock even if the process crashes."""
     with environment.lock.open("ab") as file:
         if not lock.take(file):
             say("Another start is preparing the environment; waiting for it.")
@@ -287,7 +294,7 @@ def _lock(environment: Environment) -> Iterator[None]:
 
 
 def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: object) -> None:
-    """Make a read-only file writable and delete it again: Windows refuses to delete read-only files."""
+    """Make a file writable and delete it again, because Windows refuses to delete read-only files."""
     os.chmod(path, stat.S_IWRITE)
     remove_again(path)
 
@@ -296,8 +303,8 @@ def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: obj
 
 
 def pip_command(environment: Environment) -> list[str]:
-    """The command that runs pip for the environment: the environment's own pip, or this Python's pip if new
-    environments come without pip.
+    """The command that runs pip for the environment. This is the environment's own pip or, if new environments come
+    without pip, the pip of the running Python.
     """
     if brings_pip():
         return [str(environment.python), "-m", "pip"]
@@ -305,7 +312,7 @@ def pip_command(environment: Environment) -> list[str]:
 
 
 def brings_pip() -> bool:
-    """Whether new environments come with pip. On Debian they need the separate package python3-venv for that."""
+    """Whether new environments contain pip. On Debian, they do so only if the package python3-venv is installed."""
     return importlib.util.find_spec("ensurepip") is not None
 
 
@@ -313,7 +320,7 @@ def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressL
     """Run ``pip install`` with some arguments.
 
     Raises:
-        LaunchError: pip failed; the message gives the reason that its output shows.
+        LaunchError: pip failed. The message explains the reason, as found in pip's output.
     """
     options = ["install", "--no-user", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     command = [*pip_command(environment), *options, "--retries", "2", *arguments]
@@ -329,8 +336,8 @@ def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressL
 
 
 def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None = None) -> int:
-    """Run a command, log its output and show its progress. Ctrl-C ends the command. Returns the command's exit
-    status.
+    """Run a command, log its output and show its progress. If this process is interrupted, the command is stopped.
+    Returns the command's exit status.
     """
     process = subprocess.Popen(
         command,
@@ -362,7 +369,7 @@ def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None 
 
 
 class PipProgress:
-    """Counts the steps in pip's output."""
+    """Describes what pip is doing, from the lines of its output."""
 
     def __init__(self) -> None:
         self._fetched = 0
@@ -398,8 +405,8 @@ def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None
 
 
 def _next_line(lines: queue.Queue[str | None]) -> str | None:
-    """The next line of output, or an empty line if none comes for a while, so that the time in the progress line
-    advances.
+    """The next line of output; None after the last line. If no line comes for ``_TICK_S`` seconds, an empty line is
+    returned, so that the caller can update the elapsed time.
     """
     try:
         return lines.get(timeout=_TICK_S)

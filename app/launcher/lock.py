@@ -10,9 +10,9 @@ logger = logging.getLogger(__name__)
 
 
 def take(file: IO[Any]) -> bool:
-    """Lock an open file. Return whether it was free.
+    """Try to lock an open file, without waiting. Return whether this process has the lock.
 
-    On a file system without locks, such as some network drives, every file counts as free.
+    On a file system without locks, such as some network drives, the result is always true.
     """
     try:
         _lock(file)
@@ -27,7 +27,7 @@ def _lock(file: IO[Any]) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        file.seek(0)  # the lock begins at the file's position: all processes must lock the same byte
+        file.seek(0)  # all processes must lock the same byte, and ``locking`` begins at the file's position
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     else:
         import fcntl

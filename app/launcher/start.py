@@ -1,6 +1,7 @@
-"""Makes the environment where needed, then runs launch.py again inside it.
+"""Makes the environment if it is missing or incomplete, then runs launch.py again inside it.
 
-If the environment is complete, a start reads two small files, lists one folder, and imports hardly any module.
+This is fast if the environment is complete: two small files are read, one folder is listed, and few modules are
+imported.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ REPAIR = "--repair"
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Run a command line. Returns its exit status. Does not return if the process can be replaced.
+    """Run a command line and return its exit status. On Unix, a command inside the environment replaces this process,
+    so the function does not return.
 
     If pip has installed the program (``trifold``), no environment is made, and the command runs in this Python.
     """
-    if not PROGRAM.requirements.exists():  # pip has installed the program, with the packages that it needs
+    if not PROGRAM.requirements.exists():  # pip has installed the program together with its packages
         return run_command(arguments)
     repair = list(arguments[:1]) == [REPAIR]
     if repair:
@@ -36,10 +38,12 @@ def start(arguments: Sequence[str]) -> int:
 def prepare(
     environment: Environment, package_sets: Sequence[PackageSet], arguments: Sequence[str], repair: bool
 ) -> int:
-    """Complete the environment, then run the command inside it. A command that needs no packages runs here at once."""
+    """Complete the environment, then run the command inside it. A command that needs no packages is run in this process
+    instead.
+    """
     if not repair and needs_no_packages(arguments):
         return run_command(arguments)
-    if environment.is_running():  # an environment cannot rebuild the Python that it runs on
+    if environment.is_running():  # the environment cannot be rebuilt by a process that runs inside it
         outside = getattr(sys, "_base_executable", sys.executable)
         return replace_process([outside, *_own_command(arguments, repair or not environment.is_usable())])
     from app.launcher import install
@@ -60,7 +64,7 @@ def prepare(
 
 
 def needs_no_packages(arguments: Sequence[str]) -> bool:
-    """Whether the command line is wrong or only asks for help, which is answered without an install."""
+    """Whether no environment is needed, because the command line is invalid or only asks for help."""
     from app.cli.arguments import is_complete  # this module keeps to the standard library, which a test checks
 
     return not is_complete(arguments)
@@ -96,7 +100,7 @@ def replace_process(command: Sequence[str]) -> int:
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the console has sent Ctrl-C to both processes; the command decides what follows
+        except KeyboardInterrupt:  # the command also received Ctrl-C; wait until it has reacted
             continue
 
 

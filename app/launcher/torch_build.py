@@ -1,11 +1,16 @@
-"""Chooses the build of torch that fits this machine. Knows the builds of the pinned version; installs nothing.
+"""Chooses the build of torch for this machine, from the builds of the pinned version. Installs nothing.
 
-torch 2.13 is built for CUDA 12.6 (compute capability 5.0 to 9.0) and CUDA 13.0 (7.5 to 12.0 and later), see the CUDA
-support matrix in PyTorch's RELEASE.md. A CUDA 12 build needs driver 525 or later, a CUDA 13 build driver 580 or later
-(NVIDIA, "CUDA Compatibility", minor version compatibility). For AMD GPUs there is a build for ROCm 7.2, on Linux only,
-which presents itself as CUDA; for Intel GPUs there is a build named xpu. The usual build for macOS supports Apple's
-GPU. Trifold has not been tried on GPUs of AMD, Intel or Apple. Intel GPUs are detected only on Linux, and only if they
-are not part of a processor. In other cases the person has to name the build (``TRIFOLD_TORCH=xpu``).
+torch 2.13 has these builds for GPUs:
+
+- CUDA 12.6: for compute capability 5.0 to 9.0 and driver 525 or later.
+- CUDA 13.0: for compute capability 7.5 and higher and driver 580 or later.
+- ROCm 7.2: for AMD GPUs, on Linux only. Its interface is ``torch.cuda``.
+- xpu: for Intel GPUs. They are detected only on Linux, and only if they are not part of a processor. In other cases the
+  user has to name the build (``TRIFOLD_TORCH=xpu``).
+- The usual build for macOS supports Apple's GPU.
+
+Trifold has not been tested on GPUs of AMD, Intel or Apple. Sources: the CUDA support matrix in PyTorch's RELEASE.md,
+and NVIDIA, "CUDA Compatibility", minor version compatibility.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 INDEX_URL = "https://download.pytorch.org/whl"
-PLAIN = "plain"  # any build that this machine's package index has for the pinned version
+PLAIN = "plain"  # the usual build: the one that this machine's package index offers for the pinned version
 CPU = "cpu"
 CUDA_12 = "cu126"
 CUDA_13 = "cu130"
@@ -48,24 +53,31 @@ AMD_TARGETS = (
     "gfx1200",
     "gfx1201",
 )
-"""The GPU targets for which the ROCm build has kernels. Most GPUs inside of processors are not among them."""
+"""The AMD GPU architectures for which the ROCm build has kernels. Most GPUs that are part of a processor are not
+supported.
+"""
 
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-"""The folder in which Linux lists the devices of AMD's driver. It exists without any package of ROCm."""
+"""The folder in which Linux lists the devices of AMD's kernel driver. It exists even if ROCm is not installed."""
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-"""The folder in which Linux lists the devices on the bus, with or without a driver."""
+"""The folder in which Linux lists all PCI devices, even those without a driver."""
 
 _INTEL, _DISPLAY = "0x8086", "0x03"
-# Intel GPUs with memory of their own (Arc A and Flex, Arc B, Max), as in torch's "Getting Started on Intel GPU".
+# Matches PCI device numbers of Intel GPUs with their own memory: Arc A, Flex, Arc B and Max, as listed in torch's
+# "Getting Started on Intel GPU".
 _INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")
 
 _GB = 1_000_000_000
 _DISK_BYTES = {CPU: 4 * _GB, CUDA_12: 12 * _GB, CUDA_13: 12 * _GB, ROCM: 25 * _GB, XPU: 12 * _GB}
-"""Bytes of the whole environment, keyed by the build of torch, including the downloads that pip keeps. The build for
-processors was measured on Linux: 1.8 GB, and as much again for downloads. The libraries of a CUDA build are 3 GB of
-downloads and 6 GB installed. The libraries of the ROCm build, with kernels for every target, are up to 19 GB installed.
-(Figures for GPUs are others' reports, not measured here.) The build for Intel is assumed to equal CUDA's.
+"""Bytes of disk that the environment needs, keyed by the build of torch. The downloads that pip keeps are included.
+
+- CPU: measured on Linux, 1.8 GB installed and as much for downloads.
+- CUDA: 6 GB installed and 3 GB of downloads for torch's libraries.
+- ROCm: up to 19 GB installed, because it has kernels for every architecture.
+- Intel: assumed to equal CUDA.
+
+The figures for GPUs are reports of others, not measurements.
 """
 
 _NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader")
@@ -73,7 +85,7 @@ _NVIDIA_SMI_TIMEOUT_S = 20
 
 
 class Gpu(NamedTuple):
-    """An NVIDIA GPU: its driver's major version and its compute capability, such as 8.9."""
+    """An NVIDIA GPU. ``driver`` is the driver's major version, ``capability`` the compute capability, such as 8.9."""
 
     name: str
     driver: int
@@ -81,7 +93,9 @@ class Gpu(NamedTuple):
 
 
 class TorchBuild(NamedTuple):
-    """``name`` is an index under ``INDEX_URL`` or ``PLAIN``; ``reason`` is a sentence for the person."""
+    """A build of torch. ``name`` is ``PLAIN`` or the name of an index under ``INDEX_URL``. ``reason`` explains the
+    choice to the user.
+    """
 
     name: str
     reason: str
@@ -91,7 +105,7 @@ class TorchBuild(NamedTuple):
         return None if self.name == PLAIN else f"{INDEX_URL}/{self.name}"
 
     def pip_arguments(self, pinned: str) -> list[str]:
-        """The arguments with which pip installs ``pinned``, the line of the requirements that pins torch."""
+        """pip's arguments to install ``pinned``, such as ``torch==2.13.0``, from the build's index."""
         return [pinned] if self.index_url is None else [pinned, "--index-url", self.index_url]
 
 
@@ -111,7 +125,7 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     if not gpus and intel and system == "Linux":
         return TorchBuild(XPU, f"An Intel GPU ({intel[0]}) is here: torch's build for those, untested with Trifold.")
     if not gpus:
-        if system == "Linux":  # on Linux the usual wheel carries gigabytes of CUDA libraries
+        if system == "Linux":  # on Linux, the usual build contains gigabytes of CUDA libraries
             return TorchBuild(
                 CPU, "No GPU is seen that torch has a build for, so the build of torch for processors is enough."
             )
@@ -131,18 +145,20 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
 
 
 def disk_bytes(build: str, system: str) -> int:
-    """Bytes of disk that making an environment with this build of torch needs.
+    """Bytes of disk that a new environment with this build of torch needs.
 
     Args:
-        build: a name of a build.
-        system: ``platform.system()``. On Linux the usual build is one for CUDA, elsewhere it is for processors.
+        build: the build's name.
+        system: ``platform.system()``. On Linux the usual build is for CUDA, elsewhere for CPUs.
     """
     usual = CUDA_13 if system == "Linux" else CPU
     return _DISK_BYTES.get(usual if build == PLAIN else build, _DISK_BYTES[CUDA_13])
 
 
 def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
-    """Find the NVIDIA GPUs of this machine by ``nvidia-smi``; none if the program is missing or fails."""
+    """Find the NVIDIA GPUs of this machine with ``nvidia-smi``. Return an empty list if that program is missing or
+    fails.
+    """
     try:
         answer = (run or _run)(_NVIDIA_SMI)
     except (OSError, subprocess.SubprocessError):
@@ -151,7 +167,7 @@ def find_gpus(run: Callable[[Sequence[str]], str] | None = None) -> list[Gpu]:
 
 
 def find_amd_gpus(nodes: Path = AMD_NODES) -> list[str]:
-    """Find the AMD GPUs that Linux can compute on, by their targets, such as "gfx1100"."""
+    """Find the AMD GPUs that can compute under Linux. Return their architectures, such as "gfx1100"."""
     return [target for node in sorted(nodes.glob("*/properties")) for target in _amd_target(node)]
 
 
@@ -159,13 +175,13 @@ def _amd_target(properties: Path) -> Iterator[str]:
     with suppress(OSError, ValueError):
         for line in properties.read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(" ")
-            if name == "gfx_target_version" and int(value):  # a processor's target is 0
+            if name == "gfx_target_version" and int(value):  # 0 means a CPU
                 major, minor, step = int(value) // 10000, int(value) // 100 % 100, int(value) % 100
                 yield f"gfx{major}{minor:x}{step:x}"
 
 
 def find_intel_gpus(devices: Path = PCI_DEVICES) -> list[str]:
-    """Find the Intel GPUs with memory of their own for which torch has a build, by their PCI numbers, such as
+    """Find the Intel GPUs with their own memory that torch has a build for. Return their PCI device numbers, such as
     "0x56a0".
     """
     return [number for device in sorted(devices.glob("*")) for number in _intel_number(device)]

@@ -1,17 +1,17 @@
 """The catalogue of models for whole books: pairs of a target and a draft model, with the facts known before a download.
 
-``catalogue.json`` has the rows. ``sources`` of a model states where its ``shape`` (layers, widths, heads, parameters),
-``size`` (bytes of its files), ``window`` and ``licence`` were looked up in November 2026. Values without a source were
-not looked up. A test checks that the number of parameters follows exactly from the shape. The vision and audio parts of
-Qwen 3.5 and Gemma 4 are not counted. All these values only inform the user. Before a download, the hub's list of files
-and the model's own settings are used.
+The data is in ``catalogue.json``. For each model, ``sources`` states where values were looked up in November 2026:
+``shape`` (layers, widths, heads, parameters), ``size`` (bytes of the files), ``window`` and ``licence``. Values without
+a source were not looked up. A test checks that the number of parameters follows from the shape. Parameters of vision
+and audio parts (Qwen 3.5, Gemma 4) are not counted. The values only inform the user: before a download, the program
+asks the hub for the list of files and the model's settings.
 
-``files`` are GGUF files of these models in 4 bits, each in a repository of its maker or in a widely used one. Their
-names and sizes are those that other programs use. Models whose architecture is not supported in GGUF files have no
-file.
+``files`` has 4-bit GGUF files of these models, from the repository of the model's maker or from a widely used one. The
+names and sizes of the files were taken from other programs. If the engine does not support GGUF files of an
+architecture, its models have no file.
 
 Before a download, ``switch.shares_vocabulary`` checks with both tokenizers whether a draft has its target's vocabulary.
-The pairs here are of one family, or both use the tokenizer of Llama 2.
+In the catalogue, target and draft are of the same family, or both use the tokenizer of Llama 2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from engine.plan import ModelShape, StateSize
 FILE = Path(__file__).with_suffix(".json")
 
 COUNTED = "counted from its parameters"
-"""Source of a size that was computed from the parameters. The pair's note tells the user so."""
+"""Source of a size that was not looked up but computed from the number of parameters. The pair's note tells the user
+so.
+"""
 
 _PICKLED = "Published as pickled weights, which are never opened: the hub's own conversion of them is taken."
 _GATED = "Its maker wants the licence accepted on the hub first."
@@ -44,12 +46,12 @@ class Model:
     """A model of the catalogue.
 
     Args:
-        name: its hub id or folder.
-        shape: its dimensions; None for a folder on this machine, whose files state them.
-        licence: name of its licence.
-        gated: whether its licence must be accepted on the hub first.
-        pickled: whether its maker publishes only pickles. If so, the hub's conversion to safetensors is used, if there
-            is one.
+        name: the model's hub id or folder.
+        shape: the model's dimensions; None for a folder on this machine, whose files have the dimensions.
+        licence: name of the licence.
+        gated: whether the user must accept the licence on the hub before the download.
+        pickled: whether the maker publishes the weights only as pickles. The hub's conversion to safetensors is then
+            downloaded, if there is one.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target model with its draft model. Without a draft, only the book's own text is used for drafting.
+    """A target model with its draft model. If ``draft`` is None, only the book's own text is used for drafting.
 
     ``tested`` says how far Trifold was tested with the pair.
     """
@@ -89,7 +91,7 @@ DEMO = Pair(
 
 
 def _short(name: str, note: str) -> Pair:
-    """Make the pair of a model with a short name."""
+    """Make a pair from a model with a short name. The pair has no draft."""
     source = SOURCES[name]
     model = Model(name, source.shape_of(name), source.LICENCE)
     return Pair(name, SHORT_NAMES[name], model, None, f"{note} {source.verdict(name)}", _RUN)
@@ -115,7 +117,7 @@ SHORT_PAIRS = (STARTER_PAIR, STARTER_LONG_PAIR, READER_PAIR, READER_LONG_PAIR)
 
 @lru_cache(maxsize=1)
 def pairs() -> tuple[Pair, ...]:
-    """Return the demo pair, the pairs with short names, then those of the catalogue file in its order."""
+    """Return the demo pair, the pairs with short names, the GGUF files, and the pairs of the catalogue file."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))
     models = {name: _model(name, row) for name, row in rows["models"].items()}
     files = (_file(row, models[row["of"]], rows) for row in rows["files"])
@@ -138,7 +140,7 @@ def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str
 
 
 def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
-    """Make the pair of the GGUF file with 4-bit weights of the model ``of``. The pair has no draft."""
+    """Make a pair from a 4-bit GGUF file of the model ``of``. The pair has no draft."""
     assert of.shape is not None
     stored = row["bytes"] / of.shape.parameters
     model = Model(row["name"], replace(of.shape, weights_bytes=row["bytes"], stored=stored), of.licence)
@@ -147,7 +149,9 @@ def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
 
 
 def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str:
-    """Join the row's own note, the remarks that it shares with other rows, and notes that follow from its data."""
+    """Join the notes of a row: its own note, remarks that several rows share, and notes about the size, the licence and
+    pickled weights.
+    """
     asked = target.shape.parameters_asked / 1e9 if target.shape else 0.0
     shared = [rows["remarks"][name].format(asked=asked) for name in row.get("remarks", ())]
     counted = rows["models"][target.name]["sources"].get("size") == COUNTED
@@ -156,7 +160,7 @@ def _note(row: Mapping[str, Any], target: Model, rows: Mapping[str, Any]) -> str
 
 
 def find(target: str, draft: str | None) -> Pair | None:
-    """Return the pair with these two names; None if there is none."""
+    """Return the pair with this target and this draft; None if there is none."""
     return next((pair for pair in pairs() if pair.names == (target, draft)), None)
 
 

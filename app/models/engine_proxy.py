@@ -1,7 +1,7 @@
 """A proxy for the engine, so that the engine can be replaced while the program runs.
 
 The app, the page and /v1 hold the proxy and never an engine. During a replacement the status is "loading". A question
-then waits, and is refused if its waiting time ends.
+then waits for the new engine. It is refused if the engine is not loaded within the question's ``wait`` seconds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from engine.plan import BookFit
 
 Make = Callable[[], EngineLike]
-"""Starts loading an engine and returns at once, as ``engine.Engine(config)`` does."""
+"""Starts to load an engine and returns it at once, like ``engine.Engine(config)``."""
 
 _LOOK_S = 0.05  # seconds between two checks whether a waiting question was cancelled
 
 
 class EngineProxy:
-    """Forwards every call to the current engine (see ``engine.EngineLike``). ``put`` sets the first engine."""
+    """Forwards every call to the current engine. Has the methods of ``engine.EngineLike``. ``put`` sets the first
+    engine and later ones.
+    """
 
     def __init__(self, detail: str = "The model is being loaded.") -> None:
         self._engine: EngineLike | None = None
@@ -48,7 +50,7 @@ class EngineProxy:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no engine, or the engine failed to load."""
+        """Whether there is no engine: none has been set yet, or the last one failed to load."""
         return self._engine is None
 
     @property
@@ -103,12 +105,12 @@ class EngineProxy:
         self._settled.set()
 
     def tell(self, detail: str) -> None:
-        """Set the status text that is shown while no engine is loaded."""
+        """Set the status text that is shown while an engine is being loaded."""
         if not self._settled.is_set():
             self._status = Status("loading", detail)
 
     def fail(self, error: TrifoldError) -> None:
-        """Record that no engine could be loaded, and why. Waiting callers get the error."""
+        """Record why no engine could be loaded. Waiting callers get this error."""
         self._failure = error
         self._status = Status("failed", str(error))
         self._settled.set()
@@ -121,8 +123,8 @@ class EngineProxy:
             detail: status text while it is loaded.
 
         Raises:
-            TrifoldError: the engine cannot be loaded. It has been closed, and there is no engine until the next
-                ``put``.
+            TrifoldError: the next engine cannot be loaded. Both engines are then closed, and calls fail until ``put``
+                succeeds.
         """
         self._settled.clear()
         self._status = Status("loading", detail)
@@ -148,7 +150,7 @@ class EngineProxy:
         self._settled.set()
 
     def _settled_until(self, until: float, cancel: threading.Event | None) -> EngineLike:
-        """Wait until an engine is loaded, at most until ``until``, and return it.
+        """Wait until an engine is loaded, and return it. ``until``: the latest time, by ``time.monotonic``.
 
         Raises:
             Busy: no engine was loaded in time, or ``cancel`` was set.
@@ -175,7 +177,7 @@ def _changing() -> Busy:
 
 
 def give_back_memory() -> None:
-    """Free the memory of a closed engine, which torch and the C library keep until told to release it."""
+    """Free the memory of a closed engine. Torch would otherwise keep it for reuse."""
     gc.collect()
     if "torch" in sys.modules:
         from engine.devices import empty_caches

@@ -1,7 +1,7 @@
 """Describes whether a pair of models fits on this machine, and how long a book of 300 pages will take.
 
-``engine.plan`` has the numbers. Times are estimated as ranges, until observations on this machine replace them
-(``app.core.forecast.Experience``).
+``engine.plan`` computes the numbers. Times are given as ranges. They are only estimates, and are replaced by
+observations on this machine (``app.core.forecast.Experience``).
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ TOKENS_PER_PAGE = BOOK_TOKENS // BOOK_PAGES
 """Tokens of a printed page of about 300 words."""
 
 _CHAT_TOKENS = 1_024
-"""Tokens of the context window that are kept free for a question and its answer."""
+"""Tokens of a context window shorter than ``BOOK_TOKENS`` that are kept free for a question and its answer."""
 
 _GUESSED = 2.5
-"""Upper bound of an answer's speed, as a factor of plain decoding's speed; from quotations (assets/measurements)."""
+"""Maximum speed of an answer, as a multiple of plain decoding's speed. Measured with quotations
+(assets/measurements).
+"""
 
 
 def fit_in_words(found: ModelFit) -> str:
-    """Say whether a pair fits, and up to which length of book."""
+    """Say whether a pair of models fits into memory, and with books of which length."""
     free = found.free
     if not found.loads:
         return (
@@ -65,8 +67,8 @@ def _where(free: FreeMemory) -> str:
 
 
 def gain_in_words(target: ModelShape, found: ModelFit) -> str:
-    """State the maximum speedup of answers by the retrieval cache, after a book of 300 pages. Return "" for a model
-    whose layers all read the whole book.
+    """State the maximum speedup that the retrieval cache gives to answers after a book of 300 pages. Return "" for a
+    model whose layers all read the whole book.
     """
     gain = retrieval_gain(target, found)
     if gain is None:
@@ -79,8 +81,8 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
 
 
 def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
-    """Name the smallest GPU for a pair and a book of 32,768 tokens, with stored weights and with 4-bit weights; "" if
-    no class of GPU is large enough.
+    """Name the smallest class of GPU that is large enough for a pair of models and a book of 32,768 tokens, with stored
+    weights and with 4-bit weights. Return "" if no class is large enough.
     """
     whole, rounded = (gpu_class(target, draft, weights) for weights in ("stored", "4bit"))
     if whole is None:
@@ -100,8 +102,8 @@ def rounding_options(rounding: Rounding) -> str:
 
 
 def pages_of(tokens: int) -> int:
-    """Return how many printed pages fit into a context. If the context has fewer than ``BOOK_TOKENS`` tokens, room for
-    a question and its answer is subtracted.
+    """Return how many printed pages fit into a context of ``tokens`` tokens. From a context shorter than
+    ``BOOK_TOKENS``, room for a question and its answer is subtracted first.
     """
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 
@@ -114,8 +116,8 @@ def _books(tokens: int) -> str:
 class Pace:
     """Expected times for a book.
 
-    ``pages``: pages of a 300-page book that fit. ``reading``: seconds to read these pages. ``writing``: words per
-    second of answers after these pages.
+    ``pages``: pages that fit, at most 300. ``reading``: seconds to read these pages. ``writing``: words per second of
+    an answer after these pages.
     """
 
     pages: int
@@ -130,7 +132,7 @@ class Pace:
 
 
 def pace(shape: ModelShape, found: ModelFit, rates: MachineRates) -> Pace | None:
-    """Estimate the times; None if the model does not fit.
+    """Estimate the times; None if not even one page fits.
 
     Args:
         shape: dimensions of the target model.

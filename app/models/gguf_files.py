@@ -1,12 +1,12 @@
 """Finds GGUF files that LM Studio, Ollama and llama.cpp downloaded, and prepares them for the engine.
 
-Only the known folders are searched; the user names a file elsewhere by its path. The bounded child process that reads
-files also reads the header (``app.readers.gguf_facts``). Before a file's first use, this program writes its settings
-and vocabulary into our own folder:
+Only the usual folders of these programs are searched. The user can name any other file by its path. A file's header is
+read in a child process with limited memory and time (``app.readers.gguf_facts``). Before the engine uses a file for the
+first time, this command writes the file's settings and vocabulary into Trifold's own folder FOLDER:
 
     python -m app.models.gguf_files get FILE FOLDER
 
-The weights stay unchanged in their file (``engine.model.gguf``).
+The weights are not copied. The engine reads them from the GGUF file (``engine.model.gguf``).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from engine.plan import ModelShape, shape_of
 logger = logging.getLogger(__name__)
 
 _OLLAMA_KIND = "application/vnd.ollama.image.model"
-_MOST_FILES = 60  # maximum files of all folders together
-_MOST_MANIFEST = 1 << 20  # maximum bytes of a manifest
+_MOST_FILES = 60  # maximum number of files that are found in all folders together
+_MOST_MANIFEST = 1 << 20  # maximum bytes of an Ollama manifest; larger ones are ignored
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
-_VOCABULARY_BYTES = 50_000_000  # estimated bytes of the largest vocabulary's files
-_FORMAT = 2  # version of the folders of settings; files of an older version are prepared again
+_VOCABULARY_BYTES = 50_000_000  # estimated maximum bytes of a vocabulary's files
+_FORMAT = 2  # version of the written settings; settings of an older version are written again
 _OTHER_ROUNDING = "Choose the file of another rounding, such as Q4_K_M."
 
-# llama.cpp's names of weight formats, by ``general.file_type``
+# names of quantization formats as in llama.cpp, keyed by ``general.file_type``
 _ROUNDED = {
     **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
     **{12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 25: "IQ4_NL"},
@@ -57,7 +57,7 @@ _ROUNDED = {
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF file in a known folder. ``owner`` is the program that downloaded it, and ``title`` is the file's name in
+    """A GGUF file of another program. ``owner`` is the program that downloaded it, and ``title`` is the file's name in
     that program.
     """
 
@@ -68,7 +68,9 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class GgufModel:
-    """The model that a header describes. ``files`` has all parts of a split model."""
+    """A model, as described by the header of its GGUF file. ``rounded``: name of the quantization format; "" if
+    unknown. ``files``: the file, or all parts of a split model.
+    """
 
     shape: ModelShape
     rounded: str
@@ -86,7 +88,7 @@ class GgufModel:
 
 
 def found(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[GgufFile]:
-    """Return the files in the folders of LM Studio, Ollama and llama.cpp, each once, sorted by title."""
+    """Return the files in the folders of LM Studio, Ollama and llama.cpp, without duplicates, sorted by title."""
     home = Path(environ.get("USERPROFILE" if system == "win32" else "HOME") or Path.home())
     files: dict[Path, GgufFile] = {}
     for file in (*_lm_studio(home), *_ollama(environ, home), *_llama_cpp(environ, home, system)):
@@ -153,7 +155,7 @@ def _model_digest(manifest: Path) -> str:
 
 
 def look(path: Path) -> GgufModel:
-    """Read the header of a file, or of all parts of a split model.
+    """Read the header of a file. If it is a part of a split model, the headers of all parts are read.
 
     Raises:
         ModelNotFound: there is no such file, or a part is missing.
@@ -170,7 +172,7 @@ def look(path: Path) -> GgufModel:
 
 
 def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
-    """Return the file, or all parts of its model in order, with file status.
+    """Return the path and the status of a file, or of all parts of its model in order.
 
     Raises:
         ModelNotFound: the file or a part is missing.
@@ -229,7 +231,9 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Return the folder for a file's settings. A file that has changed gets a different folder."""
+    """Return the folder for a file's settings. The folder's name depends on the file's size and time, so a changed file
+    gets a new folder.
+    """
     seen = _seen(Path(name).expanduser().absolute())
     named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)
     key = hashlib.sha256(f"{_FORMAT} {named}".encode()).hexdigest()[:16]
@@ -237,7 +241,7 @@ def folder_of(models: Path, name: str) -> Path:
 
 
 def title_of(path: Path) -> str:
-    """Return the title of a file: its name without the extension, or Ollama's name of the model."""
+    """Return the title of a file: its name without the extension. A file of Ollama gets the model's name in Ollama."""
     if path.suffix.lower() == GGUF_SUFFIX:
         part = Part.of(path.name)
         return on_one_line(part.title if part else path.stem)
@@ -249,7 +253,7 @@ def title_of(path: Path) -> str:
 
 
 def is_made(folder: Path) -> bool:
-    """Whether a file's settings exist and the file has not changed since."""
+    """Whether the folder has a file's complete settings, and the file has not changed since they were written."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
     except ModelError:  # not made: the settings will be written again
@@ -260,7 +264,7 @@ def is_made(folder: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
+    """Run one command. The last line of output reports the result. Return exit status 0 or 1."""
     hub.read_quietly()
     _, name, folder = arguments
     return hub.as_program(lambda say: get(Path(name).expanduser(), Path(folder), say))
@@ -281,7 +285,9 @@ def get(path: Path, folder: Path, say: Say) -> None:
 
 
 def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
-    """Write settings, vocabulary and marker. Raises any exception of the libraries that read the file."""
+    """Write the settings, the vocabulary and, at the end, the marker file. Raises any exception of the libraries that
+    read the file.
+    """
     from engine import foreign
     from engine.model import gguf
 

@@ -3,8 +3,8 @@
 This module is a program of its own. Only this program, ``hub_gguf``, ``starter`` and ``reader`` use the network for
 models. The app starts, watches and stops these programs through the class ``Download``.
 
-    python -m app.models.hub about OWNER/NAME            its settings, licence and size
-    python -m app.models.hub get OWNER/NAME FOLDER       all of it
+    python -m app.models.hub about OWNER/NAME            settings, licence and size of a model
+    python -m app.models.hub get OWNER/NAME FOLDER       all of its files
     python -m app.models.hub small OWNER/NAME FOLDER     all but the weights
 
 Only safetensors weights, settings and tokenizer are downloaded. The program reports in lines of JSON on stdout. It
@@ -43,7 +43,9 @@ from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
 
 MARKER = "trifold-model.json"
-"""Name of the marker file. It is written last, so a folder with it has all of the model's files, checked."""
+"""Name of the marker file. It is written last, so a folder with a marker has all files of the model, with correct
+checksums.
+"""
 PARTS = ".parts"
 
 WANTED = (
@@ -61,16 +63,16 @@ WANTED = (
     "chat_template.jinja",
     "chat_template.json",
 )
-UNWANTED = ("consolidated*", "adapter_*")  # a second copy of the weights, and adapters
+UNWANTED = ("consolidated*", "adapter_*")  # files that are not downloaded: a second copy of the weights, and adapters
 CONVERTER = "SFconvertbot"
 """The hub's own account that converts pickled weights. Pull requests from other accounts are ignored."""
 
 PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys((*READERS, READER_DRAFT), "app.models.reader")
-"""Modules that download models with short names, keyed by name."""
-DISK_RESERVE = 1_000_000_000  # bytes of the disk that must stay free for other uses
+"""Modules that download the models with short names, keyed by short name."""
+DISK_RESERVE = 1_000_000_000  # bytes of the disk that a download must leave free
 FIRST_ANSWER_SECONDS = 6.0
 REPORT_SECONDS = 0.2  # minimum seconds between two progress reports
-_BLOCK = 1 << 20  # bytes written at once, and so the maximum that a broken connection loses
+_BLOCK = 1 << 20  # bytes written at once, which is also the maximum that is lost if the connection breaks
 _LAST_WORDS = 400  # maximum characters quoted from a failed process's output
 
 Say = Callable[..., None]
@@ -96,8 +98,8 @@ class Cancelled(Exception):
 
 
 class Download:
-    """The app's side of a download. Runs the download program, one command after another. ``cancel`` stops it from any
-    thread.
+    """The app's side of a download. Each method runs the download program with one command. ``cancel`` may be called in
+    any thread and is final.
     """
 
     def __init__(self) -> None:
@@ -121,8 +123,14 @@ class Download:
         return answer
 
     def get(self, name: str, folder: Path, show: Callable[[Progress], None], weights: bool = True) -> None:
-        """Download a model into a folder. ``weights=False`` downloads only the small files. Raises as ``about``
-        does.
+        """Download a model into a folder.
+
+        Args:
+            show: called with the progress.
+            weights: whether to download the weights too.
+
+        Raises:
+            TrifoldError, Cancelled: as in ``about``.
         """
         for message in self._run("get" if weights else "small", name, str(folder)):
             kind = message["kind"]
@@ -172,8 +180,8 @@ class Download:
 
 
 def _last_words(said: str) -> str:
-    """Return the last line of a failed process's output, which states the error. The traceback is left out, because it
-    contains paths.
+    """Return the last line of a failed process's output, which states the error. The traceback before it is left out,
+    because it contains paths.
     """
     return (said.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
 
@@ -196,7 +204,7 @@ def _error(message: dict[str, Any]) -> TrifoldError:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
+    """Run one command. The last line of output reports the result. Return exit status 0 or 1."""
     configure_library()
     command, name, *rest = arguments
 
@@ -211,7 +219,9 @@ def main(arguments: list[str]) -> int:
 
 
 def as_program(work: Callable[[Say], None]) -> int:
-    """Run ``work``, report its progress on stdout, and exit when the app exits. Return the exit status."""
+    """Run ``work`` and report its progress on stdout. Exit when the app exits, that is, when stdin is closed. Return
+    the exit status.
+    """
 
     def say(kind: str, **what: Any) -> None:
         sys.stdout.write(json.dumps({"kind": kind, **what}) + "\n")
@@ -235,8 +245,8 @@ def configure_library() -> None:
 
 
 def read_quietly() -> None:
-    """Set environment variables that transformers reads when it is imported, here and in children. It then downloads
-    nothing and prints nothing.
+    """Set environment variables that transformers reads when it is imported, also in child processes. Transformers then
+    downloads nothing and shows no progress.
     """
     os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
@@ -247,7 +257,7 @@ def _end_with_parent() -> None:
 
 
 def about(name: str, say: Say) -> None:
-    """Report the facts about a model without downloading its weights."""
+    """Report the facts about a model, without its weights."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -264,12 +274,13 @@ def about(name: str, say: Say) -> None:
 
 
 def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
-    """Download the missing files of a model, small files first. ``weights`` is whether to download the weights too.
+    """Download the missing files of a model, beginning with the small files. ``weights``: whether to download the
+    weights too.
 
     Raises:
         ModelError: the model has no safetensors weights or no settings, or a file arrived damaged twice.
         ResourceError: the disk is too full.
-        Exception: any exception of huggingface_hub; ``error_words`` explains them.
+        Exception: any exception of huggingface_hub. ``error_words`` turns it into an explained error.
     """
     model = look_up(name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -293,7 +304,7 @@ def get(name: str, folder: Path, say: Say, weights: bool = True) -> None:
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file on the hub. ``digest`` is "sha256:...", or "blob:..." with git's SHA-1."""
+    """A file on the hub. ``digest`` is "sha256:" with the SHA-256, or "blob:" with the SHA-1 of git."""
 
     name: str
     size: int
@@ -306,9 +317,8 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubModel:
-    """The hub's facts about a model: its revision (a commit), the files to download, its licence.
-
-    ``converted`` is the pull request of the hub's converter that has the files; "" if the maker published them.
+    """The hub's facts about a model. ``revision``: the commit. ``files``: the files to download. ``converted``: the
+    pull request of the hub's converter that has the files; "" if the maker published the files.
     """
 
     id: str
@@ -356,7 +366,9 @@ def licence_of(info: Any) -> str:
 
 
 def _conversion(hub: Any, name: str, published: str) -> str | None:
-    """Return the pull request in which the converter added safetensors to the published revision; None without one."""
+    """Return the pull request in which the hub's converter added safetensors to the published revision; None if there
+    is none.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -367,8 +379,8 @@ def _conversion(hub: Any, name: str, published: str) -> str | None:
                 continue
             reference = str(proposal.git_reference)
             commits = hub.list_repo_commits(name, revision=reference)
-            # The conversion must start from the published revision. Otherwise the repository has changed since, perhaps
-            # also its weights.
+            # The conversion must start from the published revision. Otherwise the maker may have changed the weights
+            # after the conversion.
             if len(commits) > 1 and commits[1].commit_id == published:
                 return reference
     except HfHubHTTPError:  # the repository has discussions and pull requests turned off
@@ -390,7 +402,9 @@ def _has_weights(files: list[HubFile]) -> bool:
 
 
 def _wanted(name: str) -> bool:
-    """Whether to download a file. Files in folders are skipped, because they have the same model in other formats."""
+    """Whether to download a file. Files in subfolders are skipped, because they have the same model in other
+    formats.
+    """
     plain = "/" not in name and "\\" not in name
     refused = any(fnmatch.fnmatchcase(name, pattern) for pattern in UNWANTED)
     return plain and not refused and any(fnmatch.fnmatchcase(name, pattern) for pattern in WANTED)
@@ -400,20 +414,22 @@ def _wanted(name: str) -> bool:
 
 
 def _is_here(folder: Path, file: HubFile) -> bool:
-    """Whether a file has arrived. A file gets its name only after its checksum matches, so here the size is enough."""
+    """Whether a file has been downloaded completely. Comparing the size is enough, because a file gets its final name
+    only after its checksum was correct.
+    """
     path = folder / file.name
     return path.is_file() and path.stat().st_size == file.size
 
 
 def part_of(folder: Path, file: HubFile) -> Path:
-    """Return the path of a file during download. The name contains a part of the digest, so that a file of a different
-    revision is never appended to it.
+    """Return the path of a file during its download. The name contains a part of the digest, so that an interrupted
+    download of a different revision is not continued.
     """
     return folder / PARTS / f"{file.name}.{file.digest.partition(':')[2][:16]}"
 
 
 def _arrived(folder: Path, file: HubFile) -> int:
-    """Return how many bytes of a file have arrived."""
+    """Return how many bytes of a file have been downloaded."""
     if _is_here(folder, file):
         return file.size
     part = part_of(folder, file)
@@ -430,14 +446,14 @@ def check_disk(folder: Path, name: str, need: int) -> None:
 
 
 def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: int) -> None:
-    """Download one file, check it against its digest, and rename it. A damaged file is downloaded once more.
+    """Download one file, compare its digest, and give it its final name. A damaged file is downloaded once more.
 
     Args:
         model: the model on the hub.
         file: the file.
         folder: the model's folder.
         say: reports progress.
-        others: bytes of the other files that have arrived.
+        others: bytes of the model's other files that have been downloaded.
     """
     part = part_of(folder, file)
     part.parent.mkdir(exist_ok=True)
@@ -456,7 +472,9 @@ def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: i
 
 
 def _transfer(model: HubModel, file: HubFile, part: Path, tell: Callable[[int], None]) -> None:
-    """Append the missing bytes to those that have arrived. A broken connection is resumed."""
+    """Download the missing bytes of a file and append them to ``part``. If the connection breaks, the download is
+    resumed.
+    """
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -488,7 +506,9 @@ class _ProgressHook:
         return None
 
     def update(self, count: int) -> None:
-        """Count bytes. The library calls this before it writes them."""
+        """Count bytes. The library calls this before it writes the bytes, so only earlier bytes are reported as
+        written.
+        """
         now = time.monotonic()
         if self._written > self._initial and now - self._told > REPORT_SECONDS:
             self._told = now
@@ -497,7 +517,7 @@ class _ProgressHook:
 
 
 def digest_of(path: Path, like: str) -> str:
-    """Compute the digest of a file, of the same kind as ``like``."""
+    """Compute the digest of a file. The kind of digest, SHA-256 or git's SHA-1, is that of ``like``."""
     kind = like.partition(":")[0]
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:
@@ -525,7 +545,9 @@ def _finish(model: HubModel, folder: Path) -> None:
 
 @contextlib.contextmanager
 def error_words(name: str) -> Iterator[None]:
-    """Turn exceptions of huggingface_hub and the disk into errors with a cause and a remedy."""
+    """Turn exceptions of huggingface_hub and of the disk into errors with a cause and a remedy. ``name``: name of the
+    model that the errors mention.
+    """
     try:
         yield
     except TrifoldError:
@@ -538,11 +560,11 @@ def error_words(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading_words(what: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
-    """Turn exceptions of memory, the disk and libraries that read files into errors with a cause and a remedy.
+    """Turn exceptions during the reading of a file into errors with a cause and a remedy.
 
     Args:
-        what: what needs the memory, for the error if memory runs out, such as "the reader".
-        broken: makes the error for all other exceptions.
+        what: what is being loaded, such as "the reader". It is named in the error if memory runs out.
+        broken: makes the error from any exception that is not about memory or the disk.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Downloads a GGUF file from the hub, named OWNER/NAME/FILE.gguf. Such files have weights in 4 bits instead of 16.
+"""Downloads a GGUF file from the hub, named OWNER/NAME/FILE.gguf. Its weights usually take 4 bits instead of 16.
 
-The name of any part of a split model stands for the whole model. The file is checked against the hub's digest like
-other models (``hub``), then opened like any GGUF file (``gguf_files``). A program of its own:
+The name of any part of a split model stands for the whole model. The digest is checked as in ``hub``. Then the file is
+prepared like a GGUF file on this machine (``gguf_files``). This module runs as a separate program:
 
     python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            its size and licence, if the hub has it
     python -m app.models.hub_gguf get OWNER/NAME/FILE.gguf FOLDER       all of it, and its settings
@@ -18,7 +18,7 @@ from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from engine.errors import ModelNotFound
 from engine.model.gguf_header import parts_of
 
-_WRITTEN_BYTES = 60_000_000  # estimated bytes of settings and vocabulary
+_WRITTEN_BYTES = 60_000_000  # estimated bytes of the settings and the vocabulary that are written after the download
 
 
 def parts(name: str) -> tuple[str, str]:
@@ -34,7 +34,7 @@ def folder_of(models: Path, name: str) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command. Its last line of output reports the result. Return exit status 0 or 1."""
+    """Run one command. The last line of output reports the result. Return exit status 0 or 1."""
     hub.configure_library()
     command, name, *rest = arguments
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def look_up(name: str) -> HubModel:
-    """Ask the hub for a file, or for all parts of a split model.
+    """Ask the hub about a file, or about all parts of a split model.
 
     Raises:
         ModelNotFound: the repository lacks the file or a part.
@@ -71,10 +71,10 @@ def look_up(name: str) -> HubModel:
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Download the missing bytes of a file, and write its settings into the same folder.
+    """Download the missing bytes of a file. Then write its settings into the same folder.
 
     Raises:
-        TrifoldError: the file is not available, damaged or of an unsupported architecture, or the disk is too full.
+        TrifoldError: the file is not available or damaged, its architecture is not supported, or the disk is too full.
     """
     model = look_up(name)
     folder.mkdir(parents=True, exist_ok=True)

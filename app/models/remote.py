@@ -1,9 +1,10 @@
-"""A remote server with the methods of ``engine.Engine``, so that the page, the chats and /v1 use both alike.
+"""A model server on the network, with the methods of ``engine.Engine``. So the page, the chats and /v1 can use a server
+like the engine.
 
-Uses OpenAI's protocol (``openai_client``). A book is read by sending it once, so that the server has it in its prefix
-cache when the first question comes. A thread for each request runs the connection. Cancelling a request closes its
-connection within a tenth of a second. Retrieval scores, acceptance and KV tiers of the server are unknown and stay
-empty.
+The server must use OpenAI's protocol (``openai_client``). To read a book means to send it once, so that the server has
+it in its prefix cache before the first question. Each request has its own thread and connection. Cancelling a request
+closes its connection within a tenth of a second. Retrieval scores, acceptance rates and KV tiers of the server are
+unknown and left empty.
 """
 
 from __future__ import annotations
@@ -53,24 +54,24 @@ logger = logging.getLogger(__name__)
 ARCHITECTURE = "remote"
 """Value of ``ModelInfo.architecture`` that tells the page that the model is on a server."""
 
-DEFAULT_CONTEXT = 131_072  # assumed context window in tokens, if the server does not state it
+DEFAULT_CONTEXT = 131_072  # window in tokens that is assumed if neither the user nor the server states it
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
-# options that OpenAI lacks; we and other servers accept them
+# options that OpenAI does not have; many other servers, including Trifold's own, accept them
 _BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
-# Assumed characters per token. The value is low, so that tokens are overestimated. Once the book is read, the server's
-# own count of tokens is used.
+# Assumed characters per token, to estimate the tokens of a book. The value is low, so that the estimate is high rather
+# than low. After the book has been read, the server's own count is used.
 _CHARACTERS_PER_TOKEN = 3.5
 
 
 class RemoteEngine:
-    """A server in place of an engine.
+    """Uses a server like an engine.
 
     Args:
-        remote: the server's address, its key, its model ("" for the first one it offers) and, if the server does not
-            state it, its context window.
+        remote: the server's address, its key, the model ("" for the first one that the server offers), and the window
+            in tokens (None to ask the server).
     """
 
     def __init__(self, remote: Remote) -> None:
@@ -90,7 +91,7 @@ class RemoteEngine:
 
     @property
     def config(self) -> EngineConfig | None:
-        """None, because the server's configuration is unknown."""
+        """None, because a server has no ``EngineConfig``."""
         return None
 
     def status(self) -> Status:
@@ -108,7 +109,7 @@ class RemoteEngine:
         return self._status
 
     def measure(self, document: Document) -> BookFit:
-        """Estimate a book's tokens from its characters, and whether it fits."""
+        """Estimate whether a book fits. Its tokens are estimated from its characters."""
         self.wait_ready()
         return fit_of(document, self._status.model.context_limit if self._status.model else DEFAULT_CONTEXT)
 
@@ -121,7 +122,7 @@ class RemoteEngine:
         wait: float = 0.0,
         cancel: threading.Event | None = None,
     ) -> Request[BookRead]:
-        """Send a book, so that the server has it in its cache when the first question comes.
+        """Send a book, so that the server has it in its prefix cache before the first question.
 
         Raises:
             Busy: another request is running.
@@ -132,8 +133,8 @@ class RemoteEngine:
         return self._submit(Request[BookRead]("reading", cancel), lambda: self._read(document), wait)
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
-        """Ask about the book that was read. Raises as ``read`` does. Earlier turns of the chat come with the
-        question.
+        """Ask about the book that was last read. The request contains ``question.history``, the earlier turns of the
+        chat. Raises as ``read`` does.
         """
         asked = Question.of(question)
         return self._submit(Request[AnswerDone]("answering", cancel), lambda: self._ask(asked), asked.wait)
@@ -272,14 +273,14 @@ class RemoteEngine:
         yield AnswerDone(answer, (), (), reason, metrics.figures())
 
     def _body(self, document: Document, messages: list[dict[str, str]], how: SamplingParams) -> dict[str, Any]:
-        """Build the body of a request. Its first message is identical for every question about a book, so that the
-        server's prefix cache applies.
+        """Build the body of a request. The first message contains the book and is the same for every question, so that
+        the server can use its prefix cache.
         """
         text = "".join(
             stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
         )
         book = {"role": "system", "content": book_message(document.opening, text)}
-        # For an option that is not sent, the server uses its own setting.
+        # An option that the user has not set is not sent, so that the server's own default applies.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
                 "This server cannot restrict quotations to the book's words.", "Turn that off in the answer settings."
@@ -306,7 +307,9 @@ class RemoteEngine:
 
 
 async def _drive(request: Request[Any], events: AsyncIterator[Event]) -> Event:
-    """Deliver a request's events, and return the final one. If the request is cancelled, its connection is closed."""
+    """Run the connection of a request. Put its events into the request, and return the final event. If the request is
+    cancelled, close the connection.
+    """
     final: list[Event] = []
 
     async def deliver() -> None:
@@ -333,7 +336,7 @@ def _nothing(request: Request[Any]) -> Event:
 
 
 def fit_of(document: Document, limit: int) -> BookFit:
-    """Compare a book with a context window of ``limit`` tokens."""
+    """Estimate whether a book fits into a window of ``limit`` tokens."""
     room = limit - MIN_CHAT_TOKENS
     each = tuple(guess_tokens(page.text) for page in document.pages)
     tokens, pages = sum(each), sum(end <= room for end in accumulate(each))
@@ -356,9 +359,10 @@ def guess_tokens(text: str) -> int:
 
 
 class RemoteMetrics:
-    """Measures an answer that a server writes, and reports what can be measured here under the engine's names.
+    """Measures an answer that a server writes. Reports the same ``Figures`` as the engine. Figures that cannot be
+    measured here are empty.
 
-    Times are in seconds of the same clock. A chunk counts as one token until the server states the number of tokens.
+    All times are seconds of one clock. A chunk counts as one token, until the server states the number of tokens.
     """
 
     def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:
@@ -372,7 +376,7 @@ class RemoteMetrics:
         self._gaps: list[float] = []
 
     def chunk(self, now: float) -> None:
-        """Count a chunk with new text, and its time."""
+        """Count a chunk with text. ``now``: the time at which the chunk arrived."""
         self._tokens += 1
         if self._first is None:
             self._first = now
@@ -381,7 +385,7 @@ class RemoteMetrics:
         self._last = now
 
     def usage(self, usage: Mapping[str, Any]) -> None:
-        """Use the token counts that the server states."""
+        """Replace the estimated numbers of tokens by those that the server states."""
         details = usage.get("prompt_tokens_details") or {}
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         self._tokens = _count(usage.get("completion_tokens"), self._tokens)

@@ -12,7 +12,7 @@ from engine.plan import ModelShape
 
 
 class Source(Protocol):
-    """A module that provides models with short names. ``models`` is the folder of all downloaded models."""
+    """What a module must offer to provide models with short names. ``models``: the folder of all downloaded models."""
 
     SIZE: str
     LICENCE: str

