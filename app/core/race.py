@@ -48,7 +48,7 @@ ENOUGH_TOKENS = 96
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000
-_POLL = 0.1  # seconds between two checks for events
+_POLL = 0.1  # maximum seconds to wait for an event before the race checks whether it was stopped
 FEWEST_TOKENS = 16
 """Minimum tokens of a passed check. A check of fewer tokens is not recorded, because it proves little."""
 
@@ -234,7 +234,7 @@ class Race:
 
 
 def _last_of(chat: Chat) -> str:
-    """Return the newest question of a chat whose answer is about the book; "" if there is none."""
+    """Return the newest question in a chat that has an answer about the book; "" if there is none."""
     nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")

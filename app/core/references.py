@@ -150,14 +150,16 @@ def _place(note: Note, source: Source, long: bool = False) -> str:
 
 
 def _line(note: Note, source: Source) -> str:
-    """A note on one line: "p. 41: “the north light” (From an answer: Maren Holt kept it.) My own words. [yellow]"."""
+    """Write a note as one line, such as "p. 41: “the north light” (From an answer: Maren Holt kept it.) My own words.
+    [yellow]".
+    """
     passage, said, words = (" ".join(text.split()) for text in (note.passage, note.said, note.words))
     parts = [f"“{passage}”" if passage else "", f"(From an answer: {said})" if said else "", words, f"[{note.colour}]"]
     return f"{_place(note, source)}: {' '.join(filter(None, parts))}"
 
 
 def _key(source: Source, taken: set[str]) -> str:
-    """A unique name for an entry: "melville1851moby"."""
+    """Make a unique citation key for an entry, such as "melville1851moby", and add it to ``taken``."""
     author = source.authors[0] if source.authors else ""
     last = author.split(",")[0] if "," in author else (author.split() or [""])[-1]
     title = next((word for word in _words(source.title) if len(word) > 3), "")

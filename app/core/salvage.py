@@ -37,7 +37,7 @@ _FILE_HEADER = 100  # bytes of the file header, at the beginning of the first pa
 _LEAF, _NODES = 0x0D, (0x02, 0x05, 0x0A)
 _LEAF_HEADER = 8
 _LOG_HEADER, _FRAME_HEADER = 32, 24
-_LOG_MAGIC = 0x377F0682  # first word of a log; its last bit gives the byte order of the checksums
+_LOG_MAGIC = 0x377F0682  # magic number at the beginning of a log; the last bit gives the byte order of the checksums
 _LONGEST_VARINT = 9
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer, keyed by its serial type
 _FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12
@@ -345,7 +345,9 @@ def _number(data: bytes, at: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length number of one to nine bytes, and the offset after it."""
+    """Decode the variable-length integer at offset ``at`` (one to nine bytes). Return the integer and the offset after
+    it.
+    """
     value = 0
     for index in range(_LONGEST_VARINT):
         byte = data[at + index]

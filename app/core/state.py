@@ -356,7 +356,7 @@ class AppState:
     # Chats about the open book ------------------------------------------------------------------------------
 
     def begin_chat(self) -> None:
-        """Begin an empty chat about the same book.
+        """Begin an empty chat about the open book.
 
         Raises:
             Busy: an answer is being written.
@@ -367,7 +367,7 @@ class AppState:
                 self.show_chat(self.chats.begin(self._current.book.sha256).id)
 
     def show_chat(self, chat_id: str) -> None:
-        """Show a different chat about this book.
+        """Show a different chat about the open book.
 
         Raises:
             Busy: an answer is being written.

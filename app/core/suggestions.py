@@ -366,7 +366,9 @@ class Sample:
 
     @cached_property
     def file(self) -> Path | None:
-        """The file of the book, in the best format that exists."""
+        """The book's file, as named in ``sample.json``. If that file is missing, a PDF, EPUB or text file in the
+        folder; None if there is none.
+        """
         named = self._folder / str(self._description.get("file", ""))
         if named.is_file():
             return named

@@ -112,7 +112,7 @@ class Trial:
         except TrifoldError as error:
             tried.over = True
             logger.info("no more questions are tried: %s", error)
-        except Exception:  # no caller would see the error
+        except Exception:  # the thread has no caller that could see the error, so it is only logged
             tried.over = True
             logger.exception("trying questions failed")
         finally:

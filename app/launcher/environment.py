@@ -56,8 +56,8 @@ TESTS = PackageSet("tests", CHECKOUT / "tests" / "requirements.txt")
 
 
 class Environment:
-    """A Python environment in the folder ``home``/.venv. The stamps are in this folder too. The log and the lock file
-    of the install are in ``home`` itself, in ``NOTES_NAME``.
+    """A Python environment in the folder ``home``/.venv. The stamps are in this folder. The install's log and lock file
+    are in ``home``/.trifold.
 
     ``program``: the set of packages that the environment is made for. Other sets are added later.
     """

@@ -16,7 +16,8 @@ def take(file: IO[Any]) -> bool:
     """
     try:
         _lock(file)
-    except (BlockingIOError, PermissionError):  # another process holds the lock, on Unix and on Windows
+    # another process has the lock: the first is raised on Unix, the second on Windows
+    except (BlockingIOError, PermissionError):
         return False
     except OSError as error:
         logger.warning("%s cannot be locked: %s", file.name, error)

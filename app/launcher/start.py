@@ -65,7 +65,8 @@ def prepare(
 
 def needs_no_packages(arguments: Sequence[str]) -> bool:
     """Whether no environment is needed, because the command line is invalid or only asks for help."""
-    from app.cli.arguments import is_complete  # this module keeps to the standard library, which a test checks
+    # imported here, because the module itself may import only the standard library, which a test checks
+    from app.cli.arguments import is_complete
 
     return not is_complete(arguments)
 

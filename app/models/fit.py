@@ -91,13 +91,13 @@ def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
 
 
 def rounding_in_words(rounding: Rounding) -> str:
-    """Describe the formats, such as "4-bit weights and an 8-bit cache"."""
+    """Describe the formats in ``rounding``, such as "4-bit weights and an 8-bit cache"."""
     bits = [f"{BITS[rounding.weights]}-bit weights"] if rounding.weights else []
     return " and ".join(bits + (["an 8-bit cache"] if rounding.kv else []))
 
 
 def rounding_options(rounding: Rounding) -> str:
-    """Return the formats as command-line options."""
+    """Return the formats in ``rounding`` as command-line options, such as "--weights 4bit --kv 8bit"."""
     return f"--weights {rounding.weights}" + (f" --kv {rounding.kv}" if rounding.kv else "")
 
 

@@ -111,7 +111,7 @@ class Download:
         """Ask the hub about a model.
 
         Returns:
-            ``config``, ``licence``, ``gated``, bytes of the ``weights``, and bytes in ``total``.
+            ``config``, ``licence``, ``gated``, and the numbers of bytes in ``weights`` and in ``total``.
 
         Raises:
             TrifoldError: the model is not available; the message gives the reason.
