@@ -65,7 +65,7 @@ def prepare(
 
 def needs_no_packages(arguments: Sequence[str]) -> bool:
     """Whether no environment is needed, because the command line is invalid or only asks for help."""
-    # imported here, because the module itself may import only the standard library, which a test checks
+    # ``app.cli.arguments`` needs no installed package, so it can be imported here before an install
     from app.cli.arguments import is_complete
 
     return not is_complete(arguments)
