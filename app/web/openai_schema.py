@@ -1,4 +1,4 @@
-"""OpenAI's protocol as data: the fields of requests and answers, and the words of refusals. Pure.
+"""Defines the fields of OpenAI's requests and answers, and the errors that refuse a request. Pure: no I/O.
 
 Source: the API reference of chat completions (https://platform.openai.com/docs/api-reference/chat). Unsupported fields
 are refused by name. No field that would change an answer is silently ignored.
@@ -19,7 +19,7 @@ from engine.errors import Busy, ContextTooSmall, InputError, ModelError, Trifold
 from engine.events import AnswerDone, Figures, StopReason
 
 MESSAGES = "messages"
-"""A value of ``trifold.book``: the system message is the book."""
+"""The value of ``trifold.book`` with which the text of the system message is the book."""
 
 MOST_STOPS = 4
 MOST_MESSAGES = 10_000
@@ -29,12 +29,12 @@ _FINISH = {
     StopReason.LENGTH: "length",
     StopReason.CONTEXT: "length",
     StopReason.CANCELLED: "stop",
-    StopReason.LOOP: "length",  # the answer was cut off; OpenAI has no word for a loop
+    StopReason.LOOP: "length",  # OpenAI has no reason for a loop; "length" says that the answer was cut off
 }
 
 
 class ApiError(Exception):
-    """A request that cannot be served, in OpenAI's terms."""
+    """The refusal of a request, with the status and the JSON body of an error in OpenAI's protocol."""
 
     def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -45,13 +45,13 @@ class ApiError(Exception):
 
 
 def shown(sent: object) -> str:
-    """A sent value, cut to fit into a sentence."""
+    """Format a sent value for an error message, cut to ``_MOST_SHOWN`` characters."""
     text = repr(sent)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def api_error_of(error: TrifoldError) -> ApiError:
-    """Turn an error of the program into OpenAI's terms."""
+    """Turn an error of Trifold into an error of OpenAI's protocol."""
     message = f"{error.cause} {error.remedy}".strip()
     if isinstance(error, Busy):
         return ApiError(429, message, "busy")
@@ -66,7 +66,7 @@ def api_error_of(error: TrifoldError) -> ApiError:
 
 
 class _Wire(BaseModel):
-    """The base of requests. Types are strict: neither true nor "1" is a number."""
+    """The base class of requests. Types are strict, so neither ``true`` nor ``"1"`` is accepted as a number."""
 
     model_config = ConfigDict(strict=True)
 
@@ -97,7 +97,14 @@ class Message(_Wire):
     content: Any = None
 
     def words(self, where: str) -> str:
-        """The text, which may come in parts."""
+        """Return the text of the message. If ``content`` is a list of parts, their texts are joined by line breaks.
+
+        Args:
+            where: the message's path in the request, for errors.
+
+        Raises:
+            ApiError: a part is not text.
+        """
         parts = self.content if isinstance(self.content, list) else [{"type": "text", "text": self.content}]
         words = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
         if not all(isinstance(word, str) for word in words):
@@ -110,8 +117,9 @@ class StreamOptions(_Wire):
 
 
 class TrifoldOptions(_Wire):
-    """Our own options. ``book``: None for the open book, ``MESSAGES`` for the text of the system message, or the hash
-    of a book in the library. ``evidence``: whether to look for the evidence of each sentence.
+    """The options in the field ``trifold``, which OpenAI's protocol lacks. ``book``: None for the open book,
+    ``MESSAGES`` for the text of the system message, or the hash of a book in the library. ``evidence``: whether to look
+    for evidence for each sentence of the answer.
     """
 
     mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
@@ -119,7 +127,8 @@ class TrifoldOptions(_Wire):
     evidence: bool = True
 
 
-# Unsupported fields that would change the answer, with their values that have no effect.
+# Unsupported fields that would change the answer. Each is accepted only with one of the listed values, because these
+# have no effect.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "tools": ([],),
@@ -151,7 +160,9 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class ChatRequest(_Wire):
-    """A request. Of several errors the first one is reported, in the order of the fields."""
+    """A request for an answer. If several fields are wrong, only the first error is reported, in the order of the
+    fields.
+    """
 
     messages: Annotated[list[Message], BeforeValidator(_some_messages), Field(validate_default=True)] = []
     trifold: TrifoldOptions | None = None
@@ -204,7 +215,7 @@ class ChatRequest(_Wire):
     def conversation(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
         """The system message, the earlier (question, answer) pairs, and the question."""
         system: list[str] = []
-        turns: list[tuple[list[str], list[str]]] = []  # pieces of the question, and pieces of the answer
+        turns: list[tuple[list[str], list[str]]] = []  # the pieces of the question and of the answer, for each turn
         role = ""
         for number, message in enumerate(self.messages):
             where = f"messages[{number}]"
@@ -227,8 +238,8 @@ class ChatRequest(_Wire):
 
     @property
     def instructed(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Question and history. The system message is put before the first question of the conversation, because the
-        book is sent to the model in the place of a system message.
+        """Return the question, and the history as (question, answer) pairs. The system message becomes the beginning of
+        the conversation's first question, because the book takes the place of the system message in the prompt.
         """
         system, history, question = self.conversation
         if not system:
@@ -249,7 +260,7 @@ def parse(body: bytes) -> ChatRequest:
         asked = ChatRequest.model_validate_json(body)
     except ValidationError as error:
         raise _refusal_of(error.errors(include_url=False, include_input=False)[0]) from None
-    _ = asked.conversation, asked.sampling  # evaluated so that errors in them are refused here
+    _ = asked.conversation, asked.sampling  # computed now, so that an error in them refuses the request
     return asked
 
 
@@ -263,7 +274,9 @@ _KINDS = {
 
 
 def _refusal_of(wrong: Mapping[str, Any]) -> ApiError:
-    """The first error of a request, with its field's name in OpenAI's spelling."""
+    """Turn an error of pydantic into an ``ApiError`` that names the field as OpenAI does, such as
+    "messages[0].role".
+    """
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong["loc"]).lstrip(".")
     if wrong["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON.", "invalid_json")
@@ -284,7 +297,9 @@ class ModelEntry(BaseModel):
 
 
 class Usage(BaseModel):
-    """Numbers of tokens. Tokens of the book and of earlier turns count as cached if they came from the cache."""
+    """The numbers of tokens of a request. Tokens of the prompt count as cached if their KV did not have to be
+    computed.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -303,7 +318,7 @@ class Usage(BaseModel):
 
 
 class Choice(BaseModel):
-    """``message`` of a whole answer, or ``delta`` of a piece of one."""
+    """A choice of a completion. A whole answer has ``message``, a piece of a streamed answer has ``delta``."""
 
     index: int
     message: dict[str, str | None] | None = None
@@ -313,7 +328,7 @@ class Choice(BaseModel):
 
 
 class Completion(BaseModel):
-    """A whole answer or a piece of one. Fields that were not set are left out."""
+    """A whole answer, or a piece of a streamed answer. Its JSON leaves out fields that were not set."""
 
     id: str
     created: int
@@ -327,7 +342,7 @@ class Completion(BaseModel):
         return self.model_copy(update={"object": self.object, "choices": [], **fields})
 
     def whole(self, text: str, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
-        """Make a whole answer. ``more`` goes into the field ``trifold``."""
+        """Make a whole answer. ``more`` is added to the figures in the field ``trifold``."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = Choice(index=0, message=message, logprobs=None, finish_reason=_FINISH[done.stop_reason])
         usage, ours = Usage.of(done.figures), figures(done, more)
@@ -337,11 +352,13 @@ class Completion(BaseModel):
         return self._with(choices=[Choice(index=0, delta=delta, logprobs=None, finish_reason=finish)])
 
     def last_piece(self, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
-        """Make the piece that ends the choice, with our figures."""
+        """Make the last piece of a streamed answer. It has the finish reason, and the figures and ``more`` in
+        ``trifold``.
+        """
         return self.piece({}, _FINISH[done.stop_reason]).model_copy(update={"trifold": figures(done, more)})
 
     def usage_piece(self, done: AnswerDone) -> Completion:
-        """Make the chunk after the answer, where the request asked for usage."""
+        """Make the piece with the numbers of tokens. It comes after the last piece, if the request asked for usage."""
         return self._with(usage=Usage.of(done.figures))
 
     @property
@@ -350,7 +367,9 @@ class Completion(BaseModel):
 
 
 def figures(done: AnswerDone, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's own figures under its own names, the way the answer ended, and the source of each token."""
+    """Return the engine's figures under the engine's names, the stop reason, the number of tokens from each stage, and
+    ``more``.
+    """
     stages = [stage.value for stage in done.sources]
     produced = {stage: stages.count(stage) for stage in sorted(set(stages))}
     return {**asdict(done.figures), "stop_reason": done.stop_reason.value, "tokens_by_stage": produced, **more}

@@ -1,11 +1,11 @@
 """The evidence for the browser: cards next to citations, and the page that a click opens.
 
-    GET /provenance                 the source of the letters in every answer of the chat
+    GET /provenance                 where the characters of every answer in the chat come from
     GET /citations/{turn}/{chip}    the text of the card next to a citation
     GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
     GET /pages/{number}/marks       the places of the marks on the page's picture
     GET /pages/{number}/words       the words of the picture with their places, for selection
-    POST /find                      the places of words in the book, each with a line around it
+    POST /find                      the places of words in the book, each with the text around it
     GET /pages/{book}/{number}/{width}.png
 
 Only the open book is shown, and only through these routes. None of them takes a path or a file name.
@@ -42,11 +42,12 @@ from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
 _DRAWN = "pdf"  # the kind of documents whose pages are shown as pictures
-_AROUND = 40  # characters around words that distinguish them from the same words elsewhere on the page
+# maximum characters of context on each side of a passage, so that the right one of equal passages is found
+_AROUND = 40
 _LINE = 60  # characters shown before and after a found place
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
-_MOST_ROWS = 200  # maximum rows of a table that are searched on the picture
-_MOST_MARKS = 100  # maximum marks on a page
+_MOST_ROWS = 200  # maximum rows of a table; further rows are not marked
+_MOST_MARKS = 100  # maximum marks of a search on one page; further places are not marked
 GONE = " That document is no longer in this conversation."
 _ORIGINS = {
     "recognised": "Recognised from a picture; may have slips.",
@@ -87,7 +88,9 @@ class PageViewer:
         )
 
     def view(self) -> View:
-        """Numbers of the pages on the map: the first one, and all of them if pages in between are left out."""
+        """The pages for the page map: the number of the first page as ``first``, and the numbers of all pages as
+        ``numbers``. ``numbers`` is empty if no page is missing between the first and the last.
+        """
         current = self._state.current
         pages = current.document.pages if current.document else ()
         first = pages[0].number if pages else 1
@@ -137,8 +140,8 @@ class PageViewer:
         )
 
     def marks(self, request: Request) -> Response:
-        """The marks of a citation or a search, as rectangles on the page's picture. ``of``: index of the mark that each
-        rectangle belongs to.
+        """Return the marks of a citation, a note or a search as rectangles on the page's picture, and the outlines of
+        tables that have marks. ``of`` holds for each rectangle the index of its mark.
         """
         book, document = self._open()
         page = _page(document, request.path_params["number"])
@@ -186,7 +189,7 @@ class PageViewer:
         return current.book, document
 
     def _origin(self, of: _Own, page: Page) -> str:
-        """How the text of a page relates to its picture, in words; "" for text of the file."""
+        """Return the note about a page that is a picture, or has recognised or doubtful text; "" for any other page."""
         said = _ORIGINS.get(page.picture, "")
         if page.picture == "recognised":
             path, _ = self._file(of.sha256)
@@ -195,7 +198,9 @@ class PageViewer:
         return said
 
     def _is_recognisable(self, of: _Own, page: Page) -> bool:
-        """Whether recognising a page may give its text. False if that was tried and gave no words."""
+        """Whether text recognition may still give the page its text. False if recognition is not installed, or has
+        already been tried on this page.
+        """
         if page.picture not in ("unread", "doubtful") or recognition.missing():
             return False
         path, _ = self._file(of.sha256)
@@ -221,8 +226,8 @@ class PageViewer:
         return chat.exchanges[turn].notes or {}
 
     def _marked(self, request: Request, page: Page) -> list[tuple[int, int]]:
-        """The words on a page to mark: those of the note ?note=.., of the search ?find=.., or of the citation
-        ?turn=..&chip=...
+        """Return the marks on a page, as (start, end) in its text. The request's query names a note (``note``),
+        searched words (``find``), or a citation (``turn`` and ``chip``).
         """
         if id := request.query_params.get("note", ""):
             note = self._state.notes.get(id)
@@ -242,13 +247,13 @@ class PageViewer:
         of = _own(*self._open(), page)
         if cited is None or cited["of"] not in ("", of.sha256):
             return []
-        if record.get("from_notes"):  # a citation of notes has offsets in the text of the notes, not in the page
+        if record.get("from_notes"):  # a citation of notes has offsets in the notes' text, not in the page's text
             return self._noted(page, cited["extract"]["hit"]) if found and found[0][0] == of.number else []
         return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
 
     def _noted(self, page: Page, words: str) -> list[tuple[int, int]]:
-        """The stretches of a page to mark for ``words`` from notes. If the page lacks ``words``, they are the person's
-        own, and every noted passage of the page is marked.
+        """Return the spans of a page to mark for ``words``, which a citation of notes quotes. If the page lacks
+        ``words``, the person wrote them, and every noted passage of the page is marked.
         """
         span = notes.marked(page, words)
         if any(span):
@@ -260,7 +265,7 @@ class PageViewer:
 
 
 def found_in_words(found: Found) -> str:
-    """The number and kind of the found places, in words."""
+    """Describe how many places were found, and whether they match the words exactly."""
     if not found.hits:
         return "Not found in this book"
     places = f"the first {MOST_HITS} of more places" if found.more else counted(len(found.hits), "place")
@@ -286,8 +291,8 @@ class _Table:
 
 
 def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
-    """Find the tables of a page that have marks. A row has a bar between its cells. A single line without a bar that
-    stands between two rows belongs to the table.
+    """Find the tables of a page that have marks. A line with ``_BAR`` is a row. A single line without ``_BAR`` between
+    two rows also belongs to the table.
     """
     lines = [(line.start(), line.end()) for line in re.finditer(r"[^\n]*", text) if line.group() or not line.start()]
     is_row = [_BAR in text[start:end] for start, end in lines]
@@ -311,14 +316,14 @@ def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
 
 
 def _follow(text: str, lines: Sequence[tuple[int, int]]) -> bool:
-    """Whether the row after ``lines[0]`` follows without an empty line."""
+    """Whether no empty line separates ``lines[0]`` from the next row, which is ``lines[1]`` or ``lines[2]``."""
     upto = 1 if _BAR in text[slice(*lines[1])] else 2
     return all(after[0] - before[1] == 1 for before, after in pairwise(lines[: upto + 1]))
 
 
 def _outline(table: _Table, places: Sequence[Sequence[Rectangle]]) -> View | None:
-    """The rectangle of a table on the page's picture, and the rectangles of its marked rows; None if fewer than two
-    rows are found on the picture.
+    """Return the rectangle of a table on the page's picture, and the rectangles of its marked rows. None if fewer than
+    two rows were found on the picture.
     """
     boxes = {row: _union(found) for row, found in enumerate(places) if found}
     if len(boxes) < 2:
@@ -352,7 +357,7 @@ def _hit(document: Document, hit: Hit) -> View:
 @dataclass(frozen=True)
 class _Own:
     """A page within its own document. ``number``: the page's number in that document. ``last``: the number of the
-    document's last page. ``title``: the document's title if the book has several documents.
+    document's last page. ``title``: the document's title; "" if the book is a single document.
     """
 
     sha256: str
@@ -386,7 +391,9 @@ def _page(document: Document, number: int) -> Page:
 
 
 def _answered(handler: Callable[[Request], Response]) -> Callable[[Request], Any]:
-    """Run a handler outside of the event loop. An error for the person becomes its two sentences."""
+    """Run a handler in a thread, outside of the event loop. A ``TrifoldError`` becomes an answer with its cause and
+    remedy.
+    """
 
     async def answer(request: Request) -> Response:
         try:

@@ -1,9 +1,9 @@
-"""Offers to read a book part by part if it does not fit, and states the cost first.
+"""Offers to read a book in parts if it does not fit the model's window, and first states how long that takes.
 
 Owns these routes and this key of the live stream:
 
-    the live key "parts"       the offer: the number of parts, and what they cost
-    POST /reading/parts        let questions go to the parts of the open book
+    the live key "parts"       the offer: the number of parts, and the time to read them
+    POST /reading/parts        read the open book in parts, so that each question goes to the parts that it needs
     POST /reading/otherwise    choose again which part of the book is read
 """
 
@@ -45,9 +45,9 @@ class PartsPanel:
         return {"/reading/parts": self.read, "/reading/otherwise": self.choose}
 
     def view(self) -> View:
-        """The offer to read in parts. ``count``: number of parts; 0 if there is nothing to offer. ``said``: the cost of
-        the parts. ``every``: the cost of asking all. ``some``: whether only some pages or chapters are read, so that
-        others may be chosen.
+        """The offer to read in parts. ``count``: number of parts; 0 if nothing is offered. ``said``: a text about the
+        parts and the time to read them. ``few`` and ``every``: texts of the choice to ask only the needed parts, or all
+        parts. ``some``: whether the model has read only some pages or chapters, so that others may be chosen.
         """
         current = self._state.current
         seen = (current.parts, current.stage, current.document, current.whole, current.before_notes)
@@ -75,8 +75,8 @@ class PartsPanel:
         }
 
     def _times(self, current: OpenBook) -> tuple[Range | None, Range | None]:
-        """Return two times in seconds: to read the longest part, and to read all parts. Both are None if no speed is
-        known.
+        """Return the times in seconds to read the longest part, and to read all parts. Both are None if this machine's
+        reading speed is not known.
         """
         fit = current.whole_fit
         time = self._state.experience.a_token(self._state.engine.status().model, fit) if fit else None

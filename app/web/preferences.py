@@ -1,8 +1,8 @@
-"""The preferences of the page: the model, comments, other programs, another server, help with faults.
+"""The dialog of preferences: the model, comments, programs that use this engine, another server, help with faults.
 
-Translates between requests and ``app.models.switch``. The key, the report and the list of models are read when the
-dialog is opened; a running change comes through the live stream. First come the models as plain data (facts, needs,
-whether each fits here), then the routes.
+Translates between requests and ``app.models.switch``. The API key, the diagnostics and the list of models are read when
+the dialog opens. The progress of loading another model comes through the live stream. The first half of this file
+describes models as plain data, the second half has the routes.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ logger = logging.getLogger(__name__)
 def model_options(
     local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
 ) -> list[View]:
-    """The entries of the list of models: one for each pair of the catalogue, one for each GGUF file of this machine,
-    and one for a choice that is neither.
+    """Return the entries of the list of models: one for each pair of the catalogue, one for each GGUF file of this
+    machine, and one for ``present`` if it is neither.
 
     Args:
-        free: free memory, with the formats in the startup settings instead of those of the present choice.
+        free: free memory. Its formats ``kv`` and ``quantization`` are those of the startup settings, which may differ
+            from those of ``present``.
     """
     offered = pairs()
-    here = offered.index(SHORT_PAIRS[-1]) + 1  # files on this machine come before models that have to be fetched
+    here = offered.index(SHORT_PAIRS[-1]) + 1  # GGUF files of this machine come before models that must be downloaded
     listed = (*offered[:here], *_gguf_pairs(local_models), *offered[here:])
     entries = [_option(pair, local_models, free, present, rates) for pair in listed]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
@@ -102,8 +103,8 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """The usable GGUF files of other programs. Unusable files are left out; if a person names one, the reason is
-    shown.
+    """Return a pair for each usable GGUF file of other programs. Unusable files are left out. The reason is shown when
+    a person names such a file.
     """
     found = []
     for file in local_models.gguf_files():
@@ -125,11 +126,11 @@ def sized(
     free: FreeMemory,
     rates: MachineRates | None = None,
 ) -> View:
-    """The numbers of a pair on this machine. If the pair fits only with quantized weights or cache, the numbers are
-    those of the quantized pair.
+    """Return the figures of a pair on this machine: memory, speed, window. If the pair fits only with quantized weights
+    or KV, the figures are those of the quantized pair.
 
     Args:
-        rates: speeds of the machine, if measured.
+        rates: speeds of the machine; None if they have not been measured.
     """
     found: ModelFit = fit_pair(target, draft, free)
     rounded: View | None = None
@@ -164,7 +165,7 @@ def sized(
 
 
 def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
-    """The running download or loading of a model, for the live stream."""
+    """The state of switching the model, with the progress of its download, for the live stream."""
     wanted, progress = switching.wanted, switching.progress
     view: View = {
         "stage": switching.stage,
@@ -216,8 +217,8 @@ def _draft_line(draft: Model | None) -> str:
 
 
 def shape_at_hand(model: Model, local_models: LocalModels) -> ModelShape | None:
-    """The catalogue's facts about a model. If the catalogue has no facts, they are read from the model's files on this
-    machine. None if there are no such files.
+    """Return the shape of a model, from the catalogue or else from the model's files on this machine. None if there are
+    no such files, or they cannot be read.
     """
     if model.shape is not None:
         return model.shape
@@ -273,7 +274,7 @@ def _short(name: str) -> str:
 
 
 def ask_the_hub(name: str) -> dict[str, Any]:
-    """The hub's facts about a model.
+    """Return the hub's facts about a model.
 
     Raises:
         TrifoldError: the model is not available, or the query was stopped.
@@ -285,17 +286,17 @@ def ask_the_hub(name: str) -> dict[str, Any]:
 
 
 def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
-    """Describe a model of the hub that is not in the catalogue, by its own settings.
+    """Describe a model of the hub that is not in the catalogue. ``about`` is the result of ``ask_the_hub``.
 
     Raises:
-        ModelError: its kind is not supported.
+        ModelError: the engine does not support this kind of model.
     """
     shape = shape_of(about["config"], name, about["weights"])
     return sized(shape, None, about["licence"], about["gated"], free, rates)
 
 
 _LONGEST_NAME = 1000  # maximum characters of a model's name
-_RATES_S = 3.0  # maximum seconds that a reply waits for a measurement; a busy machine takes half a minute
+_RATES_S = 3.0  # maximum seconds that a reply waits for the measurement of the machine, which may take half a minute
 _POSTS = (
     "/models/use",
     "/models/stop",
@@ -327,11 +328,11 @@ def _model_name(name: str) -> str:
 
 
 ModelName = Annotated[Text, AfterValidator(_model_name)]
-"""A folder or a hub id."""
+"""The name of a model: a folder, a file, or a hub id."""
 
 
 class ModelAsked(Asked):
-    """A request for a model. ``weights`` and ``kv`` are formats; "" leaves them unchanged."""
+    """A request for a model. ``weights`` and ``kv`` are formats; "" leaves a format unchanged."""
 
     weights: Text = ""
     kv: Text = ""
@@ -410,7 +411,7 @@ class Preferences:
         self._switch.cancel()
 
     async def look(self, request: Request) -> Response:
-        """Look at a folder or a hub id, before any large file is fetched."""
+        """Describe the model in a folder or under a hub id, before any large file is downloaded."""
         name = (await parsed(request, ModelAsked)).model.strip()
         if not name:
             raise OptionError("No model is named.", "Type a folder, or a hub id such as Qwen/Qwen3-0.6B.")
@@ -449,7 +450,7 @@ class Preferences:
         }
 
     def _correct(self, models: Sequence[View]) -> None:
-        """Replace the estimated pace of the loaded model by one from observations."""
+        """Replace the estimated speed of the loaded model by one from observed answers."""
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:
@@ -460,11 +461,11 @@ class Preferences:
                     entry["numbers"]["pace"] = f"A {BOOK_PAGES}-page book: {expected(reading, writing)}."
 
     def rates(self) -> MachineRates | None:
-        """The speeds of this machine, if known within ``_RATES_S``.
+        """Return the speeds of this machine; None if they are not known within ``_RATES_S`` seconds.
 
-        They are measured in a separate process, while no answer is being written. If other programs were working, the
-        next call starts another measurement, and the better value counts. A failed measurement is not repeated, because
-        the page asks again while a measurement is running, and would never stop.
+        A separate process measures the speeds, only while no answer is being written. If other programs disturbed the
+        measurement, the next call starts another one, and the better result counts. A failed measurement is never
+        repeated. Otherwise the page, which asks again as long as a measurement runs, would ask forever.
         """
         with self._lock:
             known = self._measured
@@ -477,9 +478,9 @@ class Preferences:
 
     @property
     def news(self) -> str:
-        """Whether the speed of a model can be estimated: "known" if this machine's speeds are known, "now" if they can
-        be measured now, "" otherwise. A page that got no speed asks again when this key of the live stream
-        changes.
+        """Whether the speeds of this machine are available: "known" if they have been measured, "now" if a measurement
+        can start now, "" otherwise. When this key of the live stream changes, a page without speeds asks for them
+        again.
         """
         return "known" if self._measured else "now" if self._may_measure else ""
 
@@ -507,7 +508,7 @@ class Preferences:
             self._ended.set()
 
     def _later(self, shown: View) -> View:
-        """The view, with whether the speed of a model will be known soon."""
+        """Add to the view whether a measurement is running that will give the speeds."""
         return {**shown, "measuring": self._measured is None and self.measuring}
 
     def _look(self, name: str) -> View:

@@ -1,7 +1,9 @@
-"""Shows the race in the browser: its state and its badge in the live stream, the recording of both runs, the verdict.
+"""Shows the race in the browser. A race answers questions with plain decoding and with fast decoding, and compares the
+runs.
 
-All texts about a race are made here. The page states that it shows a replay of two runs, and states a slowdown as
-plainly as a speedup.
+The live stream has the race's progress and the badge of a verified machine. A route returns the recording of both runs
+with the verdict. All texts about a race are made here. The page states that it shows a replay of two runs, and states a
+slowdown as plainly as a speedup.
 """
 
 from __future__ import annotations
@@ -109,9 +111,9 @@ class RacePanel:
 
 
 def verdict(result: RaceResult) -> str:
-    """The end of the race in one line: "identical 192/192 tokens, 1.4 times faster".
+    """The result of a race in one line, such as "identical 192/192 tokens, 1.4 times faster".
 
-    If the speed is that of several answers, the line states their number.
+    If the speed was measured over several answers, the line states how many.
     """
     words = f"{result.same:,}/{result.tokens:,} tokens"
     if not result.identical:
@@ -125,7 +127,7 @@ def verdict(result: RaceResult) -> str:
 
 
 def recording(result: RaceResult, lookup: bool = False) -> View:
-    """The data of the replay. ``lookup``: whether the second run also used proposals from the book itself."""
+    """The data of the replay. ``lookup``: whether the fast run also proposed words from the book."""
     shown = result.shown
     runs = [_run_view([one.plain for one in shown], shown), _run_view([one.fast for one in shown], shown)]
     if lookup:
@@ -145,7 +147,7 @@ def recording(result: RaceResult, lookup: bool = False) -> View:
 
 
 def detail(result: RaceResult) -> str:
-    """The sentences under the verdict."""
+    """Explain the verdict in a few sentences."""
     if not result.identical:
         return (
             "Greedy decoding takes the likeliest token. Where two are almost equally likely, the rounding of a pass "
@@ -170,7 +172,7 @@ _APART = {
 
 
 def _left_out(result: RaceResult) -> list[str]:
-    """The answers that do not count for the speed, and their replacements."""
+    """Describe the answers that do not count for the speed, and what replaced them."""
     kinds = [one.uncounted for one in result.questions if one.uncounted]
     counts = [(words, kinds.count(kind)) for kind, words in _APART.items() if kind in kinds]
     said = [words[number > 1].format(format.counted(number, "answer")) for words, number in counts]
@@ -181,8 +183,9 @@ def _left_out(result: RaceResult) -> list[str]:
 
 
 def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
-    """Return the runs of one mode, one per question, as data. ``questions``: each question's text, the time at which
-    the question begins, and the steps as (time, text). Times are milliseconds since the first run began.
+    """Return the runs of one mode as data; ``runs`` holds one run for each question in ``asked``. The field
+    ``questions`` holds for each question its text, the time when it begins, and the steps of its answer as (time,
+    text). Times are milliseconds since the first run began.
     """
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0

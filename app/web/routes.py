@@ -1,7 +1,7 @@
-"""The routes of the page's own scripts: taking in a book, opening one, asking about it, stopping.
+"""The routes for the page's own scripts: receive a book, open one, ask about it, stop.
 
-Owns the translation between requests and the state of the program. Every reply is small JSON; an error is two sentences
-(``said``). Results reach every tab through the live stream.
+Translates between requests and the state of the program. Every reply is a small JSON object. An error is answered with
+its cause and its remedy (``said``). Results reach every tab through the live stream.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from engine.errors import Busy, DocumentError, InputError, ModelError, OptionErr
 
 SMALL_BODY = 16 << 10
 _MOST_NUMBER = 2**53  # the largest integer that JavaScript represents exactly
-QUESTION_LIMIT = 16 * MEGABYTE  # bytes of a question's request; the engine's error names the length of a long question
+# maximum bytes of a question's request, so large that the engine refuses a long question first
+QUESTION_LIMIT = 16 * MEGABYTE
 
 Handler = Callable[[Request], Awaitable[Any]]
 
 
 def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Run a handler. An error for the person becomes an answer with its cause and remedy."""
+    """Run a handler. A ``TrifoldError`` becomes an answer with its cause and remedy."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -51,12 +52,14 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 
 
 def posts(handlers: Mapping[str, Handler]) -> tuple[Route, ...]:
-    """The routes of handlers of small requests, keyed by path."""
+    """Make a POST route for each handler. ``handlers`` is keyed by path."""
     return tuple(Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items())
 
 
 def allowed_posts(handlers: Mapping[str, Handler]) -> tuple[AllowedRoute, ...]:
-    """The routes of ``posts``, in the form for the guard."""
+    """Make the entries with which ``auth.Guard`` allows the routes of ``posts``, each for a small request
+    (``SMALL_BODY``).
+    """
     return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in handlers)
 
 
@@ -123,11 +126,11 @@ Number = Annotated[int, BeforeValidator(_number)]
 NumberIfSaid = Annotated[int | None, BeforeValidator(_number_if_said)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 REQUIRED: Any = Field(default=None, validate_default=True)
-"""Default of a number or flag that must be sent: a missing value is reported like a wrong one."""
+"""Default of a number or flag that must be sent. A missing value is reported like a wrong one."""
 
 
 class Asked(BaseModel):
-    """A request of the page's scripts. Types are strict; of several wrong fields the first is reported."""
+    """A request of the page's scripts. Types are strict. If several fields are wrong, the first one is reported."""
 
 
 _Asked = TypeVar("_Asked", bound=Asked)
@@ -147,21 +150,23 @@ class BookAsked(Asked):
 
 
 class PagesAsked(Asked):
-    """A request for a range of pages from 1, both included."""
+    """A request to read the pages ``first`` to ``last``, both included. Pages are counted from 1."""
 
     first: Number = REQUIRED
     last: Number = REQUIRED
 
 
 class ChaptersAsked(Asked):
-    """A request for chapters, as ranges of pages from 1, both included."""
+    """A request to read chapters. ``pages`` holds a range of pages for each chapter, with both ends included. Pages are
+    counted from 1.
+    """
 
     pages: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_ranges)] = REQUIRED
 
 
 class AnswerAsked(Asked):
-    """A request for an answer, with the tab that waits for it. Sampling options that are null or missing follow the
-    model's own settings; ``length`` is in tokens.
+    """A request for an answer. ``tab``: the browser tab that waits for the answer. ``length``: maximum tokens of the
+    answer. If a sampling option is null or missing, the model's own setting is used.
     """
 
     mode: Annotated[str, AfterValidator(_known_mode), BeforeValidator(_text)] = Field(default="", validate_default=True)
@@ -176,8 +181,8 @@ class AnswerAsked(Asked):
 
     @property
     def how(self) -> tuple[SamplingParams, Mode, str, bool]:
-        """The sampling, the decoding loop, the tab, and whether to look for evidence. Raises OptionError for a value
-        out of its range.
+        """Return the sampling, the decoding mode, the tab, and whether to look for evidence. Raises OptionError for a
+        value out of its range.
         """
         said = {name: value for name in OWN_SAMPLING if (value := getattr(self, name)) is not None}
         sampling = from_mapping(SamplingParams, {**said, "max_tokens": self.length})
@@ -195,15 +200,17 @@ class MessageAsked(Asked):
 
 
 class ContinueAsked(MessageAsked):
-    """A request to continue an answer. ``every``: whether its question goes to all remaining parts of the book."""
+    """A request to continue the answer ``message``. ``every``: whether to put its question to all remaining parts of
+    the book instead.
+    """
 
     every: Any = False
 
 
 class _Question(Asked):
-    """A question. ``message``: the earlier question that it replaces, which stays as another version. ``instead``:
-    whether to stop the current answer and ask afterwards. ``every``: whether to ask every part of a book that is read
-    in parts.
+    """A question. ``message``: the id of an earlier question that this question replaces; the earlier question is kept
+    as another version. ``instead``: whether to stop the answer that is being written before asking. ``every``: whether
+    to ask every part of a book that is read in parts.
     """
 
     question: Annotated[str, AfterValidator(_some_question), BeforeValidator(_text)] = Field(
@@ -215,7 +222,9 @@ class _Question(Asked):
 
 
 class QuestionAsked(AnswerAsked, _Question):
-    """A request with a question. If several fields are wrong, a field of the question is reported before an option."""
+    """A request with a question. If several fields are wrong, an error in a field of ``_Question`` is reported
+    first.
+    """
 
 
 NAME_HEADER, OPEN_HEADER = "x-file-name", "x-open"
@@ -303,15 +312,13 @@ class BookRoutes:
 
 
 def _same_file(name: str, book: Book) -> str:
-    """The note for a person whose file is already in the library under another name."""
+    """The note for a person whose file is already in the library under another name; "" if the name is the same."""
     return "" if name == book.name else f"“{name}” is the same file as “{book.name}”, which was in your library."
 
 
 class ChatRoutes:
-    """Routes for asking, and for all other actions on the open chat outside of the library.
-
-    Args:
-        state: the state of the program.
+    """Routes for asking and stopping, and for beginning a chat. All other actions on chats are in
+    ``app.web.library``.
     """
 
     def __init__(self, state: AppState) -> None:
@@ -340,7 +347,7 @@ class ChatRoutes:
         )
 
     async def ask_again(self, request: Request) -> Response:
-        """Ask the question of the answer ``message`` once more."""
+        """Ask the question of the answer ``message`` again."""
         asked = await parsed(request, MessageAsked)
         chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None:
@@ -350,8 +357,8 @@ class ChatRoutes:
         return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab, evidence))
 
     async def go_on(self, request: Request) -> Response:
-        """Continue the answer ``message``, which was cut off. With ``every``, put its question to the parts of the book
-        to which it has not been put yet.
+        """Continue the answer ``message``, which was cut off. With ``every``, put its question instead to the parts of
+        the book that have not been asked.
         """
         asked = await parsed(request, ContinueAsked)
         chat, position = self._state.chat, self._position(asked.message)
@@ -385,9 +392,9 @@ class ChatRoutes:
 
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
-    """Return the result of ``work``, or the reason why the work cannot be done now. The reason also has the status of a
-    success, because the browser's console would list an error status. ``busy``: whether the work could be done if the
-    current answer were stopped.
+    """Answer with the result of ``work``. If ``work`` raises a ``TrifoldError``, answer with its cause, its remedy, and
+    ``busy``: whether the work could be done if the current answer were stopped. The status is that of a success even
+    then, because the browser's console lists error statuses. An ``InputError`` is raised again.
     """
     try:
         return JSONResponse(work())

@@ -80,7 +80,9 @@ def serve(settings: Settings, on_ready: Callable[[], None] | None = None) -> Non
 
 
 def make_state(settings: Settings) -> AppState:
-    """Make the engine proxy, which ``app.models.switch`` fills, and the state of the program around it."""
+    """Make the state of the program, around an engine proxy that has no engine yet. ``app.models.switch`` loads the
+    engine.
+    """
     from app.core.books import Books, TextCache
     from app.core.chats import Chats
     from app.core.db import Database
@@ -150,8 +152,9 @@ def quiet_gradio(uploads: Path) -> None:
     """Set the environment before Gradio is imported, so that it reports and fetches nothing."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
-        GRADIO_ANALYTICS_MAX_EVENTS="1",  # Gradio notes every event anyway, and would keep 10,000 of them,
-        GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",  # and would make a table of all after each one
+        GRADIO_ANALYTICS_MAX_EVENTS="1",  # maximum events that Gradio keeps even without analytics; default 10,000
+        # number of events after which Gradio updates its summary of all events; default 1
+        GRADIO_ANALYTICS_CACHE_FREQUENCY="1000000000",
         GRADIO_TEMP_DIR=str(uploads),
         GRADIO_SSR_MODE="False",
         GRADIO_MCP_SERVER="False",
@@ -161,7 +164,7 @@ def quiet_gradio(uploads: Path) -> None:
 
 
 def page_files() -> dict[str, Path]:
-    """Every file of ours that the page may load, by its name. No other file is served."""
+    """Every file of ours that the page may load, keyed by file name. No other file is served."""
     folders = (_PAGE, _ASSETS / "style", _ASSETS / "icons")
     return {file.name: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in _KINDS}
 
@@ -174,7 +177,9 @@ def start_page(files: Mapping[str, Path]) -> str:
 
 
 def _own_routes() -> list[Route]:
-    """The page itself: its HTML, its files, and the file by which other pages embed Gradio."""
+    """The routes of the page itself: its HTML, its files, Gradio's script for embedding in other pages, and the health
+    check.
+    """
     from starlette.requests import Request
     from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
