@@ -19,9 +19,9 @@ import sys
 from typing import TYPE_CHECKING
 
 if __name__ != "engine":
-    # If Trifold is installed by pip, this file is imported as trifold.engine, whereas the modules here import each
-    # other as engine.…. So that no class exists twice, the package is loaded as engine, and both names refer to that
-    # one module.
+    # If Trifold is installed by pip, this file is imported as ``trifold.engine``, whereas the modules of this package
+    # import each other as ``engine``. Two names would mean two copies of every class. So the package is loaded as
+    # ``engine``, and ``trifold.engine`` becomes a second name of that module.
     if "engine" not in sys.modules:
         spec = importlib.util.spec_from_file_location("engine", __file__, submodule_search_locations=list(__path__))
         assert spec is not None
@@ -153,7 +153,9 @@ _HOMES = ("errors", "document", "config", "events", "prompt", "plan.memory_budge
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, because child processes that parse documents need few modules."""
+    """Import a public name when it is first used. So a child process that parses documents imports only the few modules
+    that it needs.
+    """
     if name in __all__:
         for home in _HOMES:
             found = vars(importlib.import_module(f"engine.{home}")).get(name)

@@ -40,11 +40,12 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
-# Number of characters of a book that are encoded for each token of the longest context, enough for any tokenizer.
+# Number of characters to encode for each token of the longest context. A token has fewer characters on average with any
+# tokenizer, so that the encoded text is long enough.
 _CHARACTERS_PER_TOKEN = 16
 # Number of runs of a row with --never-slower, unless the option gives a number.
 _RUNS = 7
-# Number of held-back books over which a table shows medians.
+# Number of held-back books (``workloads``). The numbers of a table are medians over these books.
 BOOKS = 6
 
 
@@ -208,7 +209,8 @@ def check_window(options: argparse.Namespace) -> None:
 
 
 def take_real_model(options: argparse.Namespace) -> None:
-    """Put the real model's folder and GGUF file into the options, with a window for the longest context.
+    """Set the options for --real: the folder and the GGUF file of ``engine.model.real_model``, whose window is extended
+    to hold the longest context.
 
     The real model has no draft of its own. The options can name a draft that was distilled from it.
     """
@@ -222,7 +224,7 @@ def take_real_model(options: argparse.Namespace) -> None:
 
 
 def _own_file(model: str) -> Path | None:
-    """Find the GGUF file that a model folder refers to (``GGUF_INDEX``); None for any other folder."""
+    """Return the GGUF file that a model folder refers to (``GGUF_INDEX``). None if the folder refers to no file."""
     index = Path(model) / GGUF_INDEX
     if not index.is_file():
         return None
@@ -333,11 +335,12 @@ def main(
         prog: as in ``parser``.
     """
     options = parser(prog).parse_args(arguments)
-    # libraries read the variable at import, so start a new process with the variable set
+    # Libraries read the environment variable ``PROCESSOR`` when they are imported. So the bench starts again in a new
+    # process in which the variable is set.
     if options.processor and not is_limited():
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
-    # Only the app's command line knows the models of this option, and replaces the option by their files.
+    # Only the app's command line knows the models of --pair. It replaces this option by the models' files.
     if options.pair:
         raise OptionError(
             "Only the command bench of Trifold knows the reader.", "Name the files with --model and --draft."
@@ -364,7 +367,7 @@ def main(
 
 
 def _complete(options: argparse.Namespace) -> None:
-    """Set the options that follow from other options."""
+    """Set --gguf, --repeats and --rows if they follow from other options."""
     options.gguf = options.gguf or _own_file(options.model)
     if options.never_slower is not None:
         options.repeats = options.never_slower

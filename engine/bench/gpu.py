@@ -4,25 +4,33 @@
     python -m engine.bench.gpu --table gpu.json
     python -m engine.bench.gpu --share gpu.json
 
-The script runs the parts of ``SCRIPT`` one after another, and ends within ten minutes. After seven minutes it starts no
-further part and names the missing parts. After nine minutes it ends itself, whatever it waits for. ``--part`` runs one
-part alone, in its full size. Each figure is written to the file as soon as it is measured, with the date and the
-device. Before measuring, the script checks that it can write the file. ``--table`` prints all figures as Markdown,
-``--share`` prints the text of an issue with them; nothing is sent. An error ends its part and is recorded. After some
-errors, such as an illegal memory access, a process can no longer use the GPU. The script then replaces its process by a
-new process, which runs the remaining parts.
+The script runs the parts of ``SCRIPT`` one after another. After seven minutes it starts no further part, and prints the
+names of the missing parts. After nine minutes it ends itself, even if a measurement is still running. ``--part`` runs a
+single part in its full size.
+
+Each figure is written to the file as soon as it is measured, with the date and the device. Before measuring, the script
+checks that it can write the file. ``--table`` prints all figures as Markdown. ``--share`` prints all figures as the
+text of an issue; nothing is sent.
+
+An error ends its part and is recorded. After some errors, such as an illegal memory access, a process can no longer use
+the GPU. Then a new process takes the place of this process and runs the remaining parts.
 
 The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models.
-Text and acceptance are the small pair's. Weights, KV and arithmetic cost what the real models' would. Each row is
-measured after an answer in which passes are recorded. Its note says whether the tokens equal those of plain decoding.
+Their text and acceptance are those of the small pair. Their weights, KV and arithmetic cost as much as those of the
+real models. Each row first decodes an answer that is not measured, in which passes are recorded. The note of a row says
+whether its tokens equal those of plain decoding.
 
-Parts: ``kernels`` (copy bandwidth, matrix rate, attention kernels, each compared with the plain path), ``checks``
-(passes recorded while a reading is saved, a full GPU, memory that can be pinned), ``resident`` and ``spilled``
-(TriForce's 7B with all KV on the device, and with all KV in host memory), ``two_cards`` (7B with all KV in host memory,
-over one bus and over two), ``gqa`` (8B at 128K, resident and spilled, compared with transformers' offloaded cache),
-``reading`` (128K read, then two questions), ``contexts`` (8K to 512K), ``middle`` (the middle level with the stored
-weights, and with a copy in 4 bits), ``graphs`` (rows with and without recorded passes, and how often a round waits for
-the GPU).
+Parts:
+    kernels    copy bandwidth, speed of a matrix product, and attention kernels, each checked against the plain path
+    checks     recorded passes while the KV of a book is saved, a full GPU, and the memory that can be pinned
+    resident   TriForce's 7B with all KV on the device
+    spilled    the same 7B with all KV in host memory
+    two_cards  the same 7B with all KV in host memory, moved over one bus and over two
+    gqa        8B at 128K, resident and spilled, compared with the offloaded cache of transformers
+    reading    reading 128K tokens, then two questions
+    contexts   contexts from 8K to 512K
+    middle     the middle level with the stored weights, and with a copy in 4 bits
+    graphs     rows with and without recorded passes, and how often a round waits for the GPU
 """
 
 from __future__ import annotations
@@ -82,28 +90,31 @@ from engine.session import Session
 _QUERIES = (1, 8, 64)
 _KEYS = (32_768, 131_072)
 _GB = 1e9
-# Seconds after which no new measurement begins. A measurement that has begun may continue until ``END_S``.
+# Seconds after which no new measurement begins. A running measurement may continue until ``END_S``.
 LIMIT_S = 420
-# Seconds after which the script ends itself, whatever it waits for: a slow bus, a compiler, a driver that hangs.
-# ``_HELD_S`` seconds later the process is ended even if a driver blocks all threads of Python.
+# ``END_S``: seconds after which the script ends itself, even if a measurement is still running because of a slow bus, a
+# compiler or a driver that hangs. ``_HELD_S``: further seconds after which the process is ended even if a driver blocks
+# all threads of Python.
 END_S, _HELD_S = 540, 20
-# A context that is cut to fit the memory gets a multiple of ``_STEP`` tokens. ``_ANSWERS`` tokens of the window are
-# left for answers.
+# ``_STEP``: a context that must be cut to fit the memory gets a multiple of this number of tokens. ``_ANSWERS``: tokens
+# of the window that are left for answers.
 _STEP, _ANSWERS = 4096, 1024
-# Bytes of the first piece of host memory that the script tries to pin, and number of pieces. Each piece is twice as
-# large as the previous one.
+# ``_FIRST_PIN``: bytes of the first piece of host memory that the script tries to pin. ``_PINS``: maximum number of
+# pieces; each is twice as large as the previous one.
 _FIRST_PIN, _PINS = 1 << 30, 5
-# Number of calls of a kernel in a recording, and number of timed replays. The fastest replay counts.
+# ``_CALLS``: number of calls of a kernel in a recording. ``_TIMES``: number of timed replays of the recording, of which
+# the fastest counts.
 _CALLS, _TIMES = 10, 3
-# Bytes of each piece of memory with which a GPU is filled, small enough to fit where a spilled layer's keys were.
+# Bytes of each tensor with which ``_checks`` fills a GPU. It is small, so that tensors also fit into the gaps that the
+# keys of a spilled layer leave.
 _PIECE = 1 << 23
-# Seconds between two exports of all KV.
+# Seconds between two exports of all KV in ``_kept_again_and_again``.
 _KEEP_S = 0.01
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes with which a part is measured. Tests use tiny ones."""
+    """The model's shape, the context and the other sizes with which a part is measured. Tests use tiny values."""
 
     shape: str
     context: int
@@ -137,7 +148,9 @@ SCRIPT = (
     ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
     ("spilled", Sizes("llama-2-7b", 32_768, 32)),
 )
-"""The parts that the script runs, the most informative first. Contexts are cut to what memory holds."""
+"""The parts that the script runs, the most informative part first. A context is cut if its KV does not fit in
+memory.
+"""
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
@@ -204,16 +217,17 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Check behaviour that can only fail on a GPU. Notes say whether the tokens equal those of the same row before the
-    checks.
+    """Check recorded passes while all KV is exported, a GPU that is full, and pinned memory. Notes say whether a row
+    gave the same tokens as before it was disturbed.
     """
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)
     bench.prefill(sizes.context)
     case = bench.workloads.cases("prose", sizes.context)[0]
     own = session.config
-    bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))  # so that passes of all levels are replayed
-    for _ in range(2):  # not compared, because passes that are being recorded round differently
+    # fixed lengths, so that passes of all levels are replayed
+    bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))
+    for _ in range(2):  # not compared, because a pass rounds differently while it is recorded
         bench.decode("hierarchical", case, 0.0)
     expected = bench.decode("hierarchical", case, 0.0).tokens
     with _kept_again_and_again(session.full, sizes.context) as times:
@@ -240,7 +254,9 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _replayed_ms(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
-    """Milliseconds of a kernel's call without the host's launches: in a recording of several calls."""
+    """Return the milliseconds of one call of a kernel. Several calls are recorded together and replayed, so that
+    launches by the host do not count.
+    """
     recorder = graphs.recorder_for(q.device)
 
     def work() -> None:
@@ -279,7 +295,7 @@ def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[],
 
 
 def _pinned(device: torch.device) -> int:
-    """Bytes of the largest tried piece of host memory that the system pins; 0 if it pins no piece."""
+    """Return the bytes of the largest piece of host memory that the system pins; 0 if it pins none of the pieces."""
     most = 0
     for size in (_FIRST_PIN << step for step in range(_PINS)):
         if size > PINNED_SHARE * psutil.virtual_memory().available:
@@ -305,8 +321,8 @@ def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
 
 
 def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expected: list[int]) -> Iterator[Figure]:
-    """Measure rows with all KV in host memory. The tokens of the first answer are added to ``expected`` if it is empty.
-    Notes compare all answers with ``expected``.
+    """Measure rows with all KV in host memory. Notes compare each answer with the tokens ``expected``. If ``expected``
+    is empty, the first answer is added to it.
     """
     with _bench(sizes, book, layout) as bench:
         layers = bench.session.full.shape.layers
@@ -426,8 +442,8 @@ def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows for each setting of recorded passes (``GRAPHS``), the number of replays, and how often a round waits
-    for the GPU.
+    """Measure rows for each setting of recorded passes (``GRAPHS``). Also count replayed passes, and how often a round
+    waits for the GPU.
     """
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
@@ -447,8 +463,8 @@ def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _waits(bench: Bench, sizes: Sizes, setting: str) -> Figure:
-    """Count how often a round waits for the GPU, over one answer of the row ``hierarchical``. torch warns of each
-    wait.
+    """Count how often a round of the row ``hierarchical`` waits for the GPU, on average over one answer. torch is set
+    to warn at each wait.
     """
     case = bench.workloads.cases("prose", sizes.context)[0]
     rounds = bench.rounds("hierarchical", bench.context_of(case, 0.0, 1.0), bench.start(case))
@@ -472,7 +488,9 @@ def _waits(bench: Bench, sizes: Sizes, setting: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """Make a bench on stand-ins. Before that, free memory that an earlier bench holds in reference cycles."""
+    """Make a bench on stand-in models. First free the memory of the previous bench, whose objects may still be in
+    reference cycles.
+    """
     _give_back()
     with closing(_session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
@@ -480,7 +498,7 @@ def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Ben
 
 
 def _give_back() -> None:
-    """Free the memory of unused objects."""
+    """Collect garbage, and return cached memory to the device."""
     gc.collect()
     empty_caches()
 
@@ -576,7 +594,7 @@ def run(
 
 
 def _end() -> None:
-    """End this process at once. Figures measured by then are in the file."""
+    """End this process at once. All figures measured so far are in the file."""
     sys.stdout.write("The time is over. What was measured until now is in the file.\n")
     sys.stdout.flush()
     os._exit(0)
@@ -621,7 +639,7 @@ def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int) -> 
 
 
 def _card_answers() -> bool:
-    """Whether this process can still compute on the GPU. After some errors every call of CUDA fails."""
+    """Whether this process can still use the GPU. After some errors every call of CUDA fails."""
     if not torch.cuda.is_initialized():
         return True
     try:
@@ -675,7 +693,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("torch sees no NVIDIA GPU here")
     if not options.book.is_file():
         parser.error(f"there is no text {options.book}")
-    try:  # checked before measuring, so that no figures are lost
+    try:  # check before measuring that the file can be written, so that no figures are lost
         results_of(options.out)
         with tempfile.TemporaryFile(dir=options.out.absolute().parent):
             pass

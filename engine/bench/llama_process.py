@@ -1,8 +1,8 @@
-"""A program that runs llama.cpp in its own process: lines of JSON in, lines of JSON out. Imports neither the engine nor
-torch.
+"""A program that runs llama.cpp in its own process. It reads requests as lines of JSON, and answers each with a line of
+JSON. Imports neither the engine nor torch.
 
-The first line loads a model. Every further line asks for tokens. The binding computes only the part of a prompt that
-its cache does not hold yet.
+The first request loads a model. Each further request generates tokens. llama.cpp's Python binding computes only the
+part of a prompt that is not yet in its cache.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def loaded(request: dict[str, Any]) -> Any:
 def speculate(llama: Any, most: int) -> None:
     """Let the binding's prompt lookup propose at most ``most`` tokens at once; 0 turns lookup off.
 
-    If lookup is set at loading, the binding keeps the logits of every token of a book: 600 KB a token with a vocabulary
-    of 151,936. Lookup is therefore set after the book has been read. The table of logits then has a row for every token
-    too, but rows that are never written take no memory.
+    Lookup is turned on only after the book has been read. If it were on before, the binding would store the logits of
+    every token of the book: 600 KB per token with a vocabulary of 151,936. The array of logits has a row for every
+    token of the window, but rows that are never written take no memory.
     """
     llama.draft_model, llama._logits_all = None, most > 0
     if most:
@@ -57,8 +57,9 @@ def speculate(llama: Any, most: int) -> None:
 
 
 def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Generate at most ``count`` tokens after ``prompt``, until one of ``ends``. Returns the tokens, the moments of the
-    request and of each token, and the processor time from the first token to the last, all in seconds.
+    """Generate at most ``count`` tokens after ``prompt``, and stop after a token of ``ends``. The result has
+    ``tokens``, ``began`` (the time of the request), ``moments`` (the time of each token) and ``processor_s`` (processor
+    time between the first and the last token). Times are in seconds.
     """
     llama.set_seed(request["seed"])
     speculate(llama, request.get("lookup", 0))
@@ -78,7 +79,8 @@ def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # The library writes to standard output, so answers go to a copy of that file descriptor.
+    # llama.cpp writes to standard output. So answers go to a copy of that file descriptor, and standard output is
+    # redirected to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     llama: Any = None

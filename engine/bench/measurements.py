@@ -107,7 +107,8 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
     """Measure the ``chosen`` parts, and write their files to the folder ``out``.
 
     Raises:
-        OptionError: too few held-back books are long enough, or a context leaves no room.
+        OptionError: too few held-back books are long enough, or the window is too short for a context with its
+            questions and answers.
     """
     tables, sweeps = ([part for part in chosen if bool(part.sweep) is swept] for swept in (False, True))
     options.context = [part.context for part in tables or sweeps]

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 PEERS = ("hf_generate", "hf_prompt_lookup", "hf_assisted")
 LLAMA_CPP = "llama_cpp"
 LLAMA_LOOKUP = "llama_cpp_lookup"
-"""The name of llama.cpp with its binding's prompt lookup. It needs the Python binding and a GGUF file."""
+"""The name of the row in which llama.cpp uses its binding's prompt lookup. The row needs the Python binding and a GGUF
+file.
+"""
 # Tokens that transformers' prompt lookup proposes at once: the value in the example of its documentation.
 _LOOKUP_TOKENS = 10
 
@@ -95,7 +97,7 @@ def _copied(full: FullCache, cache: DynamicCache) -> DynamicCache:
 
 
 def _options(peer: str, draft: Decoder | None, sampling: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of transformers' generate that a peer and its sampling need."""
+    """Return the arguments for transformers' generate that ``peer`` and ``sampling`` need."""
     # Without these options generate would use the model's own sampling settings, which no other row uses.
     options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
@@ -115,9 +117,9 @@ def has_llama_cpp() -> bool:
 
 
 class LlamaCpp:
-    """llama.cpp on a GGUF file, with the file's weights, and KV in float16 or 8 bits. It runs in its own process
-    (``llama_process``), apart from torch's threads, so that a build that does not fit this processor crashes only that
-    process.
+    """Runs llama.cpp on a GGUF file, with the weights as stored in the file, and KV in float16 or 8 bits. llama.cpp has
+    its own process (``llama_process``), apart from torch's threads. If it was built for a different processor, only
+    that process crashes.
 
     Args:
         gguf: file of the same model as the target.
@@ -204,7 +206,7 @@ class LlamaCpp:
 
 
 def _stretching(target: Decoder) -> list[float] | None:
-    """YaRN's factor and the original window that it extends; None if the target does not use YaRN."""
+    """YaRN's factor, and the window before YaRN extended it. None if the target does not use YaRN."""
     rope = getattr(target.config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "yarn":
         return None
@@ -212,8 +214,9 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Make a run from tokens and ``stamps``: for each step, the number of tokens after the step, and its time. A step's
-    duration is divided equally among its tokens. The first step's duration is unknown.
+    """Make a run. ``stamps`` holds for each step the length of the text after the step, and the time when the step
+    ended. A step's duration is divided equally among its tokens. The duration of the first step is unknown, so its
+    tokens get no times.
     """
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):

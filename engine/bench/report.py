@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from engine.session import Session
 
 
-# Minimum number of repeated tokens for which a text counts as repeating itself. It is less than ``LEAST_REPEATED``,
-# because speculation copies a loop fast long before the answer is stopped.
+# Minimum number of repeated tokens that count as a loop in the bench. It is smaller than ``loops.LEAST_REPEATED``, at
+# which an answer is stopped, because speculation is already fast in a shorter loop.
 _LEAST_CIRCLE = 24
 
 NEVER_SLOWER = 0.97
-"""Minimum speed on a book, as a multiple of plain decoding's, that counts as not slower. It is below 1, because timings
-are not more precise than that.
+"""Minimum speed on a book that counts as not slower, as a multiple of the speed of plain decoding. It is below 1 to
+allow for the imprecision of timings.
 """
 
 STAND_IN = "stand-in weights"
@@ -47,11 +47,11 @@ STAND_IN = "stand-in weights"
 class Run:
     """One run of a row: all cases of a workload, decoded one after another.
 
-    ``tokens`` are the tokens of all answers, and ``cases`` the lengths of the answers. ``ms`` are the milliseconds of
-    each token outside of loops, and ``circling_ms`` those of tokens in loops. ``rounds`` contains no rounds in loops,
-    because a text that repeats itself is copied so fast that its speed says nothing about other texts. ``processor_s``
-    is the processor time of all threads of the row's process, in seconds; 0 if it was not counted. ``first_s`` holds
-    for each case the seconds from the read prompt to the first token; it is empty for peers.
+    ``tokens`` holds the tokens of all answers, and ``cases`` the number of tokens of each answer. ``ms`` holds the
+    milliseconds of each timed token outside of loops, ``circling_ms`` those of tokens in loops. ``rounds`` leaves out
+    rounds in loops, because a loop is copied so fast that its speed says nothing about other texts. ``processor_s`` is
+    the processor time of all threads of the row's process, in seconds; 0 if it was not measured. ``first_s`` holds for
+    each case the seconds from the moment when the prompt was in the cache to the first token; it is empty for peers.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -64,8 +64,8 @@ class Run:
 
     @property
     def ms_per_token(self) -> float:
-        """Mean milliseconds of a token. A median would be meaningless, because tokens come in bursts. If all timed
-        tokens are in loops, their mean is returned.
+        """Mean milliseconds of a token outside of loops, or in loops if all timed tokens are in loops. A median would
+        be meaningless, because speculation makes several tokens at once.
         """
         counted = self.ms or self.circling_ms
         return sum(counted) / len(counted) if counted else float("nan")
@@ -77,7 +77,7 @@ class Run:
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Peers record no time for the tokens of their first step, so their times belong to the tokens after that step.
+        # Peers record no times for the tokens of their first step. So the times are aligned with the end of the tokens.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -89,28 +89,30 @@ class Run:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the table. Times are milliseconds. A ratio is None if there is nothing to count.
+    """One line of the table. Times are milliseconds, unless the field's name says otherwise. A ratio is None if nothing
+    was counted.
 
-    ``acceptance`` holds ratios, keyed by name. "middle", "verify" and "lookup" (words of the book, sent straight to
-    verification) are accepted over proposed tokens. The names with "judged" are accepted over judged tokens, as in
-    TriForce's tables. Tokens after a rejection are not judged. "verify_judged" is over all verifications,
-    "retrieval_judged" over tokens that passed the middle level, "drafted_judged" over tokens that the drafter sent
-    straight to the full cache. ``runs_retrieval_judged`` is "retrieval_judged" of each run.
+    ``acceptance`` holds ratios, keyed by name. Accepted over proposed tokens: "middle" at the middle level, "verify" at
+    the full cache, "lookup" for words of the book that went straight to the full cache. Accepted over judged tokens, as
+    in TriForce's tables, at the full cache: "verify_judged" for all tokens, "retrieval_judged" for tokens that passed
+    the middle level, "drafted_judged" for tokens that went there straight from the drafter. Tokens after a rejection
+    are not judged. ``runs_retrieval_judged`` is "retrieval_judged" of each run.
 
     ``first_difference`` is the position of the first token that differs from plain decoding's, and ``logit_margin`` the
-    difference of the logits of these two tokens. ``exact`` is the share of uncut quotations that are the book's own
-    words, from the words asked for to the end of a sentence.
+    difference of the logits of these two tokens. ``exact`` is the share of exact quotations among those that were not
+    cut off. An exact quotation is the book's own text, from the words asked for to the end of a sentence.
 
     ``circling`` is the share of timed tokens that are in loops, and ``circling_ms_per_token`` the time of such a token.
     Times and acceptance in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the row's
     program read the book; None if the program did not read the book. ``cores`` and ``read_cores`` are processor time
     over wall time of the row's process, while it decoded and while it read. ``first_token_s`` is the time in seconds
-    from the cached prompt to the first token, with everything that is started or timed before the token.
+    from the cached prompt to the first token, including everything that is started or timed in between.
 
     ``over_floor``, for plain rows, is the time per token divided by the time of reading all weights and KV once at
     ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the speed of each run as a multiple of
-    the speed of the plain runs before and after it. If ``books`` is more than 1, numbers are medians over the books,
-    ``runs_ms_per_token`` holds one number for each book, and ``span_to_plain`` is the smallest and the largest ratio.
+    the speed of the plain runs before and after it. If ``books`` is more than 1, most numbers are medians over the
+    books. ``runs_ms_per_token`` then holds one number for each book, and ``span_to_plain`` the smallest and the largest
+    ``ratio_to_plain``.
     """
 
     row: str
@@ -145,7 +147,7 @@ class Measurement:
 
 
 def over_books(results: Sequence[Measurement]) -> Measurement:
-    """Combine the measurements of one row on several books into one measurement. Most of its numbers are medians."""
+    """Combine the measurements of one row on several books. Most numbers of the result are medians."""
     spans = [r.ratio_to_plain for r in results if r.ratio_to_plain is not None]
     same = [r.identical_to_plain for r in results if r.identical_to_plain is not None]
     parts = [r for r in results if r.first_difference is not None]
@@ -254,8 +256,8 @@ def _cores(runs: Sequence[Run]) -> float | None:
 
 
 def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """The speed of each run, as a multiple of the mean speed of the plain runs before and after it. Empty unless plain
-    was run before and after each run.
+    """Return the speed of each run, as a multiple of the mean speed of the plain runs before and after it. Empty if
+    plain was not run before and after each run.
     """
     if len(plain) != 2 * len(mine):
         return []
@@ -291,7 +293,9 @@ def _split(runs: list[Run]) -> dict[str, float]:
 
 
 def remarks(session: Session) -> dict[str, str]:
-    """Settings to note in each line of a table: stand-in weights and quantized KV. Empty if neither is used."""
+    """Return the settings to note in each line of a table: stand-in weights and quantized KV. Empty if neither is
+    used.
+    """
     weights = {"weights": "stand-in"} if STAND_IN in session.target.name else {}
     return {**weights, "kv": session.config.kv} if session.full.shape.quantized else weights
 
@@ -364,9 +368,9 @@ def table(results: Sequence[Measurement]) -> str:
 def never_slower(results: Sequence[Measurement]) -> str:
     """Say for every row but plain whether it was at least as fast as plain decoding on every book.
 
-    A book's figure is the median of its runs. Each run is compared with the plain runs just before and after it. A
-    machine may be three times slower for a minute, which slows neighbouring runs equally, so their ratio hardly
-    changes.
+    A book's figure is the median over its runs of the speed relative to the plain runs just before and after. These
+    runs are compared because a machine may be three times slower for a minute. That slows neighbouring runs equally, so
+    that their ratio hardly changes.
     """
     lines = []
     for r in results:
@@ -383,8 +387,8 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
 
 def _spread(r: Measurement) -> str:
-    """For the row plain, which is timed before and after the other rows, format its fastest and its slowest run; "" for
-    other rows or a single run.
+    """Format the fastest and the slowest run of the row plain, which is timed before and after the other rows. "" for
+    another row, a single run, or medians over books.
     """
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
         return ""
@@ -406,7 +410,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """Format the smallest and the largest share of several runs; "" if all are equal."""
+    """Format the smallest and the largest of the known values; "" if all are equal."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -450,7 +454,9 @@ def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number, which is a line of the table of its part. ``target``: the value to be reached, if any."""
+    """One measured number: a line in the table of its ``part``. ``target``: the value to be reached; "" if there is
+    none.
+    """
 
     part: str
     what: str
@@ -482,8 +488,8 @@ def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
 
 
 def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None, None]:
-    """Yield the figures of a part, and write each to standard error as it comes. An error of any kind ends the part and
-    becomes a figure.
+    """Yield the figures of a part, and write each to standard error when it is measured. An exception ends the part,
+    and a last figure reports it.
     """
     try:
         for figure in figures:
@@ -510,7 +516,7 @@ def add_figures(
     out: Path, part: str, model: str, figures: Sequence[Figure], here: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Put a part's figures into the file of results, in place of earlier figures of this part, and return all results.
-    The file is complete at any moment.
+    The file is replaced in one step, so that it is never half written.
 
     Args:
         model: the model's name or shape, with a note about its weights.
@@ -533,11 +539,11 @@ def add_figures(
 
 # Pictures ------------------------------------------------------------------------------------------------------------
 
-# Colours that red-green colour-blind readers can distinguish (Okabe and Ito). Dashed lines are used when the colours
-# repeat.
+# Colours that red-green colour-blind readers can distinguish (Okabe and Ito). If there are more lines than colours, the
+# colours repeat with dashed lines.
 _COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f", "#8c6d00")
 _SIZE = (7.6, 4.2)  # width and height in inches
-# Keeps text as text in the SVG, and makes equal data give an equal file.
+# Settings of matplotlib with which text stays text in the SVG, and equal data give an equal file.
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trifold",

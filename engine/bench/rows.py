@@ -1,22 +1,22 @@
-"""Runs the rows of the bench, which are decoding loops, and sweeps, which run rows with one setting varied. All rows
-start from the same cache and prompts, and take turns.
+"""Runs the rows of the bench, and sweeps. A row is one decoding loop. All rows start from the same cache and prompts,
+and take turns. A sweep runs rows with several values of one setting.
 
 | row | what it is |
 |---|---|
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | generate with prompt lookup; generate with the draft model as assistant |
-| llama_cpp | llama.cpp with its own KV, on the weights of a GGUF file (4 bits, say), if binding and file are there |
+| llama_cpp | llama.cpp with its own KV, on a GGUF file (4 bits, say); needs its Python binding and such a file |
 | llama_cpp_lookup | llama.cpp with its binding's prompt lookup |
 | plain | our own loop, a token per full pass: the baseline of every ratio, timed before and after the other rows |
 | draft_only | drafts verified directly on the full cache (the "naive" row of TriForce) |
 | retrieval_only | tokens of the middle level verified on the full cache, without a draft model |
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
-| hierarchical | draft, middle and full level |
-| hierarchical_lookup | hierarchical, with words from the book proposed to either level: what the app runs |
-| lookup_to_middle, lookup_to_full | words from the book proposed to one level alone; only when named |
-| seeded | hierarchical_lookup with the lengths of a seeded answer; only when named |
+| hierarchical | draft model, middle level and full cache |
+| hierarchical_lookup | hierarchical, with the book's words proposed to middle level or full cache: what the app runs |
+| lookup_to_middle, lookup_to_full | the book's words proposed to one of the two only; run only if --rows names them |
+| seeded | hierarchical_lookup with the lengths of a seeded answer; runs only if --rows names it |
 
-For every context length the book is prefilled once, and the cache is cropped back between runs.
+The book is prefilled once for each context length. Between runs the cache is cropped to the book's tokens.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The levels that one speculating row uses."""
+    """What one speculating row uses."""
 
     draft: bool = True
     middle: bool = True
-    lookup: bool = False  # words from the book in addition to the draft model's
-    copies: bool = False  # words from the book straight to the full cache
-    recent: bool = False  # sinks and newest chunks in place of a selection
-    seeded: bool = False  # lengths as in an answer that a seed must repeat
+    lookup: bool = False  # the drafter also proposes words from the book to the middle level
+    copies: bool = False  # words from the book go straight to the full cache
+    recent: bool = False  # sinks and newest chunks take the place of a selection
+    seeded: bool = False  # proposed lengths as in an answer with a seed, which must be repeatable
 
 
 SPECULATING = {
@@ -79,13 +79,13 @@ COMPARED = {
     "lookup_to_full": Row(copies=True),
     "seeded": Row(lookup=True, copies=True, seeded=True),
 }
-"""Rows that run only when named."""
+"""Rows that run only if --rows names them."""
 
 _KINDS = SPECULATING | COMPARED
-# Tokens of the prompt that are computed again before every case, so that every row starts with the same KV and with the
-# queries of these tokens.
+# Minimum number of prompt tokens that are computed again before every case. So every row starts with the same KV, and
+# the first selection can be made from the queries of these tokens.
 _AGAIN = 2 * PROMPT_QUERIES
-# Bytes that are summed to measure the memory's speed, and number of repetitions of the sum.
+# ``_MEMORY_BYTES``: bytes that are summed to measure how fast memory is read. ``_MEMORY_TIMES``: number of sums.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
@@ -132,8 +132,8 @@ class Bench:
                     )
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
-        """Yield each row on one prompt as soon as it is measured. The row's first answer is not counted, because passes
-        are recorded and costs are learned during this answer.
+        """Run all rows on one prompt, and yield each row when it is measured. A first answer of each row is not
+        counted, because in it passes are recorded and costs are learned.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
@@ -161,18 +161,19 @@ class Bench:
     def prefill(self, context: int) -> None:
         """Make the full cache hold the first ``context`` tokens of the book and nothing else."""
         if context > len(self.ids):
-            self.workloads.cases("prose", context)  # raises the error that names the book's length
+            self.workloads.cases("prose", context)  # raises an InputError that states the book's length
         full = self.session.full
-        # The cache may hold a shorter part of the book, followed by answers of an earlier workload.
+        # Keep only tokens of the book. The cache may also hold answers of an earlier workload, or more of the book than
+        # needed.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
-        # Reserve room for the answers too, as a session does. Without this room, the first row would copy all KV at its
-        # second token.
+        # Reserve room for the answers too, as a session does. Otherwise the first row would have to copy all KV to a
+        # larger buffer at its second token.
         room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
         retry_with_spill(full, lambda: full.reserve(room))
         began, spent = time.perf_counter(), time.process_time()
         missing = context - full.length
-        # States of recurrent layers cannot be cropped. So a copy of the states is kept shortly before the end of the
+        # States of recurrent layers cannot be cropped. So a copy of the states is made shortly before the end of the
         # context, and every case begins from this copy.
         for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
             ids = self.session.target.ids(self.ids[full.length : max(0, stop)])
@@ -189,7 +190,7 @@ class Bench:
         self._read = context
 
     def _in_cache(self) -> int:
-        """Number of the book's tokens in the cache. Further tokens are questions and answers."""
+        """Number of the book's tokens in the cache. All later tokens in the cache are questions and answers."""
         return min(self._read, self.session.full.length)
 
     def _compare(self, cases: list[Case], place: dict[str, Any]) -> Iterator[Measurement]:
@@ -218,22 +219,26 @@ class Bench:
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
 
     def _plain_bytes(self, context: int) -> int | None:
-        """Bytes that a plain step after ``context`` tokens reads; None if a layer or its KV is in another memory."""
+        """Bytes that a plain step after ``context`` tokens reads. None if layers or their KV are spread over several
+        memories, because one memory's speed then sets no floor.
+        """
         full, target = self.session.full, self.session.target
         if full.placement.spilled or target.split is not None or target.layers_in_host:
             return None
         return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.bounded_bytes_read(context)
 
     def _can_run(self, row: str) -> bool:
-        """Whether a row can run here. Rows of transformers cannot run if layers have a sliding window or a recurrent
-        state, because only the KV of layers with the whole context can be copied to transformers.
+        """Whether a row can run. Rows of transformers cannot run if the model has layers with a sliding window or a
+        recurrent state, because only the KV of layers with the whole context can be copied to transformers.
         """
         if row in PEERS and self.session.full.shape.bounded:
             return False
         return row not in _DRAFTING or self.session.draft is not None
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
-        """Share of a run's uncut quotations that are the book's own words; None without an uncut quotation."""
+        """Share of a run's quotations that are the book's own words, without quotations that were cut off. None if
+        there is no such quotation.
+        """
         ends = list(itertools.accumulate(run.cases))
         judged = [
             self.workloads.is_quotation(case, context, run.tokens[end - length : end])
@@ -251,7 +256,8 @@ class Bench:
             llama = self.llama_cpp()
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            sampling["top_k"] = options.top_k  # no repetition penalty, because llama.cpp's penalty counts other tokens
+            # the repetition penalty is left out, because llama.cpp would apply it to other tokens
+            sampling["top_k"] = options.top_k
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
         if row in PEERS:
@@ -284,8 +290,8 @@ class Bench:
             self._llama = None
 
     def start(self, case: Case) -> QueryRecorder:
-        """Bring all tokens of the prompt except the last into the cache. Returns the queries that choose the first
-        selection.
+        """Bring all tokens of the prompt except the last into the cache. Returns the queries from which the first
+        retrieval selection is made.
         """
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
@@ -337,7 +343,9 @@ class Bench:
         return itertools.chain((first,), _when_asked(others))
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
-        """The retrieval cache of newest chunks, and the backend of its passes. Both are made once for all answers."""
+        """Return a retrieval cache that holds the newest chunks, and the backend of its passes. Both are made once and
+        used for all answers.
+        """
         if self._recent is None:
             levels = self.session.hierarchy
             self._recent = levels.make_retrieval(NewestChunks()), levels.make_middle()
@@ -357,8 +365,11 @@ class Bench:
     def _policy(
         self, row: str, kind: Row, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
-        """The row's policy: fixed lengths if the options give them, the policy of seeded answers for a seeded row, or
-        else a controller, which is kept over the row's runs. ``plain_ms`` is the time of the first token's step.
+        """Return the row's policy. If the options give lengths, these lengths are fixed. A seeded row has the policy of
+        seeded answers. Every other row has a controller, which it keeps for all its runs.
+
+        Args:
+            plain_ms: milliseconds of the step that made the first token.
         """
         levels = self.session.hierarchy
         draft = levels.fixed.plan.draft if kind.draft else 0
@@ -393,7 +404,9 @@ class Bench:
         return [token for done in rounds.plain(context) for token in done.tokens]
 
     def _difference(self, cases: list[Case], run: Run, plain: Run) -> tuple[int, float] | None:
-        """Find the first token at which a greedy row differs from plain, and the margin of the logits there."""
+        """Find the first token at which a greedy row differs from plain. Returns its position and the difference of the
+        two tokens' logits; None if no token differs.
+        """
         start = 0
         for case, mine, theirs in zip(cases, run.cases, plain.cases, strict=True):
             ours, expected = run.tokens[start : start + mine], plain.tokens[start : start + theirs]
@@ -427,8 +440,8 @@ def _with_plain_again(rows: list[str]) -> list[str]:
 
 
 def memory_gb_per_s(device: torch.device) -> float:
-    """Measure how fast all threads read a device's memory, by the best of a few sums over more numbers than a
-    processor's cache holds.
+    """Measure how fast all threads read a device's memory. The fastest of several sums counts. The summed tensor is
+    larger than a processor's cache.
     """
     numbers = torch.ones(_MEMORY_BYTES // 4, device=device)
     taken = []
@@ -440,8 +453,8 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """Add to a line of the plain row its time relative to the time of reading ``read`` bytes at the maximum of
-    ``speeds``. Unchanged if ``read`` is None.
+    """Add to a line of the plain row its time per token relative to the time of reading ``read`` bytes at the fastest
+    of ``speeds`` (GB/s). The line is returned unchanged if ``read`` is None.
     """
     if read is None:
         return line
@@ -450,13 +463,18 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
 
 
 def _timed(rounds: Iterator[Round], asked: float) -> Run:
-    """Run and time rounds. The prompt was in the cache at the moment ``asked`` (``time.perf_counter`` seconds)."""
+    """Run rounds and measure their times.
+
+    Args:
+        asked: the time (``time.perf_counter``) when the prompt was in the cache.
+    """
     run = Run()
     clock, spent = time.perf_counter(), time.process_time()
     for done in rounds:
         now = time.perf_counter()
         run.tokens += done.tokens
-        # the first round was run before ``clock`` was set (``first_token``)
+        # The first round ran before ``clock`` was set (in ``rounds.first_token``), so it has only its own measurement,
+        # ``split``.
         ms = max((now - clock) * 1000.0, done.split.total)
         run.ms += [ms / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
@@ -468,9 +486,9 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
 
 # Sweeps: one setting is varied and all others stay, as in TriForce's ablations -----------------------------------
 
-# Most sweeps compare acceptance at these fixed lengths, whatever the options say. A controller would shorten proposals
-# that are accepted less often, and so hide the difference. The sweep "refresh" also compares time, so it leaves lengths
-# as configured.
+# Lengths of proposals in most sweeps, whatever the options say, because these sweeps compare acceptance. A controller
+# would shorten proposals that are accepted less often, and so hide the difference. The sweep "refresh" also compares
+# time, so it does not fix the lengths.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
@@ -482,8 +500,8 @@ SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")
 
 
 def refresh_settings(name: str) -> dict[str, Any]:
-    """The settings for a refresh policy's short name: "never", "drop", a number of verifications between two refreshes,
-    or "default".
+    """Return the settings for the short name of a refresh policy: "never", "drop", "default" (changes nothing), or a
+    number of verifications between two refreshes.
     """
     if name == "default":
         return {}
@@ -491,8 +509,8 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """The points of a sweep. Each point is a label for the record, changes of the configuration, and a temperature.
-    None leaves the temperature unchanged.
+    """Yield the points of a sweep. Each point is a label for the record, changes of the configuration, and a
+    temperature; None keeps the temperature of the options.
     """
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)
@@ -512,7 +530,7 @@ def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], f
 
 
 def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
-    """Run the rows of the options at every point of a sweep. Restores the settings at the end."""
+    """Run the rows of the options at every point of a sweep. The bench's settings are restored at the end."""
     own = bench.session.config
     asked, threads = list(bench.options.temperature), torch.get_num_threads()
     for label, changes, temperature in sweep_points(sweep):
@@ -526,8 +544,8 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Draw the middle level's acceptance against the swept setting. Sweeps of lengths, threads and refreshing draw time
-    instead. Returns an SVG document.
+    """Draw the swept setting against acceptance by the full cache of tokens from the middle level. For the lengths, the
+    threads and the refresh policy, draw time instead of acceptance. Returns an SVG document.
     """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

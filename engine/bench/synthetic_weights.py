@@ -1,18 +1,20 @@
 """Synthetic weights: a small trained Llama grown into a larger Llama's shape that computes the same function.
 
-Speculation's speed depends on acceptance, and random weights accept nothing. To measure a large model whose real
-weights are not available, a trained small pair is grown. Text and acceptance stay the small pair's; the weights in
-memory, the KV and the arithmetic are the large model's. Figures of such models say "stand-in weights".
+Speculation's speed depends on acceptance, and tokens proposed by random weights are never accepted. To measure a large
+model whose real weights are not available, a trained small pair is grown into its shape. The grown pair has the text
+and the acceptance of the small pair, but its weights, KV and arithmetic cost as much as the large model's. Its figures
+carry the note "stand-in weights".
 
-How the function stays the same (W and D: new width and head_dim; w and d: old ones):
+How the function stays the same (W and D are the new width and head_dim, w and d the old ones):
     width     New components are zero. RMSNorm takes the mean square over W instead of w components, so its weight is
               multiplied by sqrt(w / W), and eps by w / W.
     head_dim  Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other pairs are
-              zero. Scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by sqrt(D / d).
-    heads     A KV head keeps its number, and its query heads come first in its new group. The outputs of other heads
-              are multiplied by zero.
-    layers    Further layers are random and add zeros to the residual stream: they cost KV and computation, and
-              have no effect.
+              zero. Attention scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by
+              sqrt(D / d).
+    heads     A KV head keeps its number, and its query heads come first in its new group. The outputs of new query
+              heads are multiplied by zero.
+    layers    New layers are random and add zeros to the residual stream. They have no effect, but they cost KV and
+              computation.
 
 The vocabulary stays the small model's. RoPE can be grown only if its type is one of ``_GROWABLE_ROPE``.
 """
@@ -55,14 +57,15 @@ SHAPES = {
     "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
     "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
-    # Half as many heads as in the real model, with twice the head_dim, because the bundled draft's heads have this
-    # head_dim. The cost is the same.
+    # The real model has twice as many heads of half the head_dim. A model grows only into a head_dim that is a multiple
+    # of its own, and the bundled draft has a head_dim of 128. The cost is the same.
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
     "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
 }
 
 
-# The draft's shape, keyed by the target's shape, unless ``draft_shape`` names another.
+# The shape into which a draft is grown, keyed by the target's shape. A target whose shape is not listed has a draft of
+# its own shape.
 DRAFTS = {
     "llama-2-7b": "llama-68m",
     "llama-2-13b": "llama-68m",
@@ -73,8 +76,13 @@ DRAFTS = {
 def synthetic_pair(
     config: EngineConfig, shape: str, draft_shape: str | None = None, split: Split | None = None
 ) -> tuple[BookTokenizer, Decoder, Decoder | None]:
-    """Make the parts of a session on stand-in weights: tokenizer, target and draft. ``config`` names the small pair,
-    the window, the device and the dtype. ``split`` assigns the target's layers to devices.
+    """Make the parts of a session on stand-in weights: tokenizer, target and draft.
+
+    Args:
+        config: names the small pair, the window, the device and the dtype.
+        shape: name of the target's shape.
+        draft_shape: name of the draft's shape; None uses ``DRAFTS``.
+        split: assigns the target's layers to devices.
 
     Raises:
         OptionError: a shape is unknown, or smaller than the small model.
@@ -101,8 +109,8 @@ def named(shape: str) -> LlamaShape:
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
-    """Grow the draft into ``shape``. The result has at least as many layers as the small draft. A draft that cannot be
-    grown to the shape stays as it was trained.
+    """Grow the draft into ``shape``, but with at least as many layers as the small draft has. A draft that cannot be
+    grown into the shape is loaded as it is.
     """
     assert config.draft is not None
     small = architectures.load_config(config.draft)
@@ -222,8 +230,8 @@ def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None
 
 
 def _head_dims(old: int, new: int) -> list[int]:
-    """The new index of each component of a head. RoPE rotates component i together with component i + d/2, at a
-    frequency that depends on i.
+    """Return the index in a grown head of each component of a small head. RoPE rotates component i together with
+    component i + d/2, so each half of the small head is spread over one half of the grown head.
     """
     step, half = new // old, old // 2
     return [index * step + part * (new // 2) for part in range(2) for index in range(half)]

@@ -3,8 +3,9 @@ the time of opening it again, and a verification with all KV on disk with a veri
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 
-The same question is answered each time, and a row says whether the tokens were the same. The operating system may hold
-a spilled file in free memory, so that reading it is faster than the disk. ``doctor`` measures the disk itself.
+The same question is answered after every opening, and a note says whether the answer was the same. The operating system
+may cache a spilled file in free memory. Reading the file is then faster than the disk. ``doctor`` measures the disk
+itself.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from engine.threads import sleep_while_waiting
 _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED, _ANSWER = 3, 24
-# Limit of host memory with which all KV is on disk, as a multiple of one layer's KV. The buffers of spilled layers fit
-# within the limit, but no resident layer does.
+# Limit of host memory at which all KV of a book is spilled to disk, as a multiple of one layer's KV. It is enough for
+# the buffers of spilled layers, but not for a resident layer in addition.
 _BUFFERS = 2.5
 _CHAT = 4_096  # tokens reserved after a book, as in the planner
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One opening of the book: the result of reading, the model's number of layers, the answer, and milliseconds of
-    verifications, keyed by number of tokens.
+    """What was measured after the book was opened once. ``layers``: number of the model's layers. ``verify_ms``:
+    milliseconds of a verification, keyed by its number of tokens.
     """
 
     read: BookRead
@@ -95,7 +96,7 @@ def _opened(what: str, first: Opened, again: Opened) -> Figure:
 
 
 def _filling(text: str, window: int) -> Document:
-    """Repeat the text, in pages, until it exceeds the window."""
+    """Make a document that repeats the text until it certainly exceeds the window."""
     wanted = 8 * window
     whole = text * (1 + wanted // len(text))
     pages = (Page(n + 1, str(n + 1), whole[n * _PAGE : (n + 1) * _PAGE]) for n in range(wanted // _PAGE + 1))
@@ -103,7 +104,7 @@ def _filling(text: str, window: int) -> Document:
 
 
 def _all_on_disk(first: Opened, window: int) -> str:
-    """The limit of host memory, in bytes, with which no layer of the book stays in memory."""
+    """Return the setting ``host_memory``, in bytes, with which no layer of the book's KV stays in memory."""
     read = first.read
     per_token = read.kv_bytes.total / read.tokens / first.layers
     return str(int(_BUFFERS * per_token * min(window, read.tokens + _CHAT)))

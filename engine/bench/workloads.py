@@ -3,8 +3,8 @@ models and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
 ``followup`` asks about another place of the book after a first answer. The retrieval selection is then still the first
-question's, so this workload measures refreshing. ``summary``, ``question`` and ``explain`` are chats as people have
-them: a summary of the text, questions about its names, and explanations of what happens at some of its places.
+question's, so this workload measures refreshing. ``summary``, ``question`` and ``explain`` ask what people ask: for a
+summary of the text, about names in it, and to explain what happens at some of its places.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _KEY_WORDS = 6
 # ``_SPREAD`` chooses further places.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
 _SPREAD = 0.618  # golden ratio: its multiples modulo 1 are spread evenly and do not repeat
-# Number of tokens after a place (``_DEPTHS``) among which a sentence is chosen.
+# Number of tokens after a place (``_DEPTHS``) in which the sentence is searched.
 _REACH = 400
-# Maximum words of a quoted sentence, because the demo model does not quote longer sentences.
+# Maximum words of a sentence that a question asks for, because the demo model does not quote longer sentences.
 _MOST_WORDS = 60
-# A name: a capitalised word after a word in lower case, so not at the beginning of a sentence, nor in a heading.
+# A name: a capitalised word after a lower-case letter or a comma, so not the first word of a sentence or a heading.
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
-# Characters around a quotation, and characters that end a sentence.
+# ``_MARKS``: characters that are stripped from both ends of an answer. ``_ENDS``: the endings of a complete sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
 # Tokens of the first answer in the workload ``followup``.
 _FIRST_ANSWER = 48
 # Maximum tokens of a question with the template's words around it.
 _LONGEST_QUESTION = 128
-# Tokens of the longest pass that is timed after a prompt, before its answer begins.
+# Tokens of the longest pass that is timed between a prompt and its answer.
 _TIMED = 16
 
 
 def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
-    """Maximum tokens that the workloads add after the book, if answers have ``tokens`` tokens."""
+    """Maximum tokens that the workloads add after the book; ``tokens`` is the maximum length of an answer."""
     asked = {"prose": 0, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
     return max(asked.get(workload, _LONGEST_QUESTION) for workload in workloads) + max(tokens, _TIMED)
 
@@ -85,8 +85,8 @@ class Case:
 
     Args:
         prompt: tokens of the whole prompt.
-        aimed: number of tokens at the beginning of the prompt. The queries of the newest of these tokens choose the
-            first retrieval selection.
+        aimed: position in the prompt at which the first retrieval selection is made, from the queries of the tokens
+            just before this position. It is the end of the prompt, except in ``followup``.
         ends: whether the model may end its answer; otherwise the answer has exactly the requested number of tokens.
         key: the words that a question quotes; "" in other workloads.
     """
@@ -113,7 +113,7 @@ class Workloads:
         self._tokenizer = tokenizer
         self._answer = answer
         self._form = tokenizer.format_for("Bench")
-        self._text = 0, ""  # a context's length and its text, decoded for quotations; only the newest context is kept
+        self._text = 0, ""  # (context, text): the text of the first ``context`` tokens, for ``is_quotation``
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
         """Make the cases of a workload on the first ``context`` tokens of the book. "quote" and the chats have at most
@@ -142,12 +142,12 @@ class Workloads:
             return [Case(prompt, len(prompt), ends=True, key=key) for prompt, key in pairs]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
         second = self._question(asked[2], self._form.between_turns)
-        # If the model ended the first answer, the answer already contains the token that closes its turn. This token is
-        # not repeated.
+        # If the model ended the first answer, the answer already has the token that closes its turn, with which
+        # ``second`` begins. So this token is left out of ``second``.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
 
     def is_quotation(self, case: Case, context: int, answer: Sequence[int]) -> bool:
-        """Whether an answer is the book's own text, from the words asked for to the end of a sentence."""
+        """Whether an answer is the book's own text, begins with the words of the question, and ends with a sentence."""
         said = " ".join(self._tokenizer.decode(answer).split()).strip(_MARKS)
         if self._text[0] != context:
             self._text = context, " ".join(self._tokenizer.decode(self._ids[:context]).split())
@@ -169,12 +169,14 @@ class Workloads:
         return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
 
     def _names(self, book: list[int]) -> list[str]:
-        """The words that are most often capitalised within sentences: as many as ``_DEPTHS`` has entries."""
+        """Return the ``len(_DEPTHS)`` words that most often match ``_NAMES``."""
         counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
     def _key(self, book: list[int], depth: float) -> str:
-        """The first words of the longest sentence (up to ``_MOST_WORDS``) after the share ``depth`` of the book."""
+        """Return the first ``_KEY_WORDS`` words of a sentence at the share ``depth`` of the book. The longest sentence
+        of up to ``_MOST_WORDS`` words is chosen, or the longest sentence if all are longer.
+        """
         at = int(len(book) * depth)
         text = self._tokenizer.decode(book[at : at + _REACH])
         sentences = [sentence.split() for sentence in text.replace("! ", ". ").replace("? ", ". ").split(". ")[1:-1]]
