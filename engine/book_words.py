@@ -39,7 +39,7 @@ from engine.words import (
 )
 
 CANDIDATES = 12
-"""Number of best passages by BM25 that are compared with a sentence word by word."""
+"""Number of best passages by BM25 that are compared word by word with a sentence of an answer."""
 LENGTH_SHARE = 0.4
 """BM25's parameter b. BM25's k1 is not needed, because a word counts only once in a sentence."""
 NEIGHBOURS = 0.3
@@ -51,56 +51,63 @@ AROUND = 3
 NAME, NUMBER = 2.0, 2.5
 """Weights of a name and of a number, relative to a word of the same rarity."""
 ASKED = 0.45
-"""Weight of a word that occurs only in the question."""
+"""Factor on the weight of a word of the question that the sentence of the answer lacks."""
 UNKNOWN = 0.5
 """Weight of a word that the book never uses, relative to the book's rarest words. It is below 1, because an answer may
 use words of its own.
 """
 NOUNS_CAPITALIZED = 0.2
-"""Share of capitalised words within sentences above which a book's language is assumed to capitalise every noun, as
-German does.
+"""If more than this share of the words within sentences is capitalised, the book's language is assumed to capitalise
+every noun, as German does.
 """
 FAVOUR = 0.1
-"""Maximum share by which a favoured page raises the score of its passages."""
+"""Share by which the most favoured page raises the scores of its passages. A less favoured page raises them by a
+proportionally smaller share.
+"""
 FEW_LETTERS = 4
-"""Minimum letters of a word of the book that counts as the beginning of a longer word, such as "Prof." of "Professor".
-Also the minimum letters of a verb's stem from which a noun is derived.
+"""Minimum letters of a word of the book that counts as the beginning of a longer word, as "Prof" of "Professor". Also
+the minimum letters of the verb's stem in a noun derived from a verb.
 """
 FEW_WORDS = 2
-"""Maximum words of an answer that counts as a fragment, in which each capitalised word is a fact."""
+"""Maximum words of a sentence that counts as a fragment. Each capitalised word in a fragment that the book lacks counts
+as a name (``BookWords._as_fact``).
+"""
 SHORTEST_HEADING = 3
-"""Minimum words of a sentence that counts as a heading if most of its words are capitalised."""
+"""Minimum words of a sentence for it to count as a heading because most of its words are capitalised."""
 ROMAN = re.compile(r"[ivxlc]{2,}")
-"""A folded Roman numeral, such as the number of a chapter or a clause. It is never a name."""
+"""Matches a folded word that is a Roman numeral, such as the number of a chapter or a clause. Such a word is never a
+name.
+"""
 
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
-_QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # a word in quotation marks within a sentence
+_QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # the text before a quoted word within a sentence
 _NEGATION = re.compile(
     r"\b(?:not?|never|nothing|nobody|none|neither|nor|without|cannot|nicht|nie|niemals|niemand|nichts|ohne|weder|pas|"
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # up to three words after a "not"; none if "until" follows: "not lit until May" means lit in May
+_DENIED = re.compile(  # up to three words after a "not", except before "until": "not lit until May" means lit in May
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
-# First character of the scripts without spaces between words. Their texts are compared by pairs of characters.
+# First code point of the scripts without spaces between words. Text in such a script is compared by pairs of
+# characters.
 _NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
-_OF_A_VERB = re.compile(r"ung(?:en)?$")  # ending of German nouns derived from verbs: "wohnen", "Wohnung"
+_OF_A_VERB = re.compile(r"ung(?:en)?$")  # the end of German nouns derived from verbs: "Wohnung" from "wohnen"
 _ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "professor", "familie", "firma"])
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
 _TITLE = re.compile(r"#|(?:(?:[-+*•]|\d{1,2}[.)])\s+)?(\*\*|__)(?:(?!\1).)*[^\s.!?]\1\s*$")
-# Words up to a colon at the start of a line or of bold type: "Name des Vermieters:".
+# A label: the words before a colon at the start of a line or of bold type, such as "Name des Vermieters:".
 _LABEL = re.compile(
     r"(?:^|\n|\*\*|__)[ \t]*(?:(?:[-+*•]|\d{1,2}[.)])\s+)?[*_]*((?:[^\W\d_]+[ /-])*[^\W\d_]+)[*_ ]*:(?!\d)"
 )
 _CALLED = frozenset(["heißt", "hieß", "heißen", "hießen", "namens"])
 _ENDS = re.compile(r"[,;:.!?)]|\s[–—(-]")  # the end of a clause
-_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # "hieß Gäste willkommen" tells no name
+_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # "hieß" does not precede a name in "hieß Gäste willkommen"
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
 
@@ -110,14 +117,16 @@ def is_negated(sentence: str) -> bool:
 
 
 def is_title(sentence: str) -> bool:
-    """Whether a sentence of an answer is a heading: marked by "#", a line in bold type, or a line that ends with a
+    """Whether a sentence of an answer is a heading: it begins with "#", is a line in bold type, or ends with a
     colon.
     """
     return sentence.rstrip("*_ \n").endswith(":") or _TITLE.match(sentence.lstrip()) is not None
 
 
 def _labels(text: str) -> list[tuple[int, int]]:
-    """The spans of labels, such as "Name" in "Name: Karl Lindemann". Their words are capitalised or stop words."""
+    """Find the spans of labels, such as "Name" in "Name: Karl Lindemann". Each word of a label is capitalised or a stop
+    word.
+    """
     return [
         match.span(1)
         for match in _LABEL.finditer(text)
@@ -136,7 +145,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Passage:
-    """A sentence of the book, on one line. ``parts`` are its places on the pages: one part for each page."""
+    """The text of a passage of the book, as one line. ``parts`` are its places on the pages, one for each page."""
 
     text: str
     parts: tuple[Part, ...]
@@ -145,7 +154,7 @@ class Passage:
 @dataclass(frozen=True)
 class Term:
     """A word of a sentence in three forms: ``key`` (folded and shortened) is compared with passages, ``whole`` (folded)
-    with the book's names, and ``raw`` is shown.
+    is compared with the book's names, and ``raw`` is shown to the person.
     """
 
     key: str
@@ -157,7 +166,7 @@ class Term:
 @dataclass
 class Place:
     """A passage, characters [start, end) of the document's text, and the keys of its words. ``negated``: whether the
-    passage negates something. ``denied``: keys of words that the passage only negates.
+    passage negates something. ``denied``: keys of words that occur in the passage only as negated words.
     """
 
     start: int
@@ -213,7 +222,9 @@ class BookWords:
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-        """Yield the key of the first meaningful word after each "not", unless the word occurs twice in the passage."""
+        """Yield the key of the first meaningful word after each "not". A word that occurs twice in the passage is left
+        out.
+        """
         counts = Counter(self._keys(tokens))
         for match in _DENIED.finditer(" ".join(passage.split())):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
@@ -221,7 +232,7 @@ class BookWords:
                 yield first
 
     def terms(self, sentence: str) -> list[Term]:
-        """The meaningful words and the numbers of a sentence, each once."""
+        """Return the meaningful words, the names and the numbers of a sentence, each once."""
         text = _LINE_NUMBER.sub(lambda match: " " * len(match[0]), sentence)
         tokens = list(tokenize(text))
         found: dict[str, Term] = {}
@@ -247,7 +258,7 @@ class BookWords:
         return list(found.values())
 
     def lacks(self, words: str) -> bool:
-        """Whether the book lacks at least one of these words, names and numbers."""
+        """Whether the book lacks at least one word, name or number of ``words``."""
         return not all(self.has(term) for term in self.terms(words))
 
     def page_scores(self, question: str) -> list[float]:
@@ -269,14 +280,15 @@ class BookWords:
         return term.key in self._postings
 
     def is_missing(self, term: Term) -> bool:
-        """Whether the book lacks this name or number."""
+        """Whether ``term`` is a name or a number that the book lacks."""
         if term.kind == "number":
             return not self.has(term)
         return term.kind == "name" and without_ending(term.whole) not in self._names
 
     def is_joined(self, term: Term) -> bool:
-        """Whether the book has a word that contains ``term``, is the beginning of ``term``, or begins with the stem of
-        the verb that ``term`` is derived from: "Wohnfläche" for "Wohnung".
+        """Whether the book has a word that is related to ``term``: a word that contains ``term``, a word with which
+        ``term`` begins, or a word that begins with the stem of the verb from which ``term`` is derived ("Wohnfläche"
+        for "Wohnung").
         """
         joined = self._joined.get(term.whole)
         if joined is None:
@@ -293,7 +305,14 @@ class BookWords:
     # Passages --------------------------------------------------------------------------------------------------
 
     def ranked(self, terms: Sequence[Term], asked: Sequence[Term], favour: Sequence[float], places: int) -> list[int]:
-        """Rank the first ``places`` passages by BM25, and return the ``CANDIDATES`` best."""
+        """Rank passages by BM25, and return the indexes of the ``CANDIDATES`` best.
+
+        Args:
+            terms: words of the sentence.
+            asked: words of its question, which weigh less (``ASKED``).
+            favour: how favoured each page is; empty if no page is favoured.
+            places: number of passages to rank, from the first.
+        """
         said = {term.key for term in terms}
         weights = {term.key: self.weight(term) for term in terms}
         weights |= {term.key: ASKED * self.weight(term) for term in asked if term.key not in said}
@@ -305,9 +324,9 @@ class BookWords:
         )
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
-        """Sum the weights of the words in each passage and in its neighbours. The result is keyed by the index of the
-        passage. It may also have the keys -1 and the number of passages, as neighbours of the first and the last
-        passage.
+        """Score passages, keyed by index. A word counts with its full weight in a passage that has it, and with
+        ``NEIGHBOURS`` times its weight in a passage of which only a neighbour has it. The indexes -1 and
+        ``len(self.places)`` may also occur; they are no passages.
         """
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
@@ -332,7 +351,7 @@ class BookWords:
         return set().union(*(other.keys for other in near))
 
     def passage(self, number: int) -> Passage:
-        """The passage with this number: its text, and its places on the pages."""
+        """Return the text of the passage with this index, and its places on the pages."""
         place = self.places[number]
         text = " ".join(self.document.text[place.start : place.end].split())
         last = self._page_of(place.end - 1)
@@ -355,7 +374,9 @@ class BookWords:
     # Words -----------------------------------------------------------------------------------------------------
 
     def weight(self, term: Term) -> float:
-        """The weight of a word: its rarity in the book, multiplied for names and numbers."""
+        """Return the weight of a word: its rarity in the book, times the factor of a name or a number (``NAME``,
+        ``NUMBER``), times ``UNKNOWN`` if the book lacks it.
+        """
         known = len(self._postings.get(term.key, ()))
         count = max(1, known)
         rarity = math.log(1 + (len(self.places) - count + 0.5) / (count + 0.5))
@@ -366,20 +387,22 @@ class BookWords:
         return sum(self.weight(term) for term in terms if term.key in keys) / sum(map(self.weight, terms))
 
     def words_of(self, text: str) -> list[tuple[str, int]]:
-        """The meaningful words of a text, as keys, with their offsets."""
+        """Return (key, offset) for each meaningful word of a text."""
         return [(key, at) for raw, at in tokenize(text) if raw[0].isalpha() for key, _, _ in self._words(raw) if key]
 
     def _is_name(self, whole: str, before: str, behind: str, heading: bool) -> bool:
-        """Whether a capitalised word is a name.
+        """Whether a capitalised word is a name. The first rule that applies decides:
 
-        If the book also writes the word in lower case, or capitalises every noun, the word is a name only if it is
-        quoted and the book never capitalises it. Otherwise the word is a name, except at the start of a sentence or in
-        a heading: there the book must also capitalise the word within sentences. A word alone in quotation marks does
-        not count as the start of a sentence.
+        - A Roman numeral is no name.
+        - If the book also writes the word in lower case, or its language capitalises every noun, the word is a name
+          only if it is quoted within a sentence and the book never capitalises it.
+        - At the start of a sentence or in a heading, the word is a name only if the book capitalises it within
+          sentences. A single quoted word within a sentence is not at the start of a sentence.
+        - Any other word is a name.
 
         Args:
-            before: the sentence up to the word.
-            behind: the sentence after the word.
+            before: the text before the word.
+            behind: the text after the word.
             heading: whether the word is in a heading or a label.
         """
         if ROMAN.fullmatch(whole):
@@ -392,15 +415,20 @@ class BookWords:
     def _unknown_names(
         self, tokens: Sequence[tuple[str, int]], text: str, labels: Sequence[tuple[int, int]]
     ) -> set[int]:
-        """The offsets of names that the book lacks, if the book's language capitalises every noun, so that a capital
-        does not mark a name.
+        """Return the offsets of names that the book lacks. This is for a book whose language capitalises every noun, so
+        that a capital does not mark a name.
 
-        Two neighbouring capitalised words are a name if no part of either is in the book ("Karl Lindemann"). One such
-        word is enough after a form of address ("Herr Lindemann"), after "heißt", or after a first name that begins the
-        sentence ("Tony Lindemann fragt"). Two words after a number are a quantity, not a name ("fünf Liter Milch"). At
-        the start of a longer sentence, two words are no name if the first word has an adjective's ending ("Hohe Mieten
-        sind ...") or is a preposition. In a heading or a label, a name is recognised only after a first name or a form
-        of address.
+        A word is strange if it is capitalised and the book has neither this word nor a related one (``_is_strange``).
+        These are names:
+
+        - Two neighbouring strange words ("Karl Lindemann"), unless a number before them makes them a quantity ("fünf
+          Liter Milch"). At the start of a sentence of more than ``FEW_WORDS`` words, the first of the two words may
+          neither have an adjective's ending ("Hohe Mieten sind ...") nor be in ``_ALSO_ENGLISH``.
+        - A strange word after a form of address ("Herr Lindemann") or after "heißt".
+        - A strange word after a first name, if the first name begins the sentence ("Tony Lindemann fragt") or is not in
+          the book.
+
+        In a heading or a label, a name is recognised only after a first name or a form of address.
         """
         found: set[int] = set()
         for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):
@@ -418,7 +446,7 @@ class BookWords:
                 continue
             elif first.lower() in _CALLED:
                 before = tokens[number - 1][0].lower() if number else ""
-                # "heißt" also means "means": a name ends its clause
+                # "heißt" also means "means", so a name after it must end the clause
                 ends = not behind[:1].islower() or behind in ("und", "oder") or _ENDS.match(text, then + len(second))
                 if (ends or first.lower() == "namens") and before != "das" and not _WELCOMED.search(text):
                     found.add(then)
@@ -429,15 +457,15 @@ class BookWords:
         return found
 
     def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
-        """Whether a capitalised word is a common first name that the book never uses, in any case ("clara"), with the
-        genitive's s or without it.
+        """Whether a capitalised word is a common first name that the book never uses, with or without the genitive's s.
+        A use in lower case ("clara") also counts as a use.
         """
         forms = {without_ending(form) for form in (whole, whole.removesuffix("s"), f"{whole}s")}
         return raw[0].isupper() and is_first_name(whole) and not forms & self._known
 
     def _is_strange(self, raw: str) -> bool:
-        """Whether a word is capitalised, is no stop word or number word, and has no part in common with a word of the
-        book.
+        """Whether a word is capitalised, and the book has neither this word nor a related one (``is_joined``). False
+        for stop words, number words and Roman numerals.
         """
         terms = [Term(key, whole, raw) for key, whole, _ in self._words(raw) if raw[0].isupper()]
         return bool(terms) and not any(
@@ -445,15 +473,15 @@ class BookWords:
         )
 
     def _as_fact(self, term: Term) -> Term:
-        """Turn a capitalised word of a very short answer into a name if the book lacks the word, because the word is
-        the answer's fact. Returns any other word unchanged.
+        """Turn a capitalised word of a fragment into a name if the book lacks it, because the word is what the answer
+        states. Returns any other word unchanged, and every word if the book's language capitalises every noun.
         """
         known = term.kind != "word" or not term.raw[0].isupper() or self.nouns_capitalized or term.key in self._postings
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the key, the folded form and the raw form of a word; nothing for a stop word or a number word. In
-        scripts without spaces, each pair of neighbouring characters is yielded as a word.
+        """Yield the key, the folded form and the raw form of a word. Yields nothing for a stop word or a number word.
+        In scripts without spaces, each pair of neighbouring characters is yielded like a word.
         """
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):
@@ -464,7 +492,9 @@ class BookWords:
             yield key, whole, raw
 
     def _form(self, raw: str) -> tuple[str, str]:
-        """The folded form of a word, and the key that is compared, which is "" for a stop word."""
+        """Return the folded form of a word, and its key: the folded form without its ending, cut to ``STEM`` letters.
+        The key of a stop word is "".
+        """
         known = self._forms.get(raw)
         if known is None:
             whole = fold_word(raw)

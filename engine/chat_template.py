@@ -1,7 +1,7 @@
 """Cuts a chat template into the pieces that never change: the words around the book, the questions and the answers.
 
-Templates are untrusted programs, so ``engine.foreign`` runs this module's cutting in a child process. Needs only the
-standard library.
+A template is a program that is not trusted. So ``engine.foreign`` runs ``chat_format`` in a child process. Needs only
+the standard library.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from engine.errors import ModelError
 
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
-# Marks that stand for the words of a chat while a template is cut. They consist of letters, so that no template escapes
-# or trims them.
+# Placeholders for the title, the book, the questions and the answer, which are rendered to cut a template. They consist
+# of letters, so that no template escapes or trims them.
 _TITLE_MARK = "TRIFOLDTITLEMARK"
 _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
 _ANSWER_MARK = "TRIFOLDANSWERMARK"
 _SECOND_MARK = "TRIFOLDSECONDQUESTIONMARK"
-_MOST_WORDS = 1 << 16  # maximum characters that a template may write around a book and two questions
+_MOST_WORDS = 1 << 16  # maximum characters of a template that is rendered with the placeholders
 
 FALLBACK_TEMPLATE = (
     "{% for message in messages %}"
@@ -90,16 +90,17 @@ class ChatFormat:
 def chat_format(render: Renderer, title: str) -> ChatFormat:
     """Cut a chat template into pieces around a book.
 
-    The book goes into the system message. Some templates have no system message, or do not put it before the chat, so
-    that the text before the book would change at every turn. With such a template the book goes to the beginning of the
-    first question.
+    The book goes into the system message, if the template renders that message before the conversation. Otherwise the
+    book goes to the beginning of the first question. In both places, the text up to the end of the book must stay the
+    same at every turn.
 
     Args:
         render: renders messages by the template. It may raise for roles that the template does not know.
         title: the book's title.
 
     Raises:
-        ModelError: the template does not keep the book before the conversation in either message, or writes too much.
+        ModelError: the text up to the end of the book changes with the conversation in both places, or the template
+            renders too many characters.
     """
     before, after = book_frame(_TITLE_MARK)
     book = f"{before}{_BOOK_MARK}{after}"

@@ -24,13 +24,13 @@ MAX_SEED = 2**63 - 1
 MIN_TEMPERATURE = MIN_TOP_P = 1e-6
 MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
 MAX_COUNT = 1_000_000
-"""Maximum of settings that count tokens: more than any window or vocabulary has."""
+"""Maximum value of settings that count tokens. No window or vocabulary is larger."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How one answer is sampled. If one of the first five options is None, the model's own setting is used
-    (``own_sampling``), or else ``GREEDY``.
+    (``own_sampling``). If the model has none, the value in ``GREEDY`` is used.
 
     Args:
         temperature: 0 is greedy; at most 5.
@@ -82,8 +82,8 @@ class EngineConfig:
         model: folder or hub id of the target model.
         draft: folder or hub id of the draft model; None decodes with the middle level alone.
         context: tokens of the window to reserve; None takes the model's own window.
-        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" allows both GPUs, if one cannot
-            hold everything.
+        device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" allows both GPUs, if one cannot hold
+            everything.
         dtype: "auto", "float32", "bfloat16" or "float16" for weights and KV.
         weights: format of the target's weights: "stored", or "8bit" or "4bit" to round them for less memory; answers
             are then exact with respect to the rounded weights.
@@ -98,29 +98,30 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
             number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
-        retrieval_share: raises the budget to the book's tokens divided by this number, at most to 8,192, if the
-            quotient exceeds the budget; 0 never raises the budget. If neither a budget nor this number is given, a
-            number is chosen if the model runs on a CPU.
-        chunk_size: neighbouring tokens that are selected together; if not given, small if the model runs on a CPU with
-            enough memory for the additional mean keys.
+        retrieval_share: divides the book's number of tokens. If the result exceeds the budget, the budget is raised to
+            the result, but at most to 8,192; 0 never raises the budget. If neither a budget nor this number is given,
+            the number is chosen for a model on a CPU, and is 0 otherwise.
+        chunk_size: neighbouring tokens that are selected together; if not given, a small number on a CPU with enough
+            memory for the mean keys of small chunks, and a larger number otherwise.
         refresh: when the retrieval selection is refreshed: "every" (after a fixed number of verifications), "drop"
             (when acceptance drops) or "never".
-        refresh_every: number of verifications between two refreshes, for "every"; if not given, two, and four before
-            the first.
+        refresh_every: number of verifications from one refresh to the next, for "every"; if not given, at least 2, and
+            at least 4 for the first refresh of an answer.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
         graphs: on a GPU, "auto" records and replays steps of the draft model, middle passes and verifications if that
-            is exact and faster; "off" does not.
-        prefill_block: tokens in one forward step of one layer; if not given, a number that is fast on this machine.
-        prefill_segment: tokens that go through all layers before the next ones start; after each
-            segment, the part of a book that has been read can be used.
+            is exact and faster; "off" records nothing.
+        prefill_block: tokens that go through a layer at once while a book is read; if not given, a number that is fast
+            on this machine.
+        prefill_segment: tokens that go through all layers before the next tokens start. After each segment, the part of
+            a book that has been read can be used.
         host_memory: memory that the caches may take on this machine, such as 4G; "auto" takes most of what is free.
         device_memory: memory that the caches may take on each GPU, such as 12G; "auto" takes most of what is free.
         spill_folder: folder for KV that does not fit in memory; "auto" takes the snapshot folder, or the system's
             temporary folder.
         speeds_file: file with the results of short probes of this machine; with an empty name nothing is probed.
-        tried_folder: folder that records which tokenizers and chat templates have been tried and found harmless;
-            with an empty name nothing is recorded.
+        tried_folder: folder that records which tokenizers and chat templates have been tried and found harmless; with
+            an empty name nothing is recorded.
         kernels_folder: folder for compiled kernels; with an empty name they are compiled at each start.
         snapshot_folder: folder for the KV of books that were read; with an empty name nothing is stored.
         snapshot_cap: maximum disk space of all stored books together, such as 20G; "auto" takes a quarter of the free
@@ -238,19 +239,21 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
 
 
 OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_quotes")
-"""Options that a model's own settings can give. For a greedy model only the last two are used."""
+"""Options that a model's own settings can give. If the model is greedy, only ``repetition_penalty`` and
+``exact_quotes`` are used.
+"""
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
-"""The values of options that neither the person nor the model gives."""
+"""The values of options that are given neither by the person nor by the model."""
 
 
 def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
-    """The sampling that a model's maker wants.
+    """Read the sampling options that a model's maker recommends.
 
-    Without ``do_sample`` the model is greedy, and only the penalty and ``exact_quotes`` are read. ``exact_quotes`` is
-    Trifold's own key, which other programs ignore. Options that ``settings`` leaves out stay None, because the defaults
-    of transformers (a top-k of 50, say) were not chosen for this model. Only a missing temperature becomes 1 if the
-    model samples. Values out of range are ignored.
+    Without ``do_sample`` the model is greedy, and only ``repetition_penalty`` and ``exact_quotes`` are read.
+    ``exact_quotes`` is Trifold's own key, which other programs ignore. Options that ``settings`` lacks stay None,
+    because the defaults of transformers (a top-k of 50, say) were not chosen for this model. The exception is the
+    temperature of a model that samples: if missing, it is 1. Values out of range are ignored.
 
     Args:
         settings: content of the model's ``generation_config.json``.

@@ -1,9 +1,10 @@
 """Adds chapter titles from the book's table of contents to a question about the whole text or one of its chapters.
 
-A model asked for a summary of a long book retells its beginning; asked for chapter 3, it has to find the chapter first.
-If the book has a table of contents, titles are added to the question: of the chapters that a summary should follow, or
-of the chapter that is asked for. (A chapter's first words in the question would make a model copy the text after them.)
-The book before the question stays unchanged, token for token, and equal questions give equal words.
+When asked for a summary of a long book, a model summarises only its beginning. When asked about chapter 3, a model must
+first find the chapter. So the titles of the chapters that a summary should follow are added to the question, or the
+title of the chapter that is asked about. (The chapter's first words are not added, because a model would then copy the
+text that follows them in the book.) The tokens of the book before the question do not change, and equal questions get
+equal additions.
 
 Knows no model and no tokens.
 """
@@ -17,8 +18,8 @@ from engine.document import Document, OutlineItem
 from engine.passages import Whole, whole_asked_in
 
 FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
-"""Minimum and maximum number of chapters that a summary follows. If a book has more chapters, the summary follows the
-maximum number of them, spread evenly over the book.
+"""Minimum and maximum number of chapters that a summary follows. If a book has fewer chapters, no titles are added. If
+it has more, the summary follows ``MOST_CHAPTERS`` of them, spread evenly over the book.
 """
 ALONG: Mapping[Whole, str] = {
     "en": "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said "
@@ -30,11 +31,12 @@ ALONG: Mapping[Whole, str] = {
     "es": "Di con tus propias palabras, en una frase para cada una de estas partes y en este orden, qué ocurre o "
     "qué se dice en ella. No enumeres los títulos.",
 }
-"""The words that ask for a summary, keyed by the question's language, because the model answers in the language of
-these words. A model that was told only to follow the parts repeated the titles.
+"""The instruction before the titles for a summary, keyed by the question's language, because the model answers in the
+language of the instruction. It asks for sentences, because a model that was told only to follow the parts repeated the
+titles.
 """
 LONGEST_TITLE = 80
-"""Maximum characters of a chapter's title."""
+"""Maximum characters of a chapter's title in a question. A longer title is cut."""
 
 _SUMMARY = re.compile(
     r"\b(?:summ|sum up|gist|outline|overview|describe|about|happen|main points?|zusammenf|fasse|worum|geschieht"
@@ -75,7 +77,8 @@ _FRAME = re.compile(
 
 
 def guided(question: str, document: Document, pages_read: int) -> str:
-    """Word a question for the model.
+    """Return the question as it is put to the model: with chapter titles if it asks for a summary or about a chapter,
+    otherwise unchanged.
 
     Args:
         pages_read: number of pages, from the first, that the model has read.
@@ -95,9 +98,9 @@ def guided(question: str, document: Document, pages_read: int) -> str:
 
 
 def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
-    """Choose the chapters among the outline entries of the pages read so far. Only levels with entries on at least
-    ``FEWEST_CHAPTERS`` pages count. Of these levels, the level with the most numbered entries is chosen, or the
-    outermost level if no entries are numbered.
+    """Choose the outline entries that are the chapters, among the entries of the pages read so far. All chapters are of
+    one level of the outline. A level counts only if its entries are on at least ``FEWEST_CHAPTERS`` pages. Of these
+    levels, the level with the most numbered entries is chosen, or the outermost level if no entries are numbered.
     """
     read = {page.number for page in document.pages[:pages_read]}
     shown = [item for item in document.outline if item.page in read and not _FRAME.search(item.title)]
@@ -107,7 +110,9 @@ def chapters_of(document: Document, pages_read: int) -> list[OutlineItem]:
 
 
 def chapter_asked_for(question: str, chapters: Sequence[OutlineItem]) -> OutlineItem | None:
-    """The chapter that a question names by its number, or by its title."""
+    """Return the chapter that a question names by its number or its title. None if the question names no chapter, or if
+    no chapter has this number.
+    """
     number = _number(question)
     if number is not None:
         numbered = [item for item in chapters if _number_of(item.title) == number]

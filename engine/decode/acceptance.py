@@ -1,19 +1,19 @@
-"""Learns what the controller has to know: acceptance statistics, costs of passes, and when to refresh the retrieval
+"""Learns acceptance rates and the costs of passes for the controller, and decides when to refresh the retrieval
 selection.
 
-Tokens in which a proposer has a high confidence are accepted more often. So acceptance is counted per level, per
-confidence of the proposer and per length of a match. Older counts fade. The counts start from weak priors, so that the
-first rounds are sensible.
+A trial is a proposed token that was accepted or rejected. Tokens in which their proposer has a high confidence are
+accepted more often. So rates are kept separately for each level, each class of confidence and each class of a match's
+length. Older trials fade. Every rate starts from a prior of little weight, so that the first rounds are sensible.
 
-A verification pass already has the queries and the KV, so a refresh within it costs only the scoring and the copy of
-the changed chunks. The policy "never" is the published code of TriForce; "every" with 1 refreshes at every
-verification.
+A verification computes the queries and reads the KV that a refresh needs. So a refresh in the same pass costs only the
+scoring of chunks and the copying of chunks that changed. The policy "never" is the published code of TriForce. The
+policy "every" with a count of 1 refreshes at every verification.
 
-The costs of a round's passes on this machine and this context are measured once, then updated. A pass over n tokens
-costs about base + slope * (n - 1) milliseconds. The base is the time of reading weights and KV once, the slope the time
-of computing a further token. A pass over one token is estimated separately, because it multiplies matrices by a vector,
-which costs less than the line for several tokens predicts. The line is fitted by least squares. Older passes fade in
-the fit, so that it follows a growing book or a machine that becomes slower.
+The costs of a round's passes on this machine and this context are measured or derived once, then updated. A pass over n
+tokens costs about base + slope * (n - 1) milliseconds. The base is the time of reading weights and KV once, the slope
+is the time of computing one more token. Base and slope are fitted by least squares. Older passes fade in the fit, so
+that it follows a growing book or a machine that becomes slower. A pass over one token multiplies matrices by a vector
+and costs less than the fit predicts, so its cost is estimated separately.
 
 Pure: no model, no tensors, no clock.
 """
@@ -72,7 +72,8 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
-# Number of tokens without a trial by which a change of book ages rates: so large that rates age to the minimum weight.
+# Number of tokens by which all rates age when the book changes. It is so large that a rate falls to its minimum weight
+# (``Tuning.aged_trials``).
 _ANOTHER_BOOK = 100_000
 
 
@@ -80,8 +81,8 @@ class FadingRate:
     """An acceptance rate in which older trials fade.
 
     Args:
-        prior: acceptance before any trial.
-        memory: number of trials that are remembered; None takes ``Tuning.memory``.
+        prior: the rate before any trial.
+        memory: time constant, in trials, with which older trials fade; None takes ``Tuning.memory``.
     """
 
     def __init__(self, prior: float, memory: float | None = None, tuning: Tuning = TUNING) -> None:
@@ -97,12 +98,12 @@ class FadingRate:
 
     @property
     def num_trials(self) -> float:
-        """The number of trials that are still remembered, as a faded count."""
+        """Number of trials, in which older trials count less because they have faded."""
         return self._trials
 
     @property
     def doubt(self) -> float:
-        """Share of the estimate that rests on the prior: 1 before the first trial."""
+        """Share of the estimate that comes from the prior. It is 1 before the first trial."""
         return self._prior_weight / (self._trials + self._prior_weight)
 
     @property
@@ -110,32 +111,34 @@ class FadingRate:
         return self._tuning.prior_trials / (1.0 + self._trials / self._tuning.prior_half_life)
 
     def begin_answer(self) -> None:
-        """Turn the present estimate into the prior, so that an answer's own trials soon overrule earlier answers."""
+        """Make the present estimate the prior, and drop all trials. So an answer's own trials soon outweigh those of
+        earlier answers.
+        """
         self.prior, self._accepted, self._trials = self.rate, 0.0, 0.0
 
     def rate_from(self, prior: float) -> float:
-        """The present estimate with ``prior`` in place of the rate's own prior."""
+        """Return the estimate that results if ``prior`` takes the place of the rate's own prior."""
         tuning, weight = self._tuning, self._prior_weight
         return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
 
     def add(self, accepted: float, trials: float) -> None:
-        """Add trials: the accepted prefix, and the rejection that ended it. Tokens after a rejection count as
-        untried.
+        """Add ``trials``: the ``accepted`` tokens of a proposal, and the rejected token after them, if there is one.
+        Tokens after the rejected token are no trials.
         """
         fade = max(0.0, 1.0 - trials / self._memory)
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add ``trials`` that were made at another level. ``accepted`` is an estimate of how many trials this level
-        would have accepted. Such trials weigh less than direct trials.
+        """Add ``trials`` that were made at another level. ``accepted`` is an estimate of how many of them this level
+        would have accepted. They have the weight ``Tuning.indirect_weight``.
         """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)
 
     def age(self, tokens: int = 1) -> None:
-        """Count ``tokens`` that were made without a trial. Earlier trials then weigh less, because the text may have
-        changed.
+        """Reduce the weight of all trials so far, because ``tokens`` tokens were made without a trial and the text may
+        have changed. The weight falls no lower than ``Tuning.aged_trials``.
         """
         tuning = self._tuning
         if self._trials > tuning.aged_trials:
@@ -160,7 +163,7 @@ class RatesByConfidence:
             rate.age(tokens)
 
     def table(self) -> tuple[float, ...]:
-        """The present estimate of each class."""
+        """Return the present estimate of each class."""
         return tuple(rate.rate for rate in self._rates)
 
 
@@ -176,8 +179,8 @@ class AcceptanceStatistics:
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
         self.loses = False
-        """Whether speculation has lost time although its rates promised a gain. Becomes False when a trial gains
-        time.
+        """Whether speculation has lost time although its rates promised a gain. Then the controller decodes plainly
+        until a trial gains time.
         """
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
@@ -195,31 +198,31 @@ class AcceptanceStatistics:
             self.direct.add_indirect(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
-        """Count ``tokens`` that were made without speculation. Lookup rates do not age, because the acceptance of
-        matches is also learned without speculation.
+        """Age the rates after ``tokens`` tokens that were made without speculation. The rates of matches do not age,
+        because matches are scored without speculation too.
         """
         self.verify.age(tokens)
         self.middle_by_confidence.age(tokens)
         self.age_draft(tokens)
 
     def age_draft(self, rounds: int = 1) -> None:
-        """Count ``rounds`` without the draft model, so that its rates age."""
+        """Age the rates of drafted tokens after ``rounds`` rounds without the draft model."""
         for rate in (self.middle, self.direct, self.draft_by_confidence):
             rate.age(rounds)
 
     @property
     def tried(self) -> bool:
-        """Whether any speculation has been verified."""
+        """Whether any proposal of the draft model or the middle level has been verified."""
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def begin_answer(self) -> None:
-        """Begin another answer. The rates of matches become priors, which the answer's own trials soon overrule."""
+        """Begin another answer. The rates of matches become priors, which the answer's own trials soon outweigh."""
         for rate in self._lookup:
             rate.begin_answer()
 
     def for_another_book(self) -> AcceptanceStatistics:
-        """Reduce all observations to the weight of a few trials. For another book these observations are still better
-        than a prior, but new trials must soon overrule them.
+        """Reduce the weight of all observations to a few trials, and return these statistics. For another book the
+        observations are still better than priors, but its own trials must soon outweigh them.
         """
         for rate in (self.verify, self.middle, self.direct, *self._lookup):
             rate.age(_ANOTHER_BOOK)
@@ -228,11 +231,13 @@ class AcceptanceStatistics:
         return self
 
     def lookup(self, match_length: int) -> FadingRate:
-        """The acceptance rate of lookup matches of this length."""
+        """Return the acceptance rate of matches in the same class of length as ``match_length``."""
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:
-        """The present rates, for a lookup match of this length."""
+        """Return the present rates. ``lookup`` is the rate of a match with ``match_length`` tokens; 0 if
+        ``match_length`` is 0.
+        """
         middle, verify = self.middle.rate, self.verify.rate
         lookup = self.lookup(match_length).rate if match_length else 0.0
         return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
@@ -248,8 +253,8 @@ class RefreshPolicy(Protocol):
         """Whether to refresh now."""
 
     def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
-        """Learn from a verified speculating round. ``renewed``: whether the round refreshed the selection.
-        ``round_ms``: duration of the round; ``refresh_ms``: the refresh's part of it.
+        """Learn from a round with middle passes. ``renewed``: whether the round refreshed the selection. ``round_ms``:
+        milliseconds of the round. ``refresh_ms``: milliseconds of its refresh.
         """
 
 
@@ -264,19 +269,20 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification of rounds with middle passes. The first refresh is at verification
-    ``first`` (0: at verification ``count``).
+    """Refreshes at every ``count``-th verification. Only rounds with middle passes count.
 
     Args:
-        tokens: minimum number of tokens verified between two refreshes.
-        share: maximum share of the rounds' time that refreshes may take, assuming that the next refresh takes as long
-            as the previous one. None: no limit.
+        first: number of the verification with the first refresh, counted from 1; 0 takes ``count``.
+        tokens: minimum number of tokens that are verified between two refreshes.
+        share: maximum share of the rounds' time that refreshes may take, if the next refresh takes as long as the
+            previous one; None sets no limit.
     """
 
     def __init__(self, count: int, first: int = 0, tokens: int = 0, share: float | None = 1.0) -> None:
         self._count, self._tokens, self._share = count, tokens, share
         self._since, self._verified = count - (first or count), 0
-        # milliseconds of all rounds since the previous refresh, and of that refresh
+        # ``_rounds_ms``: milliseconds of all rounds since the previous refresh. ``_refresh_ms``: milliseconds of that
+        # refresh.
         self._rounds_ms = self._refresh_ms = 0.0
 
     def due(self) -> bool:
@@ -293,7 +299,9 @@ class Every:
 
 
 class WhenAcceptanceDrops:
-    """Refreshes when the newest verifications accept clearly fewer tokens than earlier ones did."""
+    """Refreshes when the acceptance rate of the newest verifications falls clearly below the usual rate
+    (``Tuning.drop``).
+    """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tuning = tuning
@@ -332,8 +340,8 @@ class _WindowRate:
 
 
 def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPolicy:
-    """Make the refresh policy that a configuration names: "never", "drop" or "every" (with its count, or our default).
-    Unless ``timed`` is set, no decision depends on a clock.
+    """Make the refresh policy ``name``: "never", "drop" or "every". ``every`` is the count of the policy "every"; None
+    takes the counts of ``TUNING``. If ``timed`` is False, the policy does not depend on a clock.
     """
     if name == "every":
         share = TUNING.refresh_share if timed else None
@@ -344,8 +352,8 @@ def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPol
 
 @dataclass(frozen=True)
 class ExpertReads:
-    """How many expert bytes a pass of a mixture of experts reads. A token uses ``chosen`` of ``count`` experts in a
-    layer. ``share``: the experts' share of all bytes that a pass over one token reads.
+    """How many bytes of experts a pass of a mixture of experts reads. A token uses ``chosen`` of the ``count`` experts
+    of a layer. ``share``: share of the experts in all bytes that a pass over one token reads.
     """
 
     count: int = 1
@@ -353,8 +361,8 @@ class ExpertReads:
     share: float = 0.0
 
     def growth(self, tokens: float) -> float:
-        """Bytes that a pass over ``tokens`` reads, as a multiple of a pass over one token, assuming that tokens choose
-        experts at random.
+        """Return the bytes that a pass over ``tokens`` reads, as a multiple of the bytes of a pass over one token.
+        Tokens are assumed to choose experts at random.
         """
         missed = (1.0 - self.chosen / self.count) ** tokens
         return 1.0 + self.share * (self.count * (1.0 - missed) / self.chosen - 1.0)
@@ -367,9 +375,9 @@ NO_EXPERTS = ExpertReads()
 class PassCost:
     """Milliseconds of one forward pass.
 
-    ``base``: milliseconds for reading weights and KV once; with ``experts`` it grows as more tokens use more experts.
-    ``slope``: milliseconds of each further token. ``one``: milliseconds of a pass over one token; None if it costs
-    ``base``.
+    ``base``: milliseconds for reading weights and KV once. If the model has ``experts``, this time grows with the
+    number of tokens, because more tokens use more experts. ``slope``: milliseconds of computing each token after the
+    first. ``one``: milliseconds of a pass over one token; None if such a pass takes ``base``.
     """
 
     base: float
@@ -395,16 +403,16 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds that a round with middle passes spends outside its passes: to refresh the selection, and to bring the
-    # draft model and the middle level up to the newest tokens
+    # milliseconds that a round with middle passes takes outside of its passes: to refresh the selection, and to bring
+    # the draft model and the middle level up to the newest tokens
     beside: float = 0.0
-    # milliseconds of the selection that the first middle pass of an answer needs
+    # milliseconds of the selection before the first middle pass of an answer
     selection: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
-        """The costs on another book, in which a plain step takes ``plain_ms``. The cost of further tokens in a
-        verification changes in proportion to a plain step. The draft model and the middle level read as much as on the
-        earlier book, so their costs stay.
+        """Estimate the costs on another book, on which a plain step takes ``plain_ms``. All costs of a verification
+        change in proportion to a plain step. The draft model and the middle level read as much as on this book, so
+        their costs stay.
         """
         longer = plain_ms / self.verify.ms(1)
         verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
@@ -418,8 +426,13 @@ def cost_of(
     experts: ExpertReads = NO_EXPERTS,
     two_ms: float | None = None,
 ) -> PassCost:
-    """The cost that follows from measured passes: over one token, over ``long_tokens``, and over two tokens if one
-    token is estimated separately.
+    """Derive the cost of a pass from measured passes.
+
+    Args:
+        one_ms: milliseconds of a pass over one token.
+        long_ms: milliseconds of a pass over ``long_tokens`` tokens.
+        two_ms: milliseconds of a pass over two tokens. If it is given, base and slope follow from the passes over two
+            and over ``long_tokens`` tokens, and the pass over one token is kept apart from them (``PassCost.one``).
     """
     if two_ms is None:
         slope = (long_ms - one_ms * experts.growth(long_tokens)) / (long_tokens - 1)
@@ -427,12 +440,12 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # a pass over one token that took longer than a pass over two tokens was disturbed
+    one_ms = min(one_ms, two_ms)  # a pass over one token that took longer than a pass over two was disturbed
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
 class PassCostEstimate:
-    """Follows the cost of a pass from measured durations.
+    """Keeps the estimated cost of a pass, and updates it from measured durations.
 
     Args:
         first: the initial cost, measured or assumed.
@@ -466,14 +479,15 @@ class PassCostEstimate:
 
     @property
     def undisturbed_one(self) -> float:
-        """Milliseconds of the fastest of the newest passes over one token, which other programs probably did not slow
-        down.
+        """Milliseconds of the fastest of the newest one-token passes (``Tuning.undisturbed_of``). Other programs have
+        probably not slowed down this pass.
         """
         return min(self._newest_ones)
 
     def forget(self, steps: int, *, one: bool) -> None:
-        """Count ``steps`` plain steps since a pass over several tokens was last added. Earlier passes then weigh less,
-        and the first measurement weighs more. ``one``: whether no pass over one token was added either.
+        """Reduce the weight of earlier passes after ``steps`` plain steps in which no pass over several tokens was
+        added. The initial cost then weighs more. ``one``: whether no pass over one token was added either. If so, its
+        estimate also returns towards the initial cost.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]
@@ -483,8 +497,8 @@ class PassCostEstimate:
 
     def _estimate(self) -> None:
         n, x, xx, y, xy = self._sums
-        # The first measurement pulls base and slope separately, so that passes of a single length cannot tilt the
-        # slope.
+        # The initial cost pulls base and slope towards itself separately. Otherwise passes of a single length, which do
+        # not determine the slope, could change it at random.
         first, weight = self._first, self._tuning.first_cost_weight
         pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope

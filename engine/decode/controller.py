@@ -1,22 +1,22 @@
-"""Chooses for every round how much to speculate and with which proposer, from measured costs and acceptance rates.
-Pure: no tensors.
+"""Chooses the plan of every round: how much to speculate and with which proposer. The choice follows from measured
+costs and acceptance rates. Pure: no tensors.
 
-The plans, and the expected number of tokens of a round. E(a, n) = 1 + a + ... + a^n is the expected length of the
-accepted prefix of n proposals, including the token that follows the prefix (Leviathan et al. 2023, arXiv 2211.17192,
-equation 1):
+E(a, n) = 1 + a + ... + a^n is the expected number of tokens from verifying n proposals with the acceptance rate a: the
+accepted prefix, and the token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1). The plans of a
+round, and the tokens that it makes (a1 and a2: rates at the middle level and at the full cache):
 
-    hierarchy   k middle passes, each over g drafted tokens, give m = k E(a1, g) pending, and E(a2, m) committed tokens
+    hierarchy   k middle passes over g drafted tokens each: m = k E(a1, g) pending tokens, which give E(a2, m) tokens
     draft       g drafted tokens straight to the full cache: E(a, g) tokens
-    copy        n tokens of the book straight to the full cache: E(a, n) tokens, with a by the length of the match
+    copy        n tokens of the book straight to the full cache: E(a, n) tokens, where a depends on the match's length
     plain       one token
 
-Within a round, proposing may stop early (``EarlyStop``). It stops when one more step would add fewer expected tokens
-than the plan makes in the time of this step, because all proposed tokens are unlikely to be accepted.
+A round stops proposing early (``EarlyStop``) if one more step would add fewer expected tokens than the plan makes in
+the time of this step. That is so if the tokens proposed so far are unlikely to be all accepted.
 
-``best_plan`` is a pure function. ``Controller`` updates the estimates that it is given. Because acceptance changes with
-the text, it sometimes tries a plan that it would not choose. The cost of a trial is its time minus the plan's time for
-the same tokens. All trials together may cost a share of the time (``Tuning.trial_share``). Plans change only speed,
-never the distribution of the text.
+``best_plan`` is a pure function. ``Controller`` has estimates of the costs and rates, and updates them after every
+round. Acceptance changes with the text, so the controller sometimes tries a plan that it would not choose. The cost of
+such a trial is its time minus the present plan's time for the same tokens. All trials together may take only a small
+share of the time (``Tuning.trial_share``). Plans change only speed, never the distribution of the text.
 """
 
 from __future__ import annotations
@@ -59,10 +59,13 @@ NO_MATCH = LookupMatch()
 class DraftPlan:
     """The plan of a round: how to speculate.
 
-    If ``passes`` is above 0, the round has up to ``passes`` middle passes over ``draft`` tokens each. It needs fewer if
-    ``pending`` tokens wait for verification earlier. If ``passes`` is 0, ``draft`` tokens go straight to verification.
-    If ``copy`` is above 0, ``copy`` tokens of the book go straight to verification. If all are 0, the round is a plain
-    step.
+    - If ``passes`` is above 0, the round has up to ``passes`` middle passes over ``draft`` drafted tokens each. Once at
+      least ``pending`` tokens wait for verification, no further pass is made.
+    - If ``passes`` is 0, ``draft`` tokens go straight to verification.
+    - If ``copy`` is above 0, ``copy`` tokens of the book go straight to verification.
+    - If all three are 0, the round is a plain step.
+
+    ``draft_stop`` and ``middle_stop`` end drafting and middle passes early.
     """
 
     draft: int = 0
@@ -80,12 +83,14 @@ class DraftPlan:
 PLAIN = DraftPlan()
 
 UNLIMITED = 1 << 30
-"""The maximum number of tokens for an answer without a limit."""
+"""The number of tokens that stands for "no limit" of an answer's length."""
 
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Upper bounds of a plan. ``draft`` is 0 without a draft model; ``copy`` is 0 if the book offers no match."""
+    """Upper bounds of a plan. ``draft`` is 0 without a draft model, ``copy`` is 0 if nothing is copied from the
+    book.
+    """
 
     draft: int
     passes: int
@@ -96,10 +101,10 @@ class PlanLimits:
 class RoundObservation:
     """What was observed in a round, besides its tokens.
 
-    ``draft_trials`` and ``middle_trials`` are the verified proposals of the draft model and of the middle level.
-    ``passes`` are (tokens, ms) of the middle passes. ``selection_ms`` is the time of the answer's first selection; 0 if
-    the selection was made before this round. ``draft_ms`` is the time of ``draft_steps`` steps of the draft model.
-    ``records``: whether passes were recorded in the round, so that costs are not learned from its times.
+    ``draft_trials`` and ``middle_trials``: the verified proposals of the draft model and of the middle level.
+    ``passes``: the number of tokens and the milliseconds of each middle pass. ``selection_ms``: milliseconds of the
+    answer's first selection; 0 if this round did not make it. ``draft_ms``: milliseconds of ``draft_steps`` steps of
+    the draft model. ``records``: whether passes were recorded in the round. If so, no costs are learned from it.
     """
 
     match: LookupMatch = NO_MATCH
@@ -116,13 +121,15 @@ class RoundObservation:
 
 
 def expected_tokens(rate: float, proposed: float) -> float:
-    """Expected tokens from verifying ``proposed`` tokens: the accepted prefix and the token that follows it."""
+    """Return the expected tokens from verifying ``proposed`` tokens: the accepted prefix, and the token that follows
+    it.
+    """
     rate = min(rate, 0.9999)
     return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
 
 
 def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tuple[float, float]:
-    """Expected tokens of a round, and its expected milliseconds."""
+    """Return the expected tokens of a round, and its expected milliseconds."""
     if plan.copy:
         return expected_tokens(rates.lookup, plan.copy), costs.verify.ms(plan.copy + 1)
     if plan.passes == 0:
@@ -134,23 +141,24 @@ def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tup
 
 
 def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
-    """Expected speed of a round."""
+    """Return the expected tokens of a round for each expected millisecond."""
     tokens, ms = expected_round(plan, costs, rates)
     return tokens / ms
 
 
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
-    """Maximum number of middle passes in a round.
+    """Return the maximum number of middle passes in a round.
 
-    If a verification takes seconds because spilled KV comes over a bus, all middle passes together may take as much
-    time as the verification. Otherwise the maximum is ``Tuning.most_passes``.
+    The maximum is ``Tuning.most_passes``, unless more passes together take no longer than a verification. This may be
+    so if spilled KV comes over a bus, because a verification then takes seconds. More than ``Tuning.most_passes``
+    passes are allowed only up to ``Tuning.most_pending``.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
 
 
 def best_plan(costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-    """The fastest of all plans, including plain decoding."""
+    """Return the fastest plan within ``limits``. Plain decoding is one of the plans."""
     return max(_plans(limits), key=lambda plan: tokens_per_ms(plan, costs, rates))
 
 
@@ -164,8 +172,9 @@ def _plans(limits: PlanLimits) -> tuple[DraftPlan, ...]:
 def stop_thresholds(
     plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
 ) -> tuple[float, float]:
-    """Two probabilities of acceptance: below the first, one more drafted token costs more time than it gains; below the
-    second, one more middle pass.
+    """Return two thresholds for the probability that all proposals so far are accepted: one for drafting another token,
+    and one for another middle pass. Below its threshold, the step costs more time than it gains. The second threshold
+    is 0 if the plan has no middle passes. Neither threshold exceeds ``highest``.
     """
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
@@ -174,8 +183,8 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # A drafted token is useful only if the round's earlier proposals are accepted, on average half of all proposals. So
-    # its value is multiplied by the probability of that.
+    # A drafted token is useful only if all earlier proposals of the round are accepted. On average half of the
+    # proposals are earlier. So the token's value is multiplied by the probability that this half is accepted.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
@@ -188,19 +197,20 @@ class SpeculationPolicy(Protocol):
     """Decides how much to speculate in the next round, and learns from the result."""
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
-        """Choose the plan of the next round. Copies are taken from ``match``."""
+        """Choose the plan of the next round. The plan may copy tokens of ``match``."""
 
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a round that was run with ``plan``."""
 
 
 class FixedLengths:
-    """Proposes the same lengths in every round. Used by tests and sweeps, and for sampling that a seed must repeat.
+    """Proposes the same lengths in every round. Used by tests and sweeps, and for answers with a seed, which must be
+    repeatable.
 
     Args:
-        draft: tokens per middle pass.
-        pending: tokens per verification.
-        copies: whether long matches are copied straight from the book.
+        draft: number of drafted tokens before a middle pass.
+        pending: number of pending tokens before a verification.
+        copies: whether tokens of a long match (``Tuning.fixed_match``) go straight to verification.
     """
 
     def __init__(self, draft: int, pending: int, *, copies: bool = False) -> None:
@@ -217,7 +227,7 @@ class FixedLengths:
 
 
 class FixedDraft(FixedLengths):
-    """Sends ``draft`` tokens straight to verification in every round."""
+    """Sends ``draft`` drafted tokens straight to verification in every round."""
 
     def __init__(self, draft: int) -> None:
         super().__init__(draft, TUNING.most_pending)
@@ -225,11 +235,11 @@ class FixedDraft(FixedLengths):
 
 
 class Unclocked:
-    """A controller that uses assumed costs of passes instead of measured costs, so that its choices depend only on the
-    tokens. Used for sampling that a seed must repeat.
+    """A controller with assumed costs of passes in place of measured costs, so that its choices depend only on the
+    tokens. Used for answers with a seed, which must be repeatable.
 
     Args:
-        costs: assumed costs, which must be equal for every answer to this question.
+        costs: assumed costs. They must be equal whenever this question is asked.
         limits: bounds of the plan.
         draft_start_ms, tokens: as in ``Controller.begin``.
     """
@@ -254,10 +264,10 @@ class Unclocked:
 
 
 class Controller:
-    """Chooses how to speculate in the next round.
+    """Chooses how much to speculate in the next round.
 
     Args:
-        costs: measured on this context.
+        costs: initial costs on this context.
         limits: bounds of the plan.
         tuning: constants.
         statistics: acceptance observed on earlier texts, to which the controller adds; None starts from the priors.
@@ -275,40 +285,49 @@ class Controller:
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        # the estimate of ``Costs.beside`` in milliseconds, and the number of rounds with middle passes that it rests on
+        # ``_beside``: estimate of ``Costs.beside`` in milliseconds. ``_hierarchical``: number of rounds with middle
+        # passes from which it was estimated.
         self._beside, self._hierarchical = 0.0, 0
         self._selection = costs.selection
-        # milliseconds that this answer still has to pay before its first draft step and its first middle pass
+        # ``_draft_start``: milliseconds of starting the draft model, which this answer's first draft step will take in
+        # addition. ``_selecting``: milliseconds of the selection that this answer's first middle pass needs. Each is 0
+        # once its time has been spent.
         self._draft_start = self._selecting = 0.0
-        # tokens of this answer so far, and the maximum number that may still follow
+        # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that may follow.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
-        # Until speculation has been tried, a plan must promise a larger gain.
+        # Factor by which a plan must promise more speed than the present plan. It is larger until speculation has been
+        # tried.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
-        # Rounds since a plan was last chosen, and plain rounds by which the estimates have not been aged yet.
+        # ``_since_rethink``: rounds since a plan was last chosen. ``_not_aged``: plain rounds by which the estimates
+        # have not been aged yet.
         self._since_rethink = self._not_aged = 0
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        # sums in which older rounds fade: tokens, and the time that speculation lost, in plain steps
+        # Sums in which earlier rounds fade. ``_tokens``: tokens of all rounds. ``_lost``: time that speculation lost,
+        # in plain steps; negative if it gained time.
         self._tokens = self._lost = 0.0
-        # plain steps that trials may still cost: a share of the time so far, minus the cost of past trials
+        # Time that trials may still take, in plain steps: a share of the time so far, minus the cost of past trials.
         self._allowance = 0.0
-        self._awaited = 0.0  # cost of a trial that is due and waits until the allowance covers it
-        # During a trial, times in plain steps: of a token with the present plan, and of the trial's whole round.
+        self._awaited = 0.0  # cost, in plain steps, of a trial that is due and waits until the allowance covers it
+        # During a trial, two times in plain steps: the time of a token with the present plan, and the expected time of
+        # the trial's whole round.
         self._planned: tuple[float, float] | None = None
-        # sums in which older speculating rounds fade: tokens, time in plain steps, and number of rounds
+        # Sums in which earlier speculating rounds fade: tokens, time in plain steps, and weights of the rounds.
         self._recent = (0.0, 0.0, 0.0)
 
     def begin(self, draft_start_ms: float = 0.0, selection_ms: float = 0.0, tokens: int = UNLIMITED) -> None:
-        """Begin another answer. Time gained in earlier answers may not be lost in this answer, because no answer may be
-        slower than plain decoding. Time lost in earlier answers still counts.
+        """Begin another answer. Time that speculation gained in earlier answers is not credited to this answer, because
+        no answer may be slower than plain decoding. Time that it lost still counts.
 
         Args:
-            draft_start_ms: time of starting the draft model in its first round, in addition to its steps.
-            selection_ms: time of the selection that the answer's first middle pass needs; 0 if it is made already.
+            draft_start_ms: milliseconds of starting the draft model, in addition to its first step; 0 if it has been
+                started.
+            selection_ms: milliseconds of the selection that the answer's first middle pass needs; 0 if it has been
+                made.
             tokens: maximum number of tokens of the answer.
         """
         self._draft_start, self._selecting = draft_start_ms, selection_ms
@@ -338,11 +357,13 @@ class Controller:
             self._rethink()
         self._rounds += 1
         self._since_rethink += 1
-        # The book is searched in every round, because each round may begin or end a match. A text may share words with
-        # the book and then continue differently every time. So a first copy is short, and after speculation has lost
-        # time a copy must promise a larger gain.
+        # A copy is considered in every round, because a match may begin or end in any round. Some texts share words
+        # with the book again and again, and then continue differently. So a first copy is short, and a copy must
+        # promise a larger gain after speculation has lost time.
         most: float = min(len(match.tokens), self.limits.copy)
-        if match.length < tuning.match_edges[-1]:  # a longer match means that the answer is copying the book
+        # Only a first copy from a shorter match must be short. A longer match means that the answer is copying the
+        # book.
+        if match.length < tuning.match_edges[-1]:
             trials = self.statistics.lookup(match.length).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most and self._may_copy(copy, match)]
@@ -366,9 +387,10 @@ class Controller:
     def observe(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a round that was run with ``plan``."""
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
-        # The first plain step after a speculative round is slower than the following ones (2.7 ms, then 2.2: demo pair,
-        # 2,048 tokens), because less of its data is in the processor's cache. If plain decoding is about as fast as the
-        # plan, the time of that first step would mislead the choice.
+        # The first plain step after a speculating round is slower than the following plain steps, because less of its
+        # data is in the processor's cache (2.7 instead of 2.2 ms with the demo pair after 2,048 tokens). If plain
+        # decoding is about as fast as the plan, the time of that first step would mislead the choice, so it is not
+        # counted.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates
@@ -385,8 +407,8 @@ class Controller:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
         match = observation.match
         if match.length:
-            # Score the lookup's match in every round, even if another drafter made the proposals: the accepted tokens
-            # show how many of the match's tokens were right.
+            # Score the match in every round, even if another drafter made the proposals. The tokens of the round show
+            # how many of the match's tokens were right.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
@@ -396,7 +418,9 @@ class Controller:
             self._account(plan, done, observation.selection_ms)
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
-        """Learn from the times of a round, and from its verified tokens of the draft model and the middle level."""
+        """Learn from a speculating round: from the times of its passes, and from the verified proposals of the draft
+        model and the middle level.
+        """
         statistics, trials = self.statistics, observation.draft_trials
         if not plan.copy:
             self._worth_changing = self._tuning.worth_changing
@@ -424,9 +448,10 @@ class Controller:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
     def _account(self, plan: DraftPlan, done: Round, selection_ms: float) -> None:
-        """Count the time that the round gained or lost against plain decoding. The time is counted in plain steps,
-        because a temporary slowdown of the machine makes plain steps slower too. The time of the answer's selection
-        counts as lost, but not in the judgement of further rounds, which need no new selection.
+        """Count the time that the round gained or lost against plain decoding. The unit is a plain step, because a
+        temporary slowdown of the machine makes plain steps slower too. The time of the answer's first selection counts
+        as lost (``_lost``). It is left out of ``_recent``, by which later rounds are judged, because later rounds need
+        no such selection.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
@@ -463,8 +488,8 @@ class Controller:
             self._not_aged = 0
 
     def _is_close(self, plan: DraftPlan) -> bool:
-        """Whether the plan promises little more than plain decoding, so that a new timing of a plain step could change
-        the choice.
+        """Whether the plan promises so little more speed than plain decoding (``Tuning.close``) that a new timing of a
+        plain step could change the choice.
         """
         costs, rates = self.costs, self.rates
         return tokens_per_ms(plan, costs, rates) < self._tuning.close * tokens_per_ms(PLAIN, costs, rates)
@@ -475,20 +500,21 @@ class Controller:
 
     @property
     def _in_debt(self) -> bool:
-        """Whether speculation has lost more time than is allowed for trials."""
+        """Whether speculation has lost more time than it may."""
         return self._may_lose < 0.0
 
     @property
     def _may_lose(self) -> float:
-        """Plain steps that speculation may still lose in this answer. Negative after speculation has lost more than it
+        """Time that speculation may still lose, in plain steps. It is negative if speculation has lost more than it
         may.
         """
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
     def _may_copy(self, copy: int, match: LookupMatch) -> bool:
-        """Whether speculation may risk a copy. The risk is the time lost if the whole copy is rejected, times the doubt
-        in the match's acceptance rate (``FadingRate.doubt``). When a copy of sixteen tokens was rejected, with a match
-        never tried before, it cost six plain steps.
+        """Whether speculation may risk a copy of ``copy`` tokens. The risk is the time lost if the whole copy is
+        rejected, times the doubt in the match's acceptance rate (``FadingRate.doubt``). It must not exceed the time
+        that speculation may still lose, or ``Tuning.small_risk`` if that is larger. A rejected copy of sixteen tokens,
+        for example, cost six plain steps.
         """
         verify = self._verify.cost
         lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
@@ -496,8 +522,9 @@ class Controller:
 
     @property
     def _loses(self) -> bool:
-        """Whether the newest speculating rounds together were slower than plain decoding. Two rounds are enough if the
-        loss is large; otherwise several are needed.
+        """Whether the newest speculating rounds together were slower than plain decoding. For a large loss
+        (``Tuning.clear_loss``), two rounds are enough. For a small loss, more rounds are needed
+        (``Tuning.recent_enough``).
         """
         made, steps, weight = self._recent
         clear = weight > 1.0 and steps - made > self._tuning.clear_loss
@@ -508,7 +535,8 @@ class Controller:
         self._since_rethink = 0
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
-        # Only a trial may start a draft model that has not been started, because the trial's budget pays for the start.
+        # ``_draft_start`` is above 0 until the draft model is started. Only a trial may start the draft model, because
+        # the allowance for trials pays for the start.
         draft = 0 if self._draft_start else self.limits.draft
         best = self._best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
@@ -525,28 +553,30 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-        """The fastest plan. It has middle passes only if the selection that they need is made, or if their gain repays
-        it soon (``Tuning.repaid_within``).
+        """Return the fastest plan within ``limits``. If the selection that middle passes need has not been made, the
+        plan has middle passes only if their gain soon repays the time of the selection (``Tuning.repaid_within``).
         """
         best = best_plan(costs, rates, limits)
         if not (best.passes and self._selecting):
             return best
-        # Plain steps that were slow only for a moment must not be a reason to make a selection, which costs several
-        # plain steps.
+        # Count the undisturbed time of a plain step. Otherwise a few plain steps that were slow only for a moment could
+        # cause a selection, which costs several plain steps.
         one = min(costs.verify.ms(1), self._verify.undisturbed_one)
         costs = replace(costs, verify=replace(costs.verify, one=one))
         best = best_plan(costs, rates, limits)
         other = best_plan(costs, rates, replace(limits, passes=0))
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
         saved_ms = min(self._left, self._tuning.repaid_within) * (1.0 / now - 1.0 / then)
-        # If the selection puts speculation in debt, the plan must promise as much as speculation that continues in
-        # debt.
+        # If the selection would cost more time than speculation may lose, the plan must promise as much speed as a plan
+        # after such a loss (``Tuning.worth_risking``).
         indebted = self._selecting * plain > self._may_lose
         risky = indebted and then < self._tuning.worth_risking * plain
         return other if risky or saved_ms < self._selecting else best
 
     def _probe(self) -> DraftPlan:
-        """Decode plainly. Sometimes try a short speculation instead, if some plan could gain time."""
+        """Return a plain step, or sometimes a trial of a short speculation, if a plan could gain time with better
+        acceptance.
+        """
         tuning = self._tuning
         self._plain_rounds += 1
         if self._plain_rounds < self._wait or self._in_debt:
@@ -563,8 +593,8 @@ class Controller:
         return trial
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
-        """Run middle passes without the draft model, but sometimes draft one token for each. One token is enough to
-        learn from. A longer draft would risk too much on a few trials.
+        """Return ``plan``, which has middle passes without drafted tokens, or sometimes a trial with one drafted token
+        before each pass. One token is enough to learn from. More tokens would risk too much before their rate is known.
         """
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
@@ -575,13 +605,13 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
-        """Return the trial, or the present plan if the trial costs more than the allowance. A trial that has already
-        ``begun`` continues at any cost.
+        """Return the trial if the allowance covers its cost, otherwise the present plan. A trial that has ``begun`` is
+        returned at any cost.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # If the present plan speculates, the trial's drafted tokens are assumed to be rejected by the middle level.
+        # If the present plan speculates, the middle level is assumed to reject all drafted tokens of the trial.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)
         steps = ms / step_ms - tokens * planned
@@ -594,7 +624,9 @@ class Controller:
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
-        """The plan with early stops added, so that confident proposals may be longer and others end earlier."""
+        """Add early stops to a plan, and raise its lengths (``Tuning.overtime``). So proposals of high confidence may
+        be longer than planned, and other proposals end earlier. A plain plan is returned unchanged.
+        """
         if not plan.speculates:
             return plan
         overtime, edges = self._tuning.overtime, self._tuning.confidence_edges
