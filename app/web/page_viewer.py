@@ -4,7 +4,7 @@
     GET /citations/{turn}/{chip}    the text of the card next to a citation
     GET /pages/{number}             one page of the open book: its name, its neighbours, its text with marks
     GET /pages/{number}/marks       the places of the marks on the page's picture
-    GET /pages/{number}/words       the words of the picture with their places, for selection
+    GET /pages/{number}/words       the words on the page's picture with their places, for selecting text
     POST /find                      the places of words in the book, each with the text around it
     GET /pages/{book}/{number}/{width}.png
 
@@ -42,7 +42,7 @@ from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
 _DRAWN = "pdf"  # the kind of documents whose pages are shown as pictures
-# maximum characters of context on each side of a passage, so that the right one of equal passages is found
+# maximum characters before and after a mark that distinguish its words from equal words elsewhere on the page
 _AROUND = 40
 _LINE = 60  # characters shown before and after a found place
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
@@ -164,7 +164,7 @@ class PageViewer:
         return JSONResponse({"words": self._pictures.words(path, own.number, password) if own.kind == _DRAWN else []})
 
     async def find(self, request: Request) -> Response:
-        """The places of words in the book."""
+        """Find the words of the request in the book."""
         words = (await parsed(request, WordsAsked)).words
         _, document = self._open()
         found = await run_in_threadpool(self._finder.find, document, words)

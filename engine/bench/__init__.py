@@ -40,8 +40,8 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
-# Number of characters to encode for each token of the longest context. A token has fewer characters on average with any
-# tokenizer, so that the encoded text is long enough.
+# Number of characters to encode for each token of the longest context. It is more than the average length of a token of
+# any tokenizer, so that the encoded text is long enough.
 _CHARACTERS_PER_TOKEN = 16
 # Number of runs of a row with --never-slower, unless the option gives a number.
 _RUNS = 7

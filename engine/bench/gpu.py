@@ -217,8 +217,8 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Check recorded passes while all KV is exported, a GPU that is full, and pinned memory. Notes say whether a row
-    gave the same tokens as before it was disturbed.
+    """Check recorded passes while all KV is exported, decoding on a full GPU, and how much memory can be pinned. Notes
+    say whether a row still gave the same tokens.
     """
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)

@@ -168,7 +168,7 @@ class LlamaCpp:
     def generate(
         self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any], *, lookup: bool = False
     ) -> Run:
-        """Generate at most ``count`` tokens after ``prompt``; ``sampling`` is as in ``generate``.
+        """Generate at most ``count`` tokens after ``prompt``; ``sampling`` is as in the module's ``generate``.
 
         Args:
             lookup: whether the binding's prompt lookup proposes tokens.
@@ -206,7 +206,7 @@ class LlamaCpp:
 
 
 def _stretching(target: Decoder) -> list[float] | None:
-    """YaRN's factor, and the window before YaRN extended it. None if the target does not use YaRN."""
+    """Return YaRN's factor and the original window that YaRN extends. None if the target does not use YaRN."""
     rope = getattr(target.config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "yarn":
         return None

@@ -71,7 +71,7 @@ class Run:
         return sum(counted) / len(counted) if counted else float("nan")
 
     def add(self, other: Run) -> None:
-        """Append the run of another case. Tokens in loops are timed separately."""
+        """Append the run of another case. The times of tokens in loops go into ``circling_ms``."""
         self.processor_s += other.processor_s
         self.first_s += other.first_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
@@ -92,11 +92,18 @@ class Measurement:
     """One line of the table. Times are milliseconds, unless the field's name says otherwise. A ratio is None if nothing
     was counted.
 
-    ``acceptance`` holds ratios, keyed by name. Accepted over proposed tokens: "middle" at the middle level, "verify" at
-    the full cache, "lookup" for words of the book that went straight to the full cache. Accepted over judged tokens, as
-    in TriForce's tables, at the full cache: "verify_judged" for all tokens, "retrieval_judged" for tokens that passed
-    the middle level, "drafted_judged" for tokens that went there straight from the drafter. Tokens after a rejection
-    are not judged. ``runs_retrieval_judged`` is "retrieval_judged" of each run.
+    ``acceptance`` holds ratios, keyed by name. Ratios of accepted to proposed tokens:
+
+    - "middle": tokens proposed to the middle level.
+    - "verify": tokens proposed to the full cache.
+    - "lookup": words of the book that went straight to the full cache.
+
+    Ratios of accepted to judged tokens at the full cache, as in TriForce's tables. Tokens after a rejection are not
+    judged.
+
+    - "verify_judged": all proposed tokens.
+    - "retrieval_judged": tokens that passed the middle level. ``runs_retrieval_judged`` holds this ratio of each run.
+    - "drafted_judged": tokens that went to the full cache straight from the drafter.
 
     ``first_difference`` is the position of the first token that differs from plain decoding's, and ``logit_margin`` the
     difference of the logits of these two tokens. ``exact`` is the share of exact quotations among those that were not
@@ -271,7 +278,7 @@ def _rate(levels: list[Acceptance]) -> float | None:
 
 
 def _of_retrieval(rounds: Sequence[Round]) -> float | None:
-    """Acceptance, at the full cache, of tokens from rounds with middle passes."""
+    """Acceptance at the full cache, counted only in rounds with middle passes."""
     return _judged([done.verify for done in rounds if done.passes])
 
 
@@ -368,9 +375,9 @@ def table(results: Sequence[Measurement]) -> str:
 def never_slower(results: Sequence[Measurement]) -> str:
     """Say for every row but plain whether it was at least as fast as plain decoding on every book.
 
-    A book's figure is the median over its runs of the speed relative to the plain runs just before and after. These
-    runs are compared because a machine may be three times slower for a minute. That slows neighbouring runs equally, so
-    that their ratio hardly changes.
+    A run's figure is its speed relative to the plain runs just before and after it. A book's figure is the median over
+    its runs. Neighbouring runs are compared because a machine may be three times slower for a minute. Such a slowdown
+    affects all of them, so that their ratio hardly changes.
     """
     lines = []
     for r in results:

@@ -94,7 +94,7 @@ _DRAFTING = ("hf_assisted", "draft_only")
 
 
 class NewestChunks:
-    """A ``SelectionPolicy`` that takes the sinks and the newest chunks, whatever the queries and keys."""
+    """A ``SelectionPolicy`` that always takes the sinks and the newest chunks, without regard to queries and keys."""
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
@@ -132,8 +132,8 @@ class Bench:
                     )
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
-        """Run all rows on one prompt, and yield each row when it is measured. A first answer of each row is not
-        counted, because in it passes are recorded and costs are learned.
+        """Run all rows on one prompt, and yield each row when it is measured. The first answer of each row is not
+        counted, because during this answer passes are recorded and costs are learned.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
@@ -453,8 +453,8 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """Add to a line of the plain row its time per token relative to the time of reading ``read`` bytes at the fastest
-    of ``speeds`` (GB/s). The line is returned unchanged if ``read`` is None.
+    """Set ``over_floor`` in a line of the plain row: its time per token, divided by the time of reading ``read`` bytes
+    at the fastest of ``speeds`` (GB/s). Returns the line unchanged if ``read`` is None.
     """
     if read is None:
         return line
@@ -544,8 +544,8 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Draw the swept setting against acceptance by the full cache of tokens from the middle level. For the lengths, the
-    threads and the refresh policy, draw time instead of acceptance. Returns an SVG document.
+    """Draw how the swept setting changes the acceptance of the middle level's tokens at the full cache. For the
+    lengths, the threads and the refresh policy, draw how it changes the time instead. Returns an SVG document.
     """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

@@ -116,8 +116,8 @@ class Workloads:
         self._text = 0, ""  # (context, text): the text of the first ``context`` tokens, for ``is_quotation``
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
-        """Make the cases of a workload on the first ``context`` tokens of the book. "quote" and the chats have at most
-        ``questions`` cases, other workloads have one.
+        """Make the cases of a workload on the first ``context`` tokens of the book. "quote" and each of ``CHATS`` have
+        at most ``questions`` cases, other workloads have one.
 
         Raises:
             InputError: the book has fewer than ``context`` tokens.
@@ -174,8 +174,9 @@ class Workloads:
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
     def _key(self, book: list[int], depth: float) -> str:
-        """Return the first ``_KEY_WORDS`` words of a sentence at the share ``depth`` of the book. The longest sentence
-        of up to ``_MOST_WORDS`` words is chosen, or the longest sentence if all are longer.
+        """Return the first ``_KEY_WORDS`` words of a sentence that begins within ``_REACH`` tokens after the share
+        ``depth`` of the book. The longest sentence of up to ``_MOST_WORDS`` words is chosen, or the longest sentence if
+        all are longer.
         """
         at = int(len(book) * depth)
         text = self._tokenizer.decode(book[at : at + _REACH])
