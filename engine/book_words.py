@@ -308,8 +308,8 @@ class BookWords:
         """Rank passages by BM25, and return the indexes of the ``CANDIDATES`` best.
 
         Args:
-            terms: words of the sentence.
-            asked: words of its question, which weigh less (``ASKED``).
+            terms: words of the sentence for which passages are searched.
+            asked: words of the question, which weigh less (``ASKED``).
             favour: how favoured each page is; empty if no page is favoured.
             places: number of passages to rank, from the first.
         """

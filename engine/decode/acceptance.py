@@ -269,7 +269,7 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification. Only rounds with middle passes count.
+    """Refreshes at every ``count``-th verification. Only verifications of rounds with middle passes are counted.
 
     Args:
         first: number of the verification with the first refresh, counted from 1; 0 takes ``count``.
@@ -398,7 +398,7 @@ class PassCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a round's levels on this machine and in this context."""
+    """The costs of the passes of a round on this machine and in this context."""
 
     draft: float  # milliseconds to draft one token
     middle: PassCost

@@ -150,8 +150,8 @@ def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
     """Return the maximum number of middle passes in a round.
 
     The maximum is ``Tuning.most_passes``, unless more passes together take no longer than a verification. This may be
-    so if spilled KV comes over a bus, because a verification then takes seconds. More than ``Tuning.most_passes``
-    passes are allowed only up to ``Tuning.most_pending``.
+    so if spilled KV comes over a bus, because a verification then takes seconds. Even then, at most
+    ``Tuning.most_pending`` passes are allowed.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
