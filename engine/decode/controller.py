@@ -285,36 +285,30 @@ class Controller:
         self._tuning = tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        # ``_beside``: estimate of ``Costs.beside`` in milliseconds. ``_hierarchical``: number of rounds with middle
-        # passes from which it was estimated.
+        # ``_beside``: the estimate of ``Costs.beside``. ``_hierarchical``: number of rounds in this estimate.
         self._beside, self._hierarchical = 0.0, 0
         self._selection = costs.selection
-        # ``_draft_start``: milliseconds of starting the draft model, which this answer's first draft step will take in
-        # addition. ``_selecting``: milliseconds of the selection that this answer's first middle pass needs. Each is 0
-        # once its time has been spent.
+        # ``_draft_start``: milliseconds to start the draft model before its first step. ``_selecting``: milliseconds of
+        # the selection before the first middle pass. Each is 0 once this answer has spent the time.
         self._draft_start = self._selecting = 0.0
         # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that may follow.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
-        # Factor by which a plan must promise more speed than the present plan. It is larger until speculation has been
-        # tried.
+        # Factor over the present plan's speed that a plan must promise. It is larger until speculation was tried.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
-        # ``_since_rethink``: rounds since a plan was last chosen. ``_not_aged``: plain rounds by which the estimates
-        # have not been aged yet.
+        # ``_since_rethink``: rounds since a plan was chosen. ``_not_aged``: plain rounds since ``_age`` was called.
         self._since_rethink = self._not_aged = 0
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        # Sums in which earlier rounds fade. ``_tokens``: tokens of all rounds. ``_lost``: time that speculation lost,
-        # in plain steps; negative if it gained time.
+        # Sums in which earlier rounds fade: tokens, and the time that speculation lost, in plain steps.
         self._tokens = self._lost = 0.0
         # Time that trials may still take, in plain steps: a share of the time so far, minus the cost of past trials.
         self._allowance = 0.0
         self._awaited = 0.0  # cost, in plain steps, of a trial that is due and waits until the allowance covers it
-        # During a trial, two times in plain steps: the time of a token with the present plan, and the expected time of
-        # the trial's whole round.
+        # During a trial, two times in plain steps: of a token with the present plan, and of the trial's whole round.
         self._planned: tuple[float, float] | None = None
         # Sums in which earlier speculating rounds fade: tokens, time in plain steps, and weights of the rounds.
         self._recent = (0.0, 0.0, 0.0)
