@@ -43,7 +43,9 @@ CANDIDATES = 12
 LENGTH_SHARE = 0.4
 """BM25's parameter b. BM25's k1 is not needed, because a word counts only once in a sentence."""
 NEIGHBOURS = 0.3
-"""Weight in BM25 of a word that a passage lacks but the passage before or after it has."""
+"""Weight in BM25 of a word that is not in a passage, but in the passage before or after it. A word in the passage
+itself has the weight 1.
+"""
 AROUND = 3
 """Number of passages before and after a passage in which a name counts, because the passage may refer to the name by
 "he" or "it".
@@ -51,7 +53,7 @@ AROUND = 3
 NAME, NUMBER = 2.0, 2.5
 """Weights of a name and of a number, relative to a word of the same rarity."""
 ASKED = 0.45
-"""Factor on the weight of a word of the question that the sentence of the answer lacks."""
+"""Factor on the weight of a word that occurs in the question, but not in the sentence of the answer."""
 UNKNOWN = 0.5
 """Weight of a word that the book never uses, relative to the book's rarest words. It is below 1, because an answer may
 use words of its own.
@@ -65,8 +67,8 @@ FAVOUR = 0.1
 proportionally smaller share.
 """
 FEW_LETTERS = 4
-"""Minimum letters of a word of the book that counts as the beginning of a longer word, as "Prof" of "Professor". Also
-the minimum letters of the verb's stem in a noun derived from a verb.
+"""Minimum letters of a word of the book for it to count as the beginning of a longer word, as "Prof" of "Professor".
+Also the minimum letters of a verb's stem from which a noun is derived (``BookWords.is_joined``).
 """
 FEW_WORDS = 2
 """Maximum words of a sentence that counts as a fragment. Each capitalised word in a fragment that the book lacks counts

@@ -19,7 +19,7 @@ from engine.errors import Busy, ContextTooSmall, InputError, ModelError, Trifold
 from engine.events import AnswerDone, Figures, StopReason
 
 MESSAGES = "messages"
-"""The value of ``trifold.book`` with which the text of the system message is the book."""
+"""The value of ``trifold.book`` that makes the text of the system message the book."""
 
 MOST_STOPS = 4
 MOST_MESSAGES = 10_000

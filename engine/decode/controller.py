@@ -2,8 +2,8 @@
 costs and acceptance rates. Pure: no tensors.
 
 E(a, n) = 1 + a + ... + a^n is the expected number of tokens from verifying n proposals with the acceptance rate a: the
-accepted prefix, and the token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1). The plans of a
-round, and the tokens that it makes (a1 and a2: rates at the middle level and at the full cache):
+accepted prefix, and the token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1). The plans, and the
+number of tokens that a round with each plan makes (a1 and a2 are the rates at the middle level and at the full cache):
 
     hierarchy   k middle passes over g drafted tokens each: m = k E(a1, g) pending tokens, which give E(a2, m) tokens
     draft       g drafted tokens straight to the full cache: E(a, g) tokens
