@@ -128,7 +128,7 @@ def contexts(browser: Browser) -> Iterator[Callable[[bool], BrowserContext]]:
 
     def context(has_touch: bool) -> BrowserContext:
         if has_touch not in made:
-            made[has_touch] = browser.new_context(has_touch=has_touch)
+            made[has_touch] = browser.new_context(has_touch=has_touch, is_mobile=has_touch)
         return made[has_touch]
 
     yield context

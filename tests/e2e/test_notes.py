@@ -11,6 +11,10 @@ NOTED = "The tower was not large."
 ANOTHER_BOOK = """
 import("/ui/notes.js").then((notes) => notes.showNotes({ version: "b-1", count: 0, on_pages: 0, asked: false }))
 """
+DELETE_LAST = """
+const { id } = document.querySelector("#notes-list").lastChild.dataset;
+fetch("/notes/delete", { method: "POST", body: JSON.stringify({ id }) });
+"""
 OWN = "Compare the lamp of the harbour"
 
 
@@ -54,6 +58,18 @@ def test_a_passage_becomes_a_note_and_notes_answer(scripted: Server, open_page: 
     assert "Maren Holt did." in second.inner_text()
     assert QUOTE in second.inner_text()
     fine(page)
+    words = second.get_by_text("Add words").bounding_box()
+    assert words is not None
+    page.mouse.move(words["x"] + words["width"] / 2, words["y"] + words["height"] / 2)
+    page.mouse.down()
+    page.evaluate("fetch('/notes/add', { method: 'POST', body: JSON.stringify({ page: 70 }) })")
+    until(page, lambda: page.locator("#notes .note").count() == 3)
+    page.mouse.up()  # it was lost when the list was drawn anew meanwhile
+    page.locator("#notes .note form").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#notes .note form").wait_for(state="detached")
+    page.evaluate(DELETE_LAST)
+    until(page, lambda: page.locator("#notes .note").count() == 2)
     first.get_by_text("Add words").click()
     page.keyboard.type(OWN)
     page.keyboard.press("Control+Enter")

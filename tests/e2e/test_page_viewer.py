@@ -121,6 +121,83 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(page: Page) -> None:
     assert page.inner_text("#page-name") == "Page 39 of 76"
 
 
+# What a phone does for a long press and two dragged handles: no event of a mouse.
+SELECT = """
+([from, to]) => {
+  const words = [...document.querySelectorAll("#page-letters span")];
+  [from, to] = [from, to].map((at) => (at + words.length) % words.length);
+  getSelection().setBaseAndExtent(words[from].firstChild, 0, words[to].firstChild, words[to].textContent.length);
+  words[from].dispatchEvent(new PointerEvent("contextmenu", { bubbles: true, cancelable: true, pointerType: "touch" }));
+}
+"""
+AT_THE_FOOT = """
+() => {
+  const { bottom } = document.querySelector("#page-sheet").getBoundingClientRect();
+  document.querySelector("#page-sheet").style.marginTop = `${innerHeight - bottom}px`;
+}
+"""
+# Some phones end the selection before the touch becomes a click.
+END_AT_TOUCH = """
+addEventListener("touchstart", () => {
+  getSelection().empty();
+  document.dispatchEvent(new Event("selectionchange"));
+}, { capture: true, once: true });
+"""
+# Points between lines and beside them at which a dragged handle would leave the text, and so select the whole page.
+OFF_THE_TEXT = """
+() => {
+  const layer = document.querySelector("#page-letters");
+  const box = layer.getBoundingClientRect();
+  const off = [];
+  for (let x = 0.01; x < 1; x += 0.035) {
+    for (let y = box.top + 1; y < Math.min(box.bottom, innerHeight); y += 3) {
+      const found = document.caretRangeFromPoint(box.left + x * box.width, y)?.startContainer;
+      if (!(found instanceof Text && layer.contains(found))) off.push([x, Math.round(y)]);
+    }
+  }
+  return off;
+}
+"""
+BAR_IS_SEEN = """
+() => {
+  const bar = document.querySelector("#note-bar").getBoundingClientRect();
+  const { offsetLeft, offsetTop, width, height, scale } = visualViewport;
+  return [scale, bar.left >= offsetLeft, bar.right <= offsetLeft + width, bar.bottom <= offsetTop + height,
+    bar.height * scale >= 44, bar.top > offsetTop + height / 2];
+}
+"""
+
+
+def note_by_touch(page: Page) -> None:
+    """Mark words on the picture as a phone does, and note them; a page that two fingers enlarged shows the bar too."""
+    phone = page.context.new_cdp_session(page)
+    page.wait_for_selector("#page-letters span")
+    assert page.evaluate(OFF_THE_TEXT) == []
+    word = page.locator("#page-letters span").nth(30).bounding_box()
+    assert word is not None
+    at = [{"x": word["x"] + 2, "y": word["y"] + 2}]
+    phone.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": at})
+    page.evaluate(SELECT, [30, 45])
+    phone.send("Input.dispatchTouchEvent", {"type": "touchCancel", "touchPoints": []})
+    page.wait_for_selector("#note-bar", state="visible")
+    assert page.evaluate(BAR_IS_SEEN) == [1, True, True, True, True, True], "away from the phone's own menu"
+    page.evaluate("document.querySelector('#page-body').scrollBy(0, 40)")
+    phone.send("Emulation.setPageScaleFactor", {"pageScaleFactor": 2})
+    until(page, lambda: page.evaluate(BAR_IS_SEEN) == [2, True, True, True, True, True])
+    phone.send("Emulation.setPageScaleFactor", {"pageScaleFactor": 1})
+    until(page, lambda: page.evaluate(BAR_IS_SEEN)[0] == 1)
+    page.evaluate(AT_THE_FOOT)
+    page.evaluate(SELECT, [-20, -1])
+    until(page, lambda: page.evaluate(BAR_IS_SEEN)[-1] is False)  # at the head: the handles are at the foot
+    page.evaluate(END_AT_TOUCH)
+    button = page.locator("#note-bar [data-colour=green]").bounding_box()
+    assert button is not None
+    page.touchscreen.tap(button["x"] + 10, button["y"] + 10)
+    until(page, lambda: page.locator("#page-noted i").count() > 0)
+    page.wait_for_selector("#note-bar", state="hidden")
+    page.click("#toast")
+
+
 def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Open) -> None:
     page = open_page(scripted, PHONE, "light")
     with_answer(page)
@@ -131,6 +208,7 @@ def test_on_a_phone_the_page_is_the_whole_screen(scripted: Server, open_page: Op
     assert under["height"] < 45, "its line takes two rows"
     assert panel == {"x": 0, "y": 0, "width": PHONE[0], "height": PHONE[1]}
     fine(page)
+    note_by_touch(page)
     assert page.evaluate(CUT) is False
     page.evaluate("document.querySelector('#page-name').innerHTML = 'Seite 1024 <small>von 1372</small>'")
     assert page.evaluate(CUT) is False, "a name in German has the room that it needs"

@@ -3,6 +3,7 @@ import { readAloud } from "./aloud.js";
 import { openFind } from "./find.js";
 import { followChat } from "./follow.js";
 import { byId, call, made, post, tell } from "./frame.js";
+import { fillList } from "./lists.js";
 import { noteSentence } from "./notes.js";
 import { asksEvery } from "./parts.js";
 
@@ -52,16 +53,16 @@ export const isWaiting = () => mine || sending;
 // Shows suggested questions. They are visible while the chat is empty.
 /** @param {View["suggestions"]} questions */
 export function showSuggestions(questions) {
-  byId("suggestions").replaceChildren(
-    ...questions.map((question) => {
-      const entry = made("li");
-      const button = made("button", question);
-      button.type = "button";
-      button.addEventListener("click", () => ask({ question }));
-      entry.append(button);
-      return entry;
-    }),
-  );
+  fillList(byId("suggestions"), questions, suggestion, (button) => button.textContent);
+}
+
+function suggestion(question) {
+  const entry = made("li");
+  const button = made("button", question);
+  button.type = "button";
+  button.addEventListener("click", () => ask({ question }));
+  entry.append(button);
+  return entry;
 }
 
 // Asking --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // cost of a change and asks before making it. For several dropped files, the page asks whether to open them together.
 import { confirmed } from "./confirm.js";
 import { byId, call, made, post, tell } from "./frame.js";
+import { fillList } from "./lists.js";
 
 const COLOURS = 6;
 
@@ -35,13 +36,11 @@ const ids = () => (documents.length ? documents.map((one) => one.id) : [book.id]
 
 function draw() {
   byId("trifold").dataset.documents = documents.length ? "several" : openTitle() ? "one" : "none";
-  const list = byId("documents");
-  const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : "";
-  list.replaceChildren(...documents.map(entry));
-  if (focused) [...list.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused)?.focus();
+  const items = documents.map((one, at) => ({ ...one, at, last: documents.length - 1 }));
+  fillList(byId("documents"), items, entry, (button) => button.ariaLabel);
 }
 
-function entry(one, at) {
+function entry(one) {
   const item = made("li");
   item.style.setProperty("--document", `var(--document-${one.colour % COLOURS})`);
   const words = made("span", "", "about");
@@ -61,12 +60,12 @@ function entry(one, at) {
   };
   const moved = (by) => () => {
     const order = ids();
-    order.splice(at + by, 0, ...order.splice(at, 1));
+    order.splice(one.at + by, 0, ...order.splice(one.at, 1));
     return order;
   };
-  tool("↑", "Move up", moved(-1), at === 0);
-  tool("↓", "Move down", moved(1), at === documents.length - 1);
-  tool("×", "Leave out", () => ids().filter((id) => id !== one.id), documents.length < 2);
+  tool("↑", "Move up", moved(-1), one.at === 0);
+  tool("↓", "Move down", moved(1), one.at === one.last);
+  tool("×", "Leave out", () => ids().filter((id) => id !== one.id), one.last < 1);
   return item;
 }
 

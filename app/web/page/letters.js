@@ -8,6 +8,7 @@ const LEADING = 0.8; // font size as a fraction of the height of a word's box
 const UPRIGHT = 3; // weight of the vertical distance, relative to the horizontal, in the search for the nearest word
 
 let words = []; // words of the shown page: [text, x0, y0, x1, y1], coordinates from 0 to 1
+let reaches = []; // the area of each word: its box and the empty space next to it
 let shown = ""; // "BOOK/PAGE" of the shown words; "" if there are none
 const measure = document.createElement("canvas").getContext("2d");
 
@@ -26,8 +27,42 @@ export async function showLetters(changed) {
   if (shown !== wanted) return;
   if (answer?.ok) words = (await answer.json()).words;
   if (shown !== wanted) return;
+  reaches = reached(linesOf(words));
   layer().replaceChildren(...words.map(placed));
   changed();
+}
+
+// Groups words, in reading order, into lines { x0, y0, x1, y1, words }.
+function linesOf(some) {
+  const lines = [];
+  for (const word of some) {
+    const [, x0, y0, x1, y1] = word;
+    const line = lines.at(-1);
+    if (line && Math.min(line.y1, y1) - Math.max(line.y0, y0) > (y1 - y0) / 2 && x0 >= line.x0) {
+      Object.assign(line, { y0: Math.min(line.y0, y0), x1: Math.max(line.x1, x1), y1: Math.max(line.y1, y1) });
+      line.words.push(word);
+    } else lines.push({ x0, y0, x1, y1, words: [word] });
+  }
+  return lines;
+}
+
+// Returns the area of each word: the first and last word of a line have the space beside the line, and every word has the
+// space after it and down to the next line. Without it, a finger that drags a handle through such a space would select
+// the whole page.
+function reached(lines) {
+  const sides = lines.map((line) => {
+    const beside = lines.filter((other) => other !== line && other.y0 < line.y1 && other.y1 > line.y0);
+    const left = beside.some((other) => other.x1 <= line.x0) ? line.x0 : 0;
+    return { left, right: Math.min(1, ...beside.map(({ x0 }) => x0).filter((x0) => x0 >= line.x1)) };
+  });
+  return lines.flatMap((line, at) => {
+    const { left, right } = sides[at];
+    const across = lines.filter((other, index) => other !== line && sides[index].left < right && sides[index].right > left);
+    const middle = (line.y0 + line.y1) / 2;
+    const top = across.some((other) => other.y0 < middle) ? line.y0 : 0;
+    const bottom = Math.max(line.y1, Math.min(1, ...across.map(({ y0 }) => y0).filter((y0) => y0 > middle)));
+    return line.words.map(([, x0], place) => ({ left: place ? x0 : left, top, right: line.words[place + 1]?.[1] ?? right, bottom }));
+  });
 }
 
 // Creates the element of a word. The element reaches to the next word of the line, so that a selection has no gaps.
@@ -36,16 +71,21 @@ function placed([text, x0, y0, x1, y1], at) {
   const goesOn = next && next[1] > x1 && next[1] - x1 < y1 - y0 && Math.min(next[4], y1) - Math.max(next[2], y0) > (y1 - y0) / 2;
   const word = made("span", text);
   const sheet = byId("page-picture");
-  // height of the word as a fraction of the page's width
-  const tall = (y1 - y0) * (sheet.naturalHeight / sheet.naturalWidth);
+  const high = sheet.naturalHeight / sheet.naturalWidth; // the page's height in widths of the page
+  const tall = (y1 - y0) * high;
   measure.font = `${SIZE}px sans-serif`;
   const wide = (measure.measureText(goesOn ? text : text.trimEnd()).width / SIZE) * LEADING * tall;
+  const end = goesOn ? next[1] : x1;
+  const scale = wide ? (end - x0) / wide : 1;
+  const { left, top, right, bottom } = reaches[at];
+  const percent = (/** @type {number} */ share) => `${Math.max(0, share) * 100}cqw`;
   Object.assign(word.style, {
-    left: `${x0 * 100}%`,
-    top: `${y0 * 100}%`,
+    left: `${left * 100}%`,
+    top: `${top * 100}%`,
+    padding: [(y0 - top) * high, (right - end) / scale, (bottom - y1) * high, (x0 - left) / scale].map(percent).join(" "),
     fontSize: `${LEADING * tall * 100}cqw`,
     lineHeight: 1 / LEADING,
-    transform: wide ? `scaleX(${((goesOn ? next[1] : x1) - x0) / wide})` : "",
+    transform: `scaleX(${scale})`,
   });
   return word;
 }
@@ -64,18 +104,13 @@ export function placesOf(passage, share) {
     if (best < 0 || Math.abs(at / all.length - share) < Math.abs(best / all.length - share)) best = at;
   }
   if (best < 0) return [];
-  const rows = [];
   let end = 0;
-  words.forEach(([, x0, y0, x1, y1], index) => {
+  const found = words.filter((_, index) => {
     const start = end;
     end += letters[index].length;
-    if (end <= best || start >= best + looked.length) return;
-    const row = rows.at(-1);
-    if (row && Math.min(row[3], y1) - Math.max(row[1], y0) > (y1 - y0) / 2 && x0 >= row[0]) {
-      [row[1], row[2], row[3]] = [Math.min(row[1], y0), Math.max(row[2], x1), Math.max(row[3], y1)];
-    } else rows.push([x0, y0, x1, y1]);
+    return end > best && start < best + looked.length;
   });
-  return rows;
+  return linesOf(found).map(({ x0, y0, x1, y1 }) => [x0, y0, x1, y1]);
 }
 
 /**
@@ -102,8 +137,10 @@ function nearest(event) {
 export function bindLetters() {
   /** @type {[Text, number] | null} */
   let from = null;
+  let byMouse = false;
   layer().addEventListener("pointerdown", (event) => {
-    if (event.pointerType !== "mouse" || event.button) return;
+    byMouse = event.pointerType === "mouse";
+    if (!byMouse || event.button) return;
     event.preventDefault();
     byId("page-body").focus({ preventScroll: true });
     const selection = getSelection();
@@ -118,8 +155,8 @@ export function bindLetters() {
     if (to) getSelection().setBaseAndExtent(...from, ...to);
   });
   layer().addEventListener("pointerup", () => (from = null));
-  // keeps the browser from starting its own selection
-  layer().addEventListener("mousedown", (event) => event.preventDefault());
+  // keeps the browser from starting its own selection with the mouse; the tap of a finger ends a selection
+  layer().addEventListener("mousedown", (event) => byMouse && event.preventDefault());
   layer().addEventListener("dblclick", (event) => {
     const [node] = nearest(event) ?? [];
     if (node) getSelection().setBaseAndExtent(node, 0, node, node.length);

@@ -3,6 +3,7 @@ import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, isShown, openTitle } from "./documents.js";
 import { byId, made, post, tell } from "./frame.js";
+import { fillList } from "./lists.js";
 
 let open = ""; // id of the open book
 let chat = ""; // id of the open chat
@@ -44,10 +45,8 @@ export function showStorage(trouble) {
 // Lists ---------------------------------------------------------------------------------------------------------------
 
 function fill(list, items, entry, current) {
-  const focused = list.contains(document.activeElement) ? document.activeElement.dataset : null;
-  list.replaceChildren(...items.map(entry));
+  fillList(list, items, entry, ({ dataset }) => `${dataset.id} ${dataset.more}`);
   mark(list, current);
-  if (focused) list.querySelector(`[data-id="${focused.id}"]${focused.more ? "[data-more]" : ""}`)?.focus();
 }
 
 function mark(list, current) {

@@ -2,6 +2,7 @@
 // the notes of the open book. A click on a note opens its page and marks the passage.
 import { byId, call, made, post, tell } from "./frame.js";
 import { bindLetters, placesOf, showLetters } from "./letters.js";
+import { drawAgain, fillList } from "./lists.js";
 import { closePage, openPage, pageLength, pageShown, tablesMarked, wordsMarked } from "./pages.js";
 import { SidePanel } from "./side.js";
 
@@ -10,7 +11,14 @@ const AROUND = 40; // maximum characters of context on each side, which tell equ
 const WAIT_MS = 180;
 const LONGEST = 20000;
 
+// Distances on a touched screen, in pixels. A phone hangs its handles below a selection, and its own menu above it.
+const HANDLE = 48;
+const MENU = 72;
+const MARGIN = 12;
+const HEADER = 60;
+
 const narrow = matchMedia("(max-width: 820px)");
+const touched = matchMedia("(max-width: 820px), (pointer: coarse)"); // the same as in notes.css
 
 let now = { count: 0, version: "", asked: false };
 let notes = []; // the listed notes
@@ -18,6 +26,7 @@ let editing = ""; // id of the note that is being edited
 let gone = new Map(); // deleted notes that can be restored, keyed by the id of the note before each
 let waiting = 0;
 let selected = null; // the selection from which the bar would make a note
+let held = false; // whether the bar was touched: some phones end the selection before the touch becomes a click
 
 const side = new SidePanel("notes", () => {
   editing = "";
@@ -54,10 +63,13 @@ async function bring() {
   notes = told.notes;
   const none = now.count ? "No note has these words." : "Select a passage on a page, or in an answer, to note it.";
   byId("notes-said").textContent = notes.length ? told.said : none;
-  const focused = panel().contains(document.activeElement) ? document.activeElement.dataset.focus : "";
-  byId("notes-list").replaceChildren(...notes.map(entry));
-  for (const [id, before] of gone) place(ghost(id), before);
-  if (focused) panel().querySelector(`[data-focus="${focused}"]`)?.focus();
+  draw();
+}
+
+function draw() {
+  const items = [...notes];
+  for (const [id, before] of gone) items.splice(items.findIndex((note) => note.id === before) + 1, 0, { id, gone: true });
+  fillList(byId("notes-list"), items, (item) => (item.gone ? ghost(item.id) : entry(item)), (one) => one.dataset.focus);
 }
 
 function entry(note) {
@@ -117,6 +129,7 @@ function edit(item, note) {
   form.append(words, line);
   const end = () => {
     editing = "";
+    drawAgain(item);
     bring().then(() => panel().querySelector(`[data-focus="${note.id} edit"]`)?.focus());
   };
   leave.addEventListener("click", end);
@@ -151,15 +164,16 @@ function choice(colour, checked) {
 async function remove(item, note) {
   if (item.dataset.leaving) return; // the button was pressed twice
   item.dataset.leaving = "yes";
+  const before = item.previousElementSibling?.dataset.id ?? "";
   const trouble = await post("/notes/delete", { id: note.id });
   if (trouble) {
     delete item.dataset.leaving;
     return tell(trouble);
   }
-  gone.set(note.id, item.previousElementSibling?.dataset.id ?? "");
-  const back = ghost(note.id);
-  item.replaceWith(back);
-  back.querySelector("button").focus();
+  gone.set(note.id, before);
+  notes = notes.filter((one) => one.id !== note.id);
+  draw();
+  panel().querySelector(`[data-focus="${note.id} undo"]`).focus();
 }
 
 // Creates the entry that replaces a deleted note until the panel is closed.
@@ -179,12 +193,6 @@ function ghost(id) {
   });
   item.append(undo);
   return item;
-}
-
-function place(item, before) {
-  const above = before && byId("notes-list").querySelector(`[data-id="${before}"]`);
-  if (above) above.after(item);
-  else byId("notes-list").prepend(item);
 }
 
 async function open(from) {
@@ -258,16 +266,41 @@ function wordsOf(range) {
 }
 
 function showBar() {
+  if (held) return;
   selected = found();
   const bar = byId("note-bar");
   if (!selected) return (bar.hidden = true);
   bar.hidden = false;
-  // the style sheet puts the bar at the bottom, away from the phone's own selection bar
-  if (narrow.matches) return bar.removeAttribute("style");
   const boxes = [...selected.within.getClientRects()];
-  const box = boxes.at(-1) ?? selected.within.getBoundingClientRect();
+  if (!boxes.length) boxes.push(selected.within.getBoundingClientRect());
+  if (touched.matches) return placeForTouch(bar, boxes[0], boxes.at(-1));
+  const box = boxes.at(-1);
   bar.style.left = `${Math.max(8, Math.min(innerWidth - bar.offsetWidth - 8, box.right - bar.offsetWidth / 2))}px`;
   bar.style.top = `${Math.max(8, Math.min(innerHeight - bar.offsetHeight - 8, box.bottom + 8))}px`;
+}
+
+// Places the bar at the foot of the visible part of a page that two fingers may have enlarged, or at its head if the
+// end of the selection and its handle are at the foot and the phone's menu is not at the head.
+function placeForTouch(bar, first, last) {
+  const { offsetLeft, offsetTop, width, height, scale } = visualViewport;
+  const [foot, tall] = [offsetTop + height, (bar.offsetHeight + MARGIN) / scale];
+  const hides = last.top < foot && last.bottom + HANDLE / scale > foot - tall;
+  const head = offsetTop + HEADER / scale;
+  const top = hides && first.top - MENU / scale > head + tall ? head : foot - tall;
+  const left = offsetLeft + (width - bar.offsetWidth / scale) / 2;
+  Object.assign(bar.style, { top: `${top}px`, left: `${left}px`, transform: `scale(${1 / scale})` });
+}
+
+// Keeps the selection, and what would be noted, from the touch of a button until its click.
+function hold(event) {
+  event.preventDefault();
+  held = true;
+}
+
+function release(event) {
+  if (!held || event.target.closest?.("#note-bar, #page-note")) return;
+  held = false;
+  showBar();
 }
 
 function makeBar() {
@@ -279,15 +312,19 @@ function makeBar() {
     button.dataset.colour = colour;
     button.setAttribute("aria-label", `Note it in ${colour}`);
     button.title = `Note it in ${colour}`;
-    button.addEventListener("pointerdown", (event) => event.preventDefault()); // the selection stays
-    button.addEventListener("click", () => keep({ ...selected.asked, colour }));
+    button.addEventListener("click", () => selected && keep({ ...selected.asked, colour }));
     bar.append(button);
   }
+  for (const one of [bar, byId("page-note")]) one.addEventListener("pointerdown", hold);
+  document.addEventListener("pointerdown", release, true);
+  for (const change of ["resize", "scroll"]) visualViewport.addEventListener(change, () => bar.hidden || showBar());
 }
 
 async function keep(asked) {
   const told = await call("/notes/add", asked);
   if (told.cause) return tell(told);
+  held = false;
+  selected = null;
   getSelection().empty();
   byId("note-bar").hidden = true;
   byId("note-sentences").close();
@@ -318,7 +355,8 @@ export async function noteSentence(message) {
 
 // Makes a note from the selection; without a selection, from the marked passage or the whole page.
 function notePage() {
-  const chosen = found();
+  const chosen = found() ?? selected;
+  held = false;
   if (chosen) return keep(chosen.asked);
   keep({ page: pageShown(), passage: wordsMarked() });
 }
@@ -413,7 +451,6 @@ export function bindNotes() {
       document.querySelector("#ask-box textarea").focus();
     });
   }
-  byId("page-note").addEventListener("pointerdown", (event) => event.preventDefault()); // the selection stays
   byId("page-note").addEventListener("click", notePage);
   document.addEventListener("selectionchange", showBar);
   document.addEventListener("scroll", () => byId("note-bar").hidden || showBar(), { capture: true, passive: true });
