@@ -18,7 +18,7 @@ from app.cli.ask import book_line, kept_in, loaded_engine, progress_line, sampli
 from app.cli.read import recognition
 from app.core.answer_table import COLUMNS, Asked, Row, ask_document, read_table, write_table
 from app.core.forecast import Remaining
-from app.core.format import counted
+from app.core.format import counted, recognised_line
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say
 from app.readers import read_document
@@ -156,4 +156,6 @@ def _followed(document: Document, steps: Generator[Event, None, Asked]) -> Row:
             asked: Asked = ended.value
     if asked.is_stopped:
         raise KeyboardInterrupt
+    if told := recognised_line(int(asked.row["pages_recognised"]), int(asked.row["pages"])):
+        say(f"Note: {told}")
     return asked.row

@@ -36,6 +36,14 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
+RECOGNISED = "Recognised from a picture; may have slips."
+
+
+def recognised_line(recognised: int, pages: int) -> str:
+    """Say how many pages of a document were recognised from pictures; "" if none."""
+    return f"Recognised from pictures: {recognised} of {counted(pages, 'page')}; may have slips." if recognised else ""
+
+
 def size(number_of_bytes: int) -> str:
     """Format bytes in the unit that keeps the number readable; used by the page, the terminal and errors.
 

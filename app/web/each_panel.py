@@ -22,10 +22,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from app.core.answer_table import Row
 from app.core.books import Book
 from app.core.each import Answer, AskEach, Run
 from app.core.export import file_name
-from app.core.format import View, counted, not_found, page_name
+from app.core.format import RECOGNISED, View, counted, not_found, page_name, recognised_line
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.documents_panel import DocumentsAsked
@@ -163,7 +164,7 @@ def _row_view(book: Book, answer: Answer | None) -> View:
         "error": row.get("error", ""),
         "missing": not_found(missing) if doubtful else "",
         "near": row.get("evidence_level") == "near",
-        "recognised": any(page.get("recognised") for place in places for page in place["pages"]),
+        "recognised": _recognised(row, places),
         "places": [
             {
                 "passage": place["passage"],
@@ -175,3 +176,10 @@ def _row_view(book: Book, answer: Answer | None) -> View:
             for place in places
         ],
     }
+
+
+def _recognised(row: Row, places: Sequence[View]) -> str:
+    """Says that the passages were recognised from a picture; without passages, how many pages were."""
+    if places:
+        return RECOGNISED if any(page.get("recognised") for place in places for page in place["pages"]) else ""
+    return recognised_line(int(row.get("pages_recognised") or 0), int(row.get("pages") or 0))

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from app.core import notes
 from app.core.books import Book
 from app.core.find import MOST_HITS, Finder, Found, Hit
-from app.core.format import View, counted, page_name, page_of
+from app.core.format import RECOGNISED, View, counted, page_name, page_of
 from app.core.state import AppState
 from app.quoted import excerpt
 from app.readers import recognition
@@ -50,7 +50,7 @@ _MOST_ROWS = 200  # maximum rows of a table; further rows are not marked
 _MOST_MARKS = 100  # maximum marks of a search on one page; further places are not marked
 GONE = " That document is no longer in this conversation."
 _ORIGINS = {
-    "recognised": "Recognised from a picture; may have slips.",
+    "recognised": RECOGNISED,
     "unread": "This page is a picture. It was not read.",
     "figure": "Most of this page is a picture, which was not read; its text was.",
     "doubtful": "The text of this page is probably wrong.",

@@ -4,6 +4,7 @@ import { how } from "./ask.js";
 import { mayOpen } from "./books.js";
 import { documentsShown } from "./documents.js";
 import { byId, call, made, post, tell } from "./frame.js";
+import { fillList } from "./lists.js";
 import { openPage } from "./pages.js";
 
 const narrow = matchMedia("(max-width: 820px)");
@@ -97,7 +98,7 @@ function rowOf(row) {
   const places = made("td", "", "places");
   if (row.near && row.places.length) places.append(made("p", "Near this:", "near"));
   places.append(...row.places.map((place) => placeOf(row, place)));
-  if (row.recognised) places.append(made("p", "Recognised from a picture; may have slips.", "near"));
+  if (row.recognised) places.append(made("p", row.recognised, "near"));
   line.append(title, answer, places);
   return line;
 }
@@ -137,18 +138,19 @@ const boxes = () => [...byId("each-documents").querySelectorAll("input")];
 const ticked = () => boxes().flatMap((box) => (box.checked ? [box.value] : []));
 
 function drawChoice(chosen) {
-  byId("each-documents").replaceChildren(
-    ...library.map((book) => {
-      const item = made("li");
-      const label = made("label");
-      const box = made("input");
-      Object.assign(box, { type: "checkbox", checked: chosen.includes(book.id), value: book.id });
-      label.append(box, made("span", book.title, "title"), made("small", book.line));
-      item.append(label);
-      return item;
-    }),
-  );
+  fillList(byId("each-documents"), library.map(({ id, title, line }) => ({ id, title, line })), choice, (box) => box.value);
+  for (const box of boxes()) box.checked = chosen.includes(box.value);
   count();
+}
+
+function choice(book) {
+  const item = made("li");
+  const label = made("label");
+  const box = made("input");
+  Object.assign(box, { type: "checkbox", value: book.id });
+  label.append(box, made("span", book.title, "title"), made("small", book.line));
+  item.append(label);
+  return item;
 }
 
 function count() {

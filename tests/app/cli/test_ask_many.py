@@ -72,7 +72,7 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
 
 
 def test_words_from_a_picture_are_told_from_read_ones(
-    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A scan's row looked like that of a text that was read."""
 
@@ -84,6 +84,7 @@ def test_words_from_a_picture_are_told_from_read_ones(
     monkeypatch.setattr(ask_many, "read_document", read)
     (row,) = asked(folder / "a.txt", QUESTION, "--csv", folder / "out.csv")
     assert (row["page"], row["pages_recognised"]) == ("2 (recognised from a picture)", "1")
+    assert "Note: Recognised from pictures: 1 of 2 pages; may have slips." in "".join(capsys.readouterr())
 
 
 def test_a_table_of_an_earlier_version_goes_on(folder: Path, engine: ScriptedEngine) -> None:

@@ -102,7 +102,7 @@ interface View {
       missing: string;
       asked: boolean;
       near: boolean;
-      recognised: boolean;
+      recognised: string;
       places: { passage: string; pages: { number: number; name: string }[] }[];
     }[];
   };

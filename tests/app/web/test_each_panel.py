@@ -14,7 +14,7 @@ from starlette.requests import Request
 from app.core.books import Book
 from app.core.each import Answer, AskEach, Run
 from app.core.state import AppState
-from app.web.each_panel import EachPanel, Table, _run_view
+from app.web.each_panel import EachPanel, Table, _row_view, _run_view
 from engine.document import Document
 from engine.errors import OptionError
 from tests import loops
@@ -85,6 +85,20 @@ def test_a_document_that_is_being_asked_is_not_done() -> None:
     assert view["line"] == "Document 1 of 2: it is being asked"
     assert 0.4 < view["done"] < 0.5
     assert _run_view(replace(run, at=""), [])["line"] == "Waiting until the model and the open book are ready"
+
+
+@pytest.mark.parametrize(
+    ("pages", "passage", "said"),
+    [
+        ("0", False, ""),
+        ("3", False, "Recognised from pictures: 3 of 12 pages; may have slips."),
+        ("3", True, "Recognised from a picture; may have slips."),
+    ],
+)
+def test_a_scan_says_that_it_was_recognised_also_without_a_passage(pages: str, passage: bool, said: str) -> None:
+    places = [{"passage": "It is.", "unit": "page", "pages": [{"number": 2, "label": "2", "recognised": True}]}]
+    answer = Answer({"answer": "It is.", "pages": "12", "pages_recognised": pages}, places * passage)
+    assert _row_view(Book("a", "a.pdf", "a.pdf"), answer)["recognised"] == said
 
 
 def test_a_row_is_made_and_sent_once(state: AppState, tmp_path: Path) -> None:
