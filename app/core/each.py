@@ -115,7 +115,7 @@ class AskEach:
         if status.state == "loading" and current.document is not None and not current.stage.is_on_the_way:
             # after a change of the model the open book is read again, which stops all questions
             raise Busy("The model is being changed.", "Wait until the new one is loaded.")
-        self._claim = claim = state.claim()
+        self._claim = claim = state.claim(waits=True)
         known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
         with self._lock:
             self.run = Run(question, wanted, known, running=True)

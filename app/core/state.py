@@ -106,6 +106,7 @@ class AppState:
         self._released = threading.Condition(self._lock)
         self._job = Job()
         self._asking: threading.Event | None = None
+        self._asking_waits = False  # whether the question waits until the open book has been read
         self.note_taker = NoteTaker()
 
     @property
@@ -413,11 +414,13 @@ class AppState:
         if self._snapshots is not None:
             self._snapshots.forget_chat(chat_id)
 
-    def claim(self, tab: str = "") -> threading.Event:
+    def claim(self, tab: str = "", *, waits: bool = False) -> threading.Event:
         """Take the right to ask. Only one question may be asked at a time.
 
         Args:
             tab: the tab that asks.
+            waits: whether the question waits until the open book has been read. A reading that was paused for an
+                earlier question then continues.
 
         Returns:
             an event; setting it stops this question.
@@ -428,7 +431,7 @@ class AppState:
         with self._lock:
             if self._asking is not None:
                 raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
-            self._asking = threading.Event()
+            self._asking, self._asking_waits = threading.Event(), waits
             self._current = replace(self._current, asking=True, asked_by=tab, waiting="", cited=None)
             return self._asking
 
@@ -492,10 +495,11 @@ class AppState:
         one lock, so that no question begins in between.
 
         Returns:
-            False while a question is being answered. True if the reading continues, or if the job was cancelled.
+            False while a question is being answered that does not wait for the book. True if the reading continues, or if
+            the job was cancelled.
         """
         with self._lock:
-            if self._current.asking and not job.cancelled:
+            if self._current.asking and not self._asking_waits and not job.cancelled:
                 return False
             self.set(job, paused=False, read=None)
             job.go_on()
