@@ -36,6 +36,8 @@ _ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themsel
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
 _LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # a line that ends in dot leaders and a page number
+_NUMBERED = re.compile(r"\s(?:\d{1,4}|[ivxlc]{1,6})$")  # a line that ends in a page number
+_FAR = 2.0  # minimum gap in line heights before the page number of a line in a table of contents without dot leaders
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # minimum characters of a line that is used to measure the right margin
@@ -156,7 +158,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
         return "paragraph"
-    ended = _fits(above, line, margin) or _LED.search(above.text) is not None
+    ended = _fits(above, line, margin) or _is_led(above)
     if verse or _is_next_item(above.text, line.text):
         return "break"
     flush = abs(line.x0 - above.x0) <= _INDENT * line.height
@@ -169,6 +171,12 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if indented and shift > 0:
         return "paragraph"
     return "break"
+
+
+def _is_led(line: Line) -> bool:
+    """Whether a line ends in a page number after dot leaders, or after a gap: recognising a picture loses dots."""
+    far = line.last_gap > _FAR * line.height and _NUMBERED.search(line.text) is not None
+    return far or _LED.search(line.text) is not None
 
 
 def _is_next_item(above: str, line: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ _FRAGMENT = 4.0
 _KNOWN = 0.86
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
 _THREADS = 4  # maximum threads
+_LEADER = re.compile(r"(?:[.·…_]\s?){2}")  # of a dot leader: not all dots are read, and none surely
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 
 Picture = NDArray[np.uint8]
@@ -91,13 +93,14 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     known |= _read_lines(engine, crops, others, beat)
     for at, (text, certainty, columns, count) in known.items():
         signs, certain = signs + len(text), certain + certainty * len(text)
-        is_whole = len(text) * _height(quads[at]) * _WIDEST > _width(quads[at])
+        is_led = certainty >= _FEWEST and bool(_LEADER.search(text))
+        is_whole = is_led or len(text) * _height(quads[at]) * _WIDEST > _width(quads[at])
         if certainty >= _FEWEST and text.strip():
             page.lines.append(_line(page, quads[at] * scale, text, columns, count))
             if is_whole:
                 width_read += _width(quads[at])
-        if _width(quads[at]) >= _FRAGMENT * _height(quads[at]) and not (is_whole and certainty >= _LEGIBLE):
-            page.illegible += 1
+        is_legible = is_led or (is_whole and certainty >= _LEGIBLE)
+        page.illegible += not is_legible and _width(quads[at]) >= _FRAGMENT * _height(quads[at])
     page.lines.sort(key=lambda line: (line.top, line.words[0].x0))
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)

@@ -96,3 +96,13 @@ def test_a_line_that_is_led_to_a_page_by_dots_ends_there() -> None:
     rows = ["1.1 The lamp . . . . . . . . . . . . . . . . . . 2", "1.2 The tower . . . . . . . . . . . . . . . . . 6"]
     lines = [Line(row, 0.0, 300.0, 14.0 * at, 14.0 * at + 12) for at, row in enumerate(rows)]
     assert reflow(lines, Counter()) == "\n".join(rows)
+
+
+def test_a_page_number_after_a_gap_ends_a_line_of_the_contents() -> None:
+    """A recognised picture has no dot leaders: "3.1 Boats 15 3.2 Tides 21" stood in one line."""
+    right = _line(_FULL, 0).x1
+    rows = [_line(text, at, x1=right) for at, text in enumerate(["2.1 Boats 15", "2.2 Tides 21", "3 Losses xii"])]
+    assert _reflow(*rows) == "2.1 Boats 15 2.2 Tides 21 3 Losses xii"
+    for row in rows:
+        row.last_gap = 250
+    assert _reflow(*rows) == "2.1 Boats 15\n2.2 Tides 21\n3 Losses xii"
