@@ -495,7 +495,7 @@ class AppState:
         one lock, so that no question begins in between.
 
         Returns:
-            False while a question is being answered that does not wait for the book. True if the reading continues, or if
+            False while a question is being answered, unless it waits for the book. True if the reading continues, or if
             the job was cancelled.
         """
         with self._lock:

@@ -30,12 +30,23 @@ COLOURS = 6
 """Number of colours for documents. The style sheet has one rule for each colour."""
 
 
-def _hashes(value: Any) -> tuple[str, ...]:
+def hashes(value: Any) -> tuple[str, ...]:
+    """Check the documents of a request.
+
+    Raises:
+        OptionError: it is no list of names, or an empty one.
+    """
     if not isinstance(value, list | tuple) or not all(isinstance(sha256, str) for sha256 in value):
         raise OptionError("The documents must be a list of their names.")
-    if not 0 < len(value) <= MOST:
-        raise OptionError(f"A conversation has 1 to {MOST} documents.", "Choose fewer.")
+    if not value:
+        raise OptionError("No document is chosen.", "Tick one.")
     return tuple(value)
+
+
+def _together(value: Any) -> tuple[str, ...]:
+    if len(wanted := hashes(value)) > MOST:
+        raise OptionError(f"A conversation has at most {MOST} documents.", "Choose fewer.")
+    return wanted
 
 
 class DocumentsAsked(Asked):
@@ -43,7 +54,7 @@ class DocumentsAsked(Asked):
     of them. ``of``: the book that the person saw.
     """
 
-    ids: Annotated[tuple[str, ...], BeforeValidator(_hashes)] = Field(default=(), validate_default=True)
+    ids: Annotated[tuple[str, ...], BeforeValidator(_together)] = Field(default=(), validate_default=True)
     anew: Any = False
     of: Text = ""
 

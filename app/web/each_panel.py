@@ -15,8 +15,10 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Any
 from urllib.parse import quote
 
+from pydantic import BeforeValidator, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,16 +31,30 @@ from app.core.export import file_name
 from app.core.format import RECOGNISED, View, counted, not_found, page_name, recognised_line
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
-from app.web.documents_panel import DocumentsAsked
+from app.web.documents_panel import hashes
 from app.web.markdown import harmless, rendered
-from app.web.routes import Handler, QuestionAsked, allowed_posts, answer_or_refusal, parsed, posts, said
+from app.web.routes import Handler, QuestionAsked, answer_or_refusal, parsed, posts, said
+from engine.errors import OptionError
 
 _READING_SHARE = 0.9
 """Share of a document's progress that its reading takes; its answer takes the rest."""
 
 
-class EachAsked(DocumentsAsked, QuestionAsked):
-    """A request with a question, its options, and the documents to ask."""
+_MOST = 2_000
+"""Maximum documents of one run. They are asked one by one, so more fit than into a conversation."""
+_LARGEST = 256 << 10  # maximum bytes of a request: a name of a document has 64 characters
+
+
+def _one_by_one(value: Any) -> tuple[str, ...]:
+    if len(wanted := hashes(value)) > _MOST:
+        raise OptionError(f"At most {_MOST:,} documents are asked at once.", "Choose fewer.")
+    return wanted
+
+
+class EachAsked(QuestionAsked):
+    """A request with a question, its options, and the documents to ask (``ids``: their hashes, in order)."""
+
+    ids: Annotated[tuple[str, ...], BeforeValidator(_one_by_one)] = Field(default=(), validate_default=True)
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,8 @@ class EachPanel:
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        return *allowed_posts(self._posts()), AllowedRoute("GET", "/each/export")
+        asking = (AllowedRoute("POST", path, limit=_LARGEST) for path in self._posts())
+        return *asking, AllowedRoute("GET", "/each/export")
 
     def routes(self) -> Sequence[Route]:
         return *posts(self._posts()), Route("/each/export", said(self.export), methods=["GET"])

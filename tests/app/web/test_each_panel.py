@@ -16,7 +16,7 @@ from app.core.each import Answer, AskEach, Run
 from app.core.state import AppState
 from app.web.each_panel import EachPanel, Table, _row_view, _run_view
 from engine.document import Document
-from engine.errors import OptionError
+from engine.errors import DocumentError, OptionError
 from tests import loops
 from tests.app.scripted import ScriptedEngine, wait_for
 
@@ -73,8 +73,12 @@ def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: P
     told = json.loads(bytes(loops.run(panel.ask(sent({**HOW, "ids": [book.sha256]}))).body))
     state.release(claim)
     assert told["busy"]
-    with pytest.raises(OptionError):
+    with pytest.raises(OptionError, match="No document is chosen"):  # "A conversation has 1 to 100. Choose fewer."
         loops.run(panel.ask(sent({**HOW, "ids": []})))
+    with pytest.raises(DocumentError):  # of the first, which is not in the library: they are not too many
+        loops.run(panel.ask(sent({**HOW, "ids": [f"{number:064}" for number in range(150)]})))
+    with pytest.raises(OptionError, match="At most 2,000"):
+        loops.run(panel.ask(sent({**HOW, "ids": ["0" * 64] * 2001})))
     with pytest.raises(OptionError):
         loops.run(panel.ask(sent({**HOW, "question": " ", "ids": [book.sha256]})))
 
