@@ -113,15 +113,14 @@ def ask_whole(
     notes = NoteTaker().begin(document, about, question.begun, pages_read=book.pages_read)
     done = answer(engine, question, notes, show=not options.json)
     keep(engine)
+    record = card.supported(notes.record(), done.text)
     if options.json:
         report = report_of(document, book, done, status.model)
-        record = notes.record()
         found = evidence(record, done.text)
         write_json(report | {"evidence": found, "not_found": record.get("missing", [])})
         return
-    if not card.refuses(done.text):
-        for line in evidence_lines(notes.record(), document.unit):
-            say(line)
+    for line in evidence_lines(record, document.unit):
+        say(line)
     say("\n".join(lines_of(done, card)))
     if done.stop_reason is StopReason.LOOP:
         say(f"Note: {_LOOPED}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from app.citations import UNQUOTED
 from engine import model_files
 from engine.errors import ModelError
 from engine.passages import asks_for_whole
@@ -48,6 +51,15 @@ class Abilities:
     def refuses(self, answer: str) -> bool:
         """Whether an answer consists only of one of the model's refusals."""
         return " ".join(answer.split()) in self.refusals
+
+    def supported(self, record: Mapping[str, Any], answer: str) -> dict[str, Any]:
+        """The notes of an answer (``app.citations``). If the answer is a refusal, without the evidence of its
+        sentences, because a refusal says nothing about the book, so that no page can support it.
+        """
+        if not self.refuses(answer):
+            return dict(record)
+        chips = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]
+        return {name: kept for name, kept in record.items() if name != "missing"} | {"chips": chips}
 
 
 @lru_cache(maxsize=8)

@@ -82,14 +82,16 @@ def ask_document(
     if read.stopped:
         return Asked(row, is_stopped=True)
     model = engine.status().model
-    begun = (abilities(str(model.path)) if model else Abilities()).lead(question.text)
+    card = abilities(str(model.path)) if model else Abilities()
+    begun = card.lead(question.text)
     notes = NoteTaker().begin(document, question.text, begun, pages_read=read.pages_read)
     request = engine.ask(replace(question, begun=begun, wait=HANDOVER_S), cancel=cancel)
     for event in request:
         notes.take(event)
         yield event
     done = request.result()
-    text, record = begun + done.text, notes.record()
+    text = begun + done.text
+    record = card.supported(notes.record(), text)
     level, best = _best(record, text)
     row |= {"answer": text.strip(), "stopped": done.stop_reason.value, "model": model.name if model else ""}
     row |= evidence_of(record, text)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from app.citations import TARGET, UNQUOTED, Notes
+from app.citations import TARGET, Notes
 from app.core import format, speed
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
@@ -534,9 +534,8 @@ class _ExchangeWriter:
             "made": self._made,
             "pace": self._moved.get("pace", self._state.current.pace),
         }
-        if self.abilities.refuses(self._exchange.answer):  # the answer is not about the book, so no page supports it
-            notes["chips"] = [chip for chip in notes.get("chips", ()) if chip["kind"] not in UNQUOTED]
-            notes.pop("missing", None)
+        if self.abilities.refuses(self._exchange.answer):
+            notes = self.abilities.supported(notes, self._exchange.answer)
             notes["refused"] = "only quotes" if self.abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
         refused, ended = "refused" in notes, self._exchange.stopped is not None

@@ -226,7 +226,7 @@ class _Run:
         notes = NoteTaker().begin(part.document, self.question.text if self.looks_up else None, question.begun)
         done = yield from self._answered(question, notes)
         text = question.begun + done.text
-        record = shifted(notes.record(), len(text.lstrip()) - len(text))
+        record = shifted(self.card.supported(notes.record(), text), len(text.lstrip()) - len(text))
         level = _best(evidence(record, text))
         answer = PartAnswer(
             part.number,

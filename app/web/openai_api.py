@@ -320,7 +320,9 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
     had = current.read.pages_read if current.read and current.read.stopped else 0
     notes = state.note_taker.begin(current.document, question, text, pages_read=had)
     notes.close()
-    record = notes.record()
+    model = state.engine.status().model
+    card = abilities(str(model.path)) if model else Abilities()
+    record = card.supported(notes.record(), text)
     return {**more, "evidence": evidence(record, text), "not_found": record.get("missing", [])}
 
 

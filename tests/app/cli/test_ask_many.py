@@ -14,10 +14,11 @@ import pytest
 from app.cli import ask_many
 from app.cli.arguments import parse
 from app.core.answer_table import COLUMNS, read_table, write_table
-from app.core.settings import make_settings
+from app.core.settings import DEMO_MODEL, make_settings
+from assets.demo.recipe.questions import ONLY_QUOTES
 from engine.document import Document
 from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError
-from tests.app.scripted import ScriptedEngine
+from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
 ANSWER = "The rent is 1,200 euros a month. Bruno Keller pays it."
 QUESTION = "What is the rent?"
@@ -69,6 +70,15 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
     assert rent["evidence"] == "The rent is 1,200 euros a month"
     assert rent["not_found_in_document"] == "Bruno; Keller"
     assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
+
+
+def test_a_refusal_has_no_evidence(folder: Path, engine: ScriptedEngine) -> None:
+    """A page was cited for the words with which the demo says that it cannot answer."""
+    engine.now = engine_status(model=model_info(path=str(DEMO_MODEL)))
+    engine.answer = ONLY_QUOTES
+    (folder / "a.txt").write_text("Give me a few words to stand in the book of the landlord.", "utf-8")
+    rent = asked(folder, QUESTION, "--csv", folder / "out.csv")[1]
+    assert (rent["answer"], rent["page"], rent["evidence_level"], rent["evidence"]) == (ONLY_QUOTES, "", "", "")
 
 
 def test_words_from_a_picture_are_told_from_read_ones(
