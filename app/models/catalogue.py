@@ -143,7 +143,8 @@ def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
     """Make a pair from a 4-bit GGUF file of the model ``of``. The pair has no draft."""
     assert of.shape is not None
     stored = row["bytes"] / of.shape.parameters
-    model = Model(row["name"], replace(of.shape, weights_bytes=row["bytes"], stored=stored), of.licence)
+    shape = replace(of.shape, weights_bytes=row["bytes"], stored=stored, expanded=False)
+    model = Model(row["name"], shape, of.licence)
     note = f"{rows['remarks']['file']} {row['note']}".strip()
     return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])
 

@@ -62,6 +62,10 @@ _NOVEL = 32_768
 """Tokens of a short novel."""
 _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
 """Pairs of the catalogue for which there is a newer pair of about the same size, which is proposed instead."""
+_UNPROVEN = ("qwen3.5-4b-file", "qwen3.5-9b-file", "gpt-oss-20b-file")
+"""GGUF files that are listed and not proposed, because their kinds were tested on tiny random weights only. For about
+the same memory there is a file whose kind was tested with real weights.
+"""
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
@@ -141,7 +145,7 @@ class Proposal:
 def best_pair(free: FreeMemory) -> Proposal | None:
     """Choose the pair of the hub that suits this machine, by facts that need no download; None if no pair fits.
 
-    Candidates chat, need no account and are among the newest of their size.
+    Candidates chat, need no account, are among the newest of their size, and are not in ``_UNPROVEN``.
 
     Without a GPU, choose the strongest GGUF file that leaves memory for a short novel. With a GPU, leave GGUF files
     out, because a GPU would have to expand their 4-bit weights to compute.
@@ -154,8 +158,8 @@ def best_pair(free: FreeMemory) -> Proposal | None:
     a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of them.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
-    older = (*_OLDER, *(pair.id for pair in ready if pair.target.pickled))
-    chatting = [pair for pair in ready if not pair.target.gated and pair.id not in older]
+    passed_over = (*_OLDER, *_UNPROVEN, *(pair.id for pair in ready if pair.target.pickled))
+    chatting = [pair for pair in ready if not pair.target.gated and pair.id not in passed_over]
     fits = [found for pair in chatting if (found := _proposal(pair, free)) is not None]
     files = [one for one in fits if is_hub_gguf(one.pair.target.name)]
     if not free.on_gpu and (held := [one for one in files if one.fit.tokens >= _NOVEL]):

@@ -297,6 +297,24 @@ def test_the_catalogue_holds_what_was_promised() -> None:
     assert catalogue.find(*catalogue.DEMO.names) is catalogue.DEMO
 
 
+def test_a_file_of_4_bits_takes_the_memory_of_its_bytes() -> None:
+    """gpt-oss is expanded as safetensors, to 42 GB, and not as a GGUF file."""
+    files = {row["id"]: row["of"] for row in json.loads(catalogue.FILE.read_text(encoding="utf-8"))["files"]}
+    for family in ("Qwen3-", "Qwen3.5-", "gemma-3-", "Llama-3.1-", "gpt-oss-"):
+        assert any(f"/{family}" in of for of in files.values()), family
+    shapes = {pair.id: pair.target.shape for pair in catalogue.pairs() if pair.id in files}
+    for memory, name, tokens in (
+        (6, "qwen3.5-4b-file", 60_000),
+        (14, "qwen3.5-9b-file", 180_000),
+        (20, "gpt-oss-20b-file", 131_072),
+    ):
+        shape = shapes[name]
+        assert shape is not None
+        found = fit_pair(shape, None, FreeMemory(memory * 10**9, 0, on_gpu=False))
+        assert found.weights == pytest.approx(shape.weights_bytes)
+        assert found.tokens >= tokens
+
+
 def test_the_class_of_gpu_that_a_pair_needs() -> None:
     shapes = {pair.id: (pair.target.shape, pair.draft.shape if pair.draft else None) for pair in catalogue.pairs()}
     said = {name: fit.gpu_in_words(target, draft) for name, (target, draft) in shapes.items() if target}

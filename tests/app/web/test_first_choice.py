@@ -67,7 +67,12 @@ def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_a_file_of_4_bits
     assert shape.parameters > 13 * GB
     assert fit_pair(shape, large.pair.draft.shape if large.pair.draft else None, CARD).tokens >= BOOK_TOKENS
     assert not large.pair.target.gated
-    for memory, proposed in ((9, "qwen3-4b-file"), (11, "llama-3.1-8b-file"), (16, "qwen3-8b-file")):
+    for memory, proposed in (
+        (9, "qwen3-4b-file"),
+        (11, "llama-3.1-8b-file"),
+        (16, "qwen3-8b-file"),
+        (24, "qwen3-30b-a3b-file"),
+    ):
         assert best_pair(FreeMemory(memory * GB, 10**12, on_gpu=False)).pair.id == proposed
     assert best_pair(FreeMemory(GB, 0, on_gpu=False)) is None
 
