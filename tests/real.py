@@ -1,6 +1,7 @@
 """Real weights for tests, made once and kept outside the checkout: SmolLM2-135M-Instruct, and Gemma 3 270M.
 
-``TRIFOLD_REAL_MODEL`` names another folder for them than ``~/.cache/trifold``.
+``TRIFOLD_REAL_MODEL`` names another folder for them than ``~/.cache/trifold``. ``TRIFOLD_REAL_PAIR`` names the folder
+of the reader and its draft, which no test fetches.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core.settings import STARTER
-from app.models import starter
+from app.core.settings import READER, STARTER
+from app.models import reader, starter
 from engine.errors import OptionError
 from engine.model import real_model
 from engine.model.real_model import RealModel
@@ -52,6 +53,30 @@ def starter_or_skip(models: Path) -> None:
             made.rename(kept / STARTER)
     models.mkdir(parents=True, exist_ok=True)
     (models / STARTER).symlink_to(kept / STARTER)
+
+
+def pair_or_skip() -> tuple[Path, Path]:
+    """The files reader.gguf and reader-draft.gguf; skips the test where they are not."""
+    named = os.environ.get("TRIFOLD_REAL_PAIR")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "pair"
+    files = folder / "reader.gguf", folder / "reader-draft.gguf"
+    if not all(file.is_file() for file in files):
+        pytest.skip(
+            f"no real pair in {folder}: TRIFOLD_REAL_PAIR names the folder of reader.gguf and reader-draft.gguf"
+        )
+    return files
+
+
+def reader_or_skip(models: Path) -> None:
+    """Put the reader into the folder of models of a data folder; skips the test where its file is not."""
+    file, _ = pair_or_skip()
+    published = reader.PUBLISHED[READER]
+    place = models / published.folder / published.file.name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(file.resolve())
+    if not reader.is_at_hand(models, READER):
+        pytest.skip(f"{file} is not the file that the reader's publisher states")
+    reader.get(READER, models / READER, lambda *_, **__: None)
 
 
 def gemma_or_skip() -> Path:

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route
 
 from app.core.abilities import abilities
 from app.core.settings import FILE as CHOICE
-from app.core.settings import MODELS_FOLDER, STARTER, STARTER_LONG, STARTERS
+from app.core.settings import MODELS_FOLDER, READER, STARTER, STARTER_LONG, STARTERS
 from app.core.speed import AGREE
 from app.core.trial import WANTED
 from tests.e2e.conftest import ROOT
@@ -33,7 +33,7 @@ from tests.e2e.steps import (
 )
 from tests.nursery import Nursery
 from tests.processes import app_command, free_port
-from tests.real import starter_or_skip
+from tests.real import LONG, reader_or_skip, starter_or_skip
 
 DOCUMENT = ROOT.parent / "shared" / "docs" / "gov-report-15-pages.pdf"
 REPORT = """\
@@ -49,6 +49,7 @@ Today the ferry stands in the museum of Aldmere beside the old customs house. Vi
 when the tide is low. The logbook that Tove Lindqvist kept for thirty years is read aloud to the children of the town \
 every spring.
 """
+FACTS = (("In which year was the ferry built?", "1912"), ("Who gave Tove Lindqvist a whistle?", "mayor of Aldmere"))
 SIZE = (1440, 900)
 FASTER = re.compile(r"([\d.]+) times (faster|slower)")
 SEVERAL = re.compile(r"over \d+ answers")
@@ -173,6 +174,38 @@ def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: O
         assert "nobody crossed the channel for seven weeks" in last_answer(page)
         picture(page, "rounded")
         page.close()  # before its server
+
+
+@pytest.mark.skipif(not LONG, reason="a model of 1.1 GB writes three answers: TRIFOLD_LONG=1")
+def test_a_conversation_with_the_reader(tmp_path: Path, open_page: Open, nursery: Nursery | None) -> None:
+    """A model that was not trained to quote: each fact has the passage behind it, and the figures stand below."""
+    reader_or_skip(tmp_path / MODELS_FOLDER)
+    port = free_port()
+    with serving(app_command(port, "--model", READER), tmp_path, port, nursery) as server:
+        page = open_page(server, SIZE, "light", demo=False)
+        read_text(page, REPORT, "ferry.txt")
+        for question, fact in FACTS:
+            ask(page, question)
+            supported(page, fact)
+            picture(page, f"reader-{page.locator('#chat .user').count()}")
+        ask(page, "What is this about?")
+        answered(page)
+        assert page.locator("#chat .bot").last.locator(".cite").count() >= 1, last_answer(page)
+        picture(page, "reader-summary")
+        page.close()  # before its server
+
+
+def supported(page: Page, fact: str) -> None:
+    """The answer has the fact, a citation opens the passage with it, and a line says how it was written."""
+    answered(page)
+    answer = page.locator("#chat .bot").last
+    assert fact in last_answer(page)
+    answer.locator(".cite.says, .cite.verbatim, .cite.quoted").first.click()
+    page.wait_for_selector("#page-text mark")
+    assert fact in " ".join(page.locator("#page-text mark").all_inner_texts())
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#page-panel", state="hidden")
+    assert " ms a token" in answer.locator(".under").first.inner_text()
 
 
 def round_it(page: Page, data: Path) -> None:

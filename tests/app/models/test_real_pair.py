@@ -6,7 +6,6 @@ fetched. Reading takes half a minute on two quiet cores.
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from engine.document import Document
 from engine.events import AnswerDone, BookRead
 from engine.prompt import Question, Turn
 from engine.session import Session
+from tests.real import pair_or_skip
 
 LEAST_TOKENS = 2000
 CHARACTERS = 10_000
@@ -32,13 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def pair() -> tuple[str, str]:
-    named = os.environ.get("TRIFOLD_REAL_PAIR")
-    folder = Path(named) if named else Path(__file__).resolve().parents[4] / "shared" / "pair"
-    files = folder / "reader.gguf", folder / "reader-draft.gguf"
-    if not all(file.is_file() for file in files):
-        pytest.skip(
-            f"no real pair in {folder}: TRIFOLD_REAL_PAIR names the folder of reader.gguf and reader-draft.gguf"
-        )
+    files = pair_or_skip()
     return str(files[0]), str(files[1])
 
 
