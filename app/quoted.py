@@ -39,7 +39,7 @@ _END = re.compile(
     r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
 )
 _WORD = re.compile(r"\w+(?:[’'-]\w+)*")
-_LONGEST_QUOTE = 3000
+_LONGEST_QUOTE = 3000  # maximum characters of a quotation, without a quotation nested in it
 _QUOTED = re.compile(
     rf"“([^“”]{{1,{_LONGEST_QUOTE}}}(?:“[^“”]{{1,500}}”[^“”]{{0,500}}){{0,4}})(”|\n[ \t]*\n|\Z)"
     rf"|„([^„“”]{{1,{_LONGEST_QUOTE}}})([“”]|\n[ \t]*\n|\Z)"
@@ -59,7 +59,7 @@ _FEWEST_SHARED = 4
 # maximum words of a quotation in which shared runs are searched; later words are ignored
 _MOST_WORDS = 150
 _EXCERPT_AROUND = 160  # default number of characters before and after the passage of an excerpt
-_LONGEST_EXCERPT = 700
+_LONGEST_EXCERPT = 700  # maximum characters of a passage that an excerpt shows; a longer passage is cut
 _FEWEST_LETTERS = 4  # minimum letters of a word for ``closest_sentence`` to compare it
 _SPACES = re.compile(r"\s+")
 
@@ -181,8 +181,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Quotation:
-    """The text between two quotation marks. ``whole`` includes the marks. ``closed`` is false if the closing mark is
-    missing, for example because the answer is still being written.
+    """The text between two quotation marks. ``inner`` is its span without the marks, ``whole`` with them. ``closed`` is
+    false if the closing mark is missing, for example because the answer is still being written.
     """
 
     inner: Span

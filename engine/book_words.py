@@ -156,7 +156,8 @@ class Passage:
 @dataclass(frozen=True)
 class Term:
     """A word of a sentence in three forms: ``key`` (folded and shortened) is compared with passages, ``whole`` (folded)
-    is compared with the book's names, and ``raw`` is shown to the person.
+    is compared with the book's names, and ``raw`` is shown to the person. Terms of a different ``kind`` have a
+    different weight.
     """
 
     key: str

@@ -19,7 +19,7 @@ from engine.passages import Whole, whole_asked_in
 
 FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
 """Minimum and maximum number of chapters that a summary follows. If a book has fewer chapters, no titles are added. If
-it has more, the summary follows ``MOST_CHAPTERS`` of them, spread evenly over the book.
+it has more, the summary follows ``MOST_CHAPTERS`` chapters, spread evenly over the book.
 """
 ALONG: Mapping[Whole, str] = {
     "en": "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said "

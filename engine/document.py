@@ -26,7 +26,8 @@ most of the page is a picture whose text was not recognised. "": none of these.
 """
 
 _MANY = 3
-"""Minimum number of documents for which a book's title names only the first document and the number of the others."""
+"""Minimum number of documents for which a book's title names only the first document, and says how many more there are.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Stretch:
     """A text that is read in one piece: a whole document, or one of several.
 
     ``heading`` stands before the text in the prompt; it is empty for the first text, because the prompt begins with its
-    title. ``page_starts`` are offsets in characters of ``text``.
+    title. ``page_starts`` are the offsets in ``text``, in characters, at which ``pages`` begin.
     """
 
     title: str
@@ -85,9 +86,10 @@ class Stretch:
 class Document:
     """A book that has been read from a file, or several documents as one book (``together``).
 
-    ``unit`` is "page" or "section". ``sha256`` is the hash of the file's bytes. ``warnings`` are sentences for the
-    person. ``members`` are the documents of the book in order; empty for a book from one file. ``date`` is the date of
-    publication that the file states, or "".
+    ``kind`` is the format of the file, such as "pdf". ``unit`` is "page" or "section". ``outline`` is the table of
+    contents. ``sha256`` is the hash of the file's bytes. ``warnings`` are sentences for the person. ``members`` are the
+    documents of the book in order; empty for a book from one file. ``date`` is the date of publication that the file
+    states, or "".
     """
 
     title: str

@@ -57,7 +57,7 @@ def plain(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Put a text on one line, with a visible sign for each control character."""
+    """Return a text on one line, with a visible sign for each control character."""
     return plain(" ".join(text.split()))
 
 

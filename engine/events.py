@@ -34,8 +34,8 @@ class StopReason(str, Enum):
 
 @dataclass(frozen=True)
 class KvBytes:
-    """Bytes of KV, by the kind of memory. ``cards``: the bytes on each GPU, which add up to ``device``; empty if there
-    is only one GPU.
+    """Bytes of KV, by the kind of memory: on the compute devices (``device``), in host memory next to a GPU (``host``)
+    and on disk. ``cards``: the bytes on each GPU, which add up to ``device``; empty if there is only one GPU.
     """
 
     device: int = 0
@@ -195,8 +195,9 @@ class BookRead:
 
 @dataclass(frozen=True)
 class AnswerStarted:
-    """The question is in the cache; the first token is next. ``prefilled_tokens`` counts the tokens that this turn had
-    to prefill.
+    """The question is in the cache; the first token is next. ``prompt_tokens`` counts the tokens of the whole context.
+    Of these, this turn had to prefill ``prefilled_tokens`` tokens. ``seconds`` is the time since the question was
+    asked.
 
     ``tokens_restored`` tokens of earlier turns came from disk; ``refused`` says why other saved turns were not used.
     """

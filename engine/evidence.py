@@ -35,7 +35,7 @@ Level = Literal["says so", "near", "not found", ""]
 """
 
 MOST_OF_IT = 0.6
-"""Minimum share of a sentence's words, by weight, that a passage must have to say so."""
+"""Minimum share of a sentence's words, by weight, that a passage with the level "says so" must have."""
 FACT, SUBJECT = 0.8, 0.2
 """Weights in the rank of a passage. ``FACT``: weight of the share of the sentence's new words (words not in the
 question) that the passage has. ``SUBJECT``: weight of the share of the question's words. The share of all words of the
@@ -46,7 +46,9 @@ MANY, NEARLY_ALL = 4, 0.85
 in the sentence. ``NEARLY_ALL``: minimum share of these words that the passage must have.
 """
 OF_THE_SUBJECT = 0.45
-"""Minimum share of the question's words that a passage and its surroundings must have to say so."""
+"""Minimum share of the question's words that a passage with the level "says so" must have together with its
+surroundings.
+"""
 OF_A_FRAGMENTS_SUBJECT = 0.65
 """Minimum share of the question's words for fragments such as "Seventeen." and "It was a gull.", which have a meaning
 only together with the question.
@@ -112,8 +114,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A passage compared with a sentence. ``support`` ranks the passage among other passages. ``is_sure``: whether the
-    sentence has many new words (words that are not in the question), and the passage has nearly all of them.
+    """A passage compared with a sentence. ``place`` is the index of the passage. ``level`` is how far it supports the
+    sentence. ``support`` ranks the passage among other passages. ``is_sure``: whether the sentence has many new words
+    (words that are not in the question), and the passage has nearly all of them.
     """
 
     place: int

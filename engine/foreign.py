@@ -45,14 +45,14 @@ _TEXT_BYTES_PER_CHARACTER = 300  # bytes of an encoding with its offsets, per ch
 _SHORT = 10_000  # maximum characters of a text that the permanent child tries; each longer text gets its own child
 # seconds after which the permanent child is replaced, before it reaches the limit of its processor time
 _LIFE_S = 1800.0
-_MOST_KNOWN = 1000  # number of tried texts at which ``Texts`` forgets all of them
+_MOST_KNOWN = 1000  # number of tried texts at which ``Texts`` forgets all tried texts
 _START_S = 30.0  # maximum seconds for a child's start, enough for a cold disk
 _FORMAT = 2  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
 """Number of strings in a stored result, keyed by the kind of trial."""
 _REMEMBERED = 64  # maximum results of trials that a process keeps in memory
 _MOST_FILES = 1000  # maximum results on disk; the oldest are removed
-_MOST_KEPT_BYTES = 1 << 20
+_MOST_KEPT_BYTES = 1 << 20  # maximum bytes of a file with a stored result; a larger file is not read
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ _MOST_COUNTED = 1_000_000  # maximum value of settings that count something, suc
 _MOST_STATED = 10_000_000  # maximum value of other integer settings, except those of ``_NOT_COUNTED``
 _MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
-"""Substrings of names of settings. A setting whose name contains one of them may have any value, because transformers
-makes no list of that length.
+"""Substrings of names of settings. A setting whose name contains one of these substrings may have any value, because
+transformers makes no list of that length.
 """
 
 # Prefix of a model's folder in the hub's cache, and name of its subfolder with the files. The cache's model folders

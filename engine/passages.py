@@ -146,7 +146,8 @@ _WHOLE_ELSEWHERE = {
 WHOLE_PASSAGES = 3
 """Maximum number of passages for a question about the whole text."""
 OFTEN = 6
-"""Maximum number of passages with a word that counts in ``_tells``, so that a frequent word does not outweigh others.
+"""Maximum number of passages with a word that counts in ``_tells``, so that a frequent word does not outweigh rare
+words.
 """
 
 

@@ -210,7 +210,7 @@ class BookTokenizer:
         return count if count > _SURELY * window else 0
 
     def words(self, text: str) -> list[int]:
-        """Encode a person's words. None of them becomes a special token."""
+        """Encode a person's words. No word becomes a special token."""
         return self._ids(text, split_special_tokens=True)
 
     def template_words(self, text: str) -> list[int]:

@@ -91,7 +91,9 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
 
 
 def _plain(text: str) -> str:
-    """The words of a text joined by spaces, without any other characters."""
+    """The casefolded words of a text, with one space before, between and after them, so that ``in`` finds only whole
+    words.
+    """
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
 

@@ -44,8 +44,8 @@ Reason = Literal["memory", "page time", "time", "crash"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The limits of a child. ``silence_s`` is the maximum number of seconds between two of its messages. For the first
-    message ``_START_SECONDS`` is the limit.
+    """The limits of a child. ``memory_bytes`` is the maximum of its memory. ``silence_s`` is the maximum number of
+    seconds between two of its messages. For the first message ``_START_SECONDS`` is the limit.
     """
 
     memory_bytes: int

@@ -38,7 +38,7 @@ _READING_S = 25.0  # maximum seconds for reading the text, estimated from this m
 # ``_LONGEST`` for later ones. A faster machine gets more tokens.
 _FEWEST, _SHORTEST, _LONGEST = 4, 16, 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
-_DRAWS, _DRAWS_S = 5_000, 6.0
+_DRAWS, _DRAWS_S = 5_000, 6.0  # maximum number of draws, and maximum seconds for them, per kind of proposal
 _VOCABULARY = 8  # tokens of the small vocabulary for sampling
 _CHANCE = 48.0  # maximum chi-square (7 degrees of freedom); correct sampling exceeds it once in ten million runs
 _KEYS, _QUERIES = (257, 6_000), (1, 17)
@@ -143,7 +143,9 @@ def _attention(session: Session) -> tuple[bool, str, int]:
 
 
 def _rule(device: torch.device) -> tuple[bool, str, int]:
-    """Draw many times by rejection sampling, and compare the frequency of each token with its probability."""
+    """Check rejection sampling: draw many times, and compare the frequency of each token with its probability. Return
+    whether the check passed, a sentence about the result, and 0 compared tokens (``CheckResult``).
+    """
     generator = torch.Generator(device=device).manual_seed(2)
     weights = torch.arange(1.0, _VOCABULARY + 1, device=device)
     p = torch.stack([weights, weights.flip(0)]) / weights.sum()

@@ -207,7 +207,7 @@ class Session:
         )
 
     def _read(self, conversation: Conversation, start: int, began: float) -> Generator[Event, None, Restored]:
-        """Bring the rest of a book into the cache, from disk or by prefill."""
+        """Bring the rest of a book into the cache, from disk or by prefill. Return what was restored from disk."""
         kept = yield from self._restore(conversation, began)
         ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):

@@ -6,8 +6,8 @@ ends with one final event (``BookRead`` or ``AnswerDone``) or with one ``Trifold
 before the request is served. The error is raised in the thread that takes the request's events. The engine thread goes
 on after every error.
 
-A request is stopped by setting its ``threading.Event``, which the caller may provide. The session checks the event
-between its yields, closes its work, and ends with the usual last event.
+To stop a request, set its stop flag, a ``threading.Event`` that the caller may provide. The session checks this flag
+whenever it has yielded. If the flag is set, the session ends its work and yields the final event as usual.
 """
 
 from __future__ import annotations

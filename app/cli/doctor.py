@@ -42,9 +42,9 @@ FILE = "selftest.json"
 # number of characters, from the start of the sample book, that the self-test reads: enough that the retrieval cache has
 # to select chunks, few enough for a slow machine
 _CHARACTERS = 3_500
-_PAGE = 500
+_PAGE = 500  # characters of a page of the self-test's document
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
-_LITTLE_MEMORY = 4_000_000_000
+_LITTLE_MEMORY = 4_000_000_000  # bytes of free memory below which the report gives a warning
 _REPAIR = f"To install torch afresh: {REPAIR}"
 _AMD_IS_BARRED = (
     "AMD's driver only lets members of two groups compute: sudo usermod -aG render,video $USER, then log in again. In "
@@ -59,7 +59,7 @@ _NVIDIA_IS_BARRED = (
     "The driver answers nvidia-smi. Restart the machine after an update of the driver, and check that "
     "CUDA_VISIBLE_DEVICES does not hide the GPU."
 )
-_LITTLE_DISK = 2_000_000_000
+_LITTLE_DISK = 2_000_000_000  # bytes of free disk below which the report gives a warning
 _SECONDS_UP_TO = 100  # maximum seconds that are shown as seconds; a longer time is shown in minutes
 
 _Facts = TypeVar("_Facts")
@@ -67,10 +67,12 @@ _Facts = TypeVar("_Facts")
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings about the machine. ``torch``, ``target`` and ``draft`` are None if their query failed; ``troubles``
-    then says why. ``draft`` is also None without a draft model, and ``selftest`` is None if no self-test was run.
-    ``starter`` and ``reader``: whether these models are on this machine. ``gguf``: lines about GGUF files of other
-    programs.
+    """All findings about the machine. ``packages``: installed version of each package; None if the package is not
+    installed. ``torch_build``: the build of torch that the launcher installed; None if torch was installed without the
+    launcher. ``version``: of this program. ``torch``, ``target`` and ``draft`` are None if their query failed;
+    ``troubles`` then says why. ``draft`` is also None without a draft model, and ``selftest`` is None if no self-test
+    was run. ``starter`` and ``reader``: whether these models are on this machine. ``gguf``: lines about GGUF files of
+    other programs.
     """
 
     machine: Machine

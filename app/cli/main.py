@@ -29,7 +29,7 @@ from app.core.settings import (
 from engine.errors import TrifoldError, on_one_line
 from engine.threads import limit_instructions, sleep_while_waiting
 
-_LOG_BYTES = 2_000_000
+_LOG_BYTES = 2_000_000  # maximum bytes of a log file; then a new file is begun
 _LOG_FILES = 3
 
 # Module and function of each command. The module is in this folder and imported when the command is used. The function

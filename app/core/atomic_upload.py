@@ -16,8 +16,8 @@ from typing import Any
 
 from engine.errors import DocumentError, ResourceError
 
-MAX_BYTES = 200_000_000
-NAME_LENGTH = 120
+MAX_BYTES = 200_000_000  # maximum size of an uploaded file
+NAME_LENGTH = 120  # maximum characters of a file name; a longer name is cut
 PREFIX = "incoming-"
 
 Adopt = Callable[[Path, str, str], Any]

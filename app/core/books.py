@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
-_COPY_BLOCK = 1 << 20
+_COPY_BLOCK = 1 << 20  # bytes copied at once
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
 COLLECTION = "collection.json"
@@ -249,12 +249,12 @@ class Books:
         return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
 
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
-        """Store the facts about a book that are known once its file has been parsed."""
+        """Store the facts about a book that are known once its file has been parsed. Return the new ``Book``."""
         facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}
         return self._save(book.sha256, {**facts, "opened": self._clock()})
 
     def read(self, book: Book, *, tokens: int, pages_read: int) -> Book:
-        """Store how many pages and tokens of the book the model has read."""
+        """Store how many pages and tokens of the book the model has read. Return the new ``Book``."""
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
 
     def forget(self, sha256: str) -> None:

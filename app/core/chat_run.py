@@ -165,8 +165,8 @@ def _run(
 
 
 def start(state: AppState, steps: Iterator[str]) -> int:
-    """Run ``steps``, which ``ask`` or ``go_on`` has returned, in a new thread. The words of the answer are written into
-    the chat as they come.
+    """Run the steps of an answer, which ``ask`` or ``go_on`` has returned. The first step runs in this thread and
+    stores the question. The other steps run in a new thread and write the answer into the chat while it is generated.
 
     Returns:
         the id of the answer's message; 0 if there is no answer.

@@ -27,8 +27,8 @@ from engine.events import Figures, StopReason
 QUESTION, ANSWER = "question", "answer"
 INTERRUPTED = "interrupted"
 
-TITLE_LENGTH = 60
-NAME_LENGTH = 120
+TITLE_LENGTH = 60  # maximum characters of a title that is made from the first question
+NAME_LENGTH = 120  # maximum characters of a name that the person gives a chat
 MOST_HELD = 16
 """Maximum chats that are in memory with all their turns. All chats are in the database."""
 
@@ -47,8 +47,8 @@ SELECT chats.id, chats.book, chats.name, chats.changed,
 FROM chats WHERE ? IN ('', chats.book) ORDER BY chats.changed DESC, chats.rowid DESC
 """
 
-MOST_FOUND = 40
-SNIPPET_WORDS = 18
+MOST_FOUND = 40  # maximum messages that a search shows
+SNIPPET_WORDS = 18  # maximum words of a snippet in a search result
 _OPEN, _CLOSE = "\x02", "\x03"
 
 _FIND = f"""
@@ -72,6 +72,8 @@ class Exchange:
     """One question with its answer so far.
 
     - ``stopped``: how the answer ended; None while it is being written
+    - ``figures``: the speed of the answer; None if it was not measured
+    - ``trouble``: the error that ended the answer; None if there was none
     - ``interrupted``: whether the program ended before the answer did
     - ``pages_read``: number of leading pages that had been read when the question was asked; 0 if all had
     - ``stages``: the first letter of each token's ``TokenSource``

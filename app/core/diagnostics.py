@@ -35,7 +35,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "pypdf", "pypdfium2
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _PROBE_TIMEOUT_S = 180
 LOG_LINES = 200
-_MOST_LOG_BYTES = 200_000
+_MOST_LOG_BYTES = 200_000  # maximum bytes read from the end of the log
 
 _ENTRY = re.compile(r"(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ )([\w.]+)(: )(.*)")
 _PLACE = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>[\w<>]+)')
@@ -73,7 +73,7 @@ class ProbeFailed(Exception):
 
 
 def look_around(data: Path) -> Machine:
-    """Collect the facts that need no torch.
+    """Return the facts about this machine that need no torch.
 
     Args:
         data: the data folder, whose disk is measured.
@@ -189,7 +189,7 @@ def _version(package: str) -> str | None:
 
 
 def report(data: Path, facts: Sequence[str]) -> str:
-    """Write the whole report.
+    """Return the whole report as text, without private content.
 
     Args:
         data: the folder with the logs.

@@ -58,10 +58,10 @@ class Answer:
 class Run:
     """A question, the hashes of its documents, and its progress.
 
-    ``answers`` are keyed by document. ``at`` is the document that is being asked ("" while the run waits to begin),
-    ``read`` the share of it that has been read, and ``is_answering`` says that its answer has begun. ``stopping``:
-    whether the run is to end. ``unkept``: whether the answers could not be written to disk, so that they are lost when
-    the program ends.
+    ``answers`` are keyed by document. ``running``: whether the run has not ended yet. ``at`` is the document that is
+    being asked ("" while the run waits to begin), ``read`` the share of it that has been read, and ``is_answering``
+    says that its answer has begun. ``stopping``: whether the run is to end. ``unkept``: whether the answers could not
+    be written to disk, so that they are lost when the program ends.
     """
 
     question: str = ""

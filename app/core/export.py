@@ -18,7 +18,7 @@ _NAME_LENGTH = 60
 
 
 def as_markdown(chat: Chat, book: str) -> str:
-    """Write the questions and answers that are shown, with the passages found for them.
+    """Return a chat as Markdown: the shown questions and answers, with the passages found for them.
 
     Args:
         book: the book's title.
@@ -48,7 +48,7 @@ def has_pages(record: Mapping[str, Any] | None) -> bool:
 
 
 def answer_with_pages(turn: Exchange, book: str) -> str:
-    """Write one answer as Markdown with its passages as footnotes and the title of their book."""
+    """Return one answer as Markdown, with its passages as footnotes and with ``book``, the title of the book."""
     answer, notes = _with_footnotes(turn, 0)
     return "\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n"
 
@@ -79,8 +79,8 @@ def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
 
 
 def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:
-    """Write all versions of all messages as a tree (``parent`` is a message's predecessor). ``shown`` lists the ids of
-    the messages on the shown path.
+    """Return a chat as JSON, with all versions of all messages as a tree (``parent`` is a message's predecessor).
+    ``shown`` lists the ids of the messages on the shown path.
     """
     shown = [number for turn in chat.exchanges for number in (turn.question_id, turn.answer_id)]
     record = {

@@ -26,7 +26,7 @@ How = Literal["words", "inside", "near", "forms"]
 endings of its words.
 """
 
-MOST_HITS = 1_000
+MOST_HITS = 1_000  # maximum places that a search returns
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
 # maximum distance between the rarest word and each other word, in letters from beginning to beginning

@@ -27,12 +27,12 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def count(number: int) -> str:
-    """Format a count: 28412 -> "28,412"."""
+    """Return a count with commas between thousands: 28412 -> "28,412"."""
     return f"{number:,}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Format a count with its noun: (1, "page") -> "1 page"; (212, "page") -> "212 pages"."""
+    """Return a count with its noun: (1, "page") -> "1 page"; (212, "page") -> "212 pages"."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
@@ -45,7 +45,7 @@ def recognised_line(recognised: int, pages: int) -> str:
 
 
 def size(number_of_bytes: int) -> str:
-    """Format bytes in the unit that keeps the number readable; used by the page, the terminal and errors.
+    """Return a number of bytes in the unit that keeps the number readable, such as "1.5 GB".
 
     1 GB is 10**9 bytes, as in the SI, in the sizes of disks and on the hub. (nvidia-smi counts in MiB.)
     """
@@ -57,7 +57,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Format tokens per second: without decimals from 10 upwards, with one decimal below."""
+    """Return tokens per second as text without a unit: without decimals from 10 upwards, with one decimal below."""
     return count(round(per_second)) if per_second >= 10 else f"{per_second:.1f}"
 
 
@@ -68,7 +68,7 @@ def milliseconds(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Format a share in percent: never 100 for less than all, never 0 for more than nothing."""
+    """Return a share in percent: never 100 for less than all, never 0 for more than nothing."""
     if 0.995 <= fraction < 1.0:
         return "99 %"
     if 0.0 < fraction < 0.005:
@@ -77,7 +77,7 @@ def percent(fraction: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a measured duration."""
+    """Return a duration in ms, s, min or h, such as "3 min 20 s"."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < _SECONDS_SHOWN_EXACTLY:
@@ -115,7 +115,7 @@ PacePoint = tuple[float, float, float, int]
 milliseconds per token in the answer so far; number of tokens in the answer so far.
 """
 
-SCORE_LEVELS = 100
+SCORE_LEVELS = 100  # largest value of a scaled page score
 PACE_TOKENS = 100  # maximum number of newest tokens that the pace curve covers
 _NOW_TOKENS = 10  # maximum number of newest tokens from which the current pace is computed
 _SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the small drawing of the pace

@@ -29,14 +29,15 @@ NOTES = "notes"
 """The kind of a document that consists of a person's notes instead of pages."""
 LONGEST = 20_000
 """Maximum characters of a passage, and of the person's own words."""
-# match the signs before the first and after the last letter of a passage
+# Match the punctuation and spaces before the first letter or digit of a passage (``_OPENING``), and after the last
+# (``_CLOSING``).
 _OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")
 _MOST_UNDONE = 200  # maximum deleted notes that can be restored until the program ends
 
 
 @dataclass(frozen=True)
 class Note:
-    """One note.
+    """One note. ``id``: its key in the database.
 
     ``book``: the hash of a file; of the open book if no page is known. ``page``: the page's number in that file, 0 if
     no page is known. ``label``: the label printed on the page. ``start`` and ``stop``: the characters of ``passage`` in

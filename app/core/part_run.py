@@ -56,8 +56,9 @@ class PartBegun:
 class PartAnswer:
     """The answer of one part.
 
-    ``level`` is the best level of evidence among the answer's sentences, or "" if no evidence was looked up or the
-    sentences claim nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's notes from
+    ``part`` is the number of the part, and ``pages`` names its pages. ``stopped`` says how the answer ended. ``level``
+    is the best level of evidence among the answer's sentences, or "" if no evidence was looked up or the sentences
+    claim nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's notes from
     ``app.citations``. ``from_disk``: whether the part was restored from disk completely.
     """
 
@@ -93,6 +94,7 @@ class PartsAnswered:
     - ``text``: the answer. If ``joined``, it comes from the final joining pass. Otherwise it is the answer of one part,
       or the answers of several parts in order.
     - ``record``: the notes of ``text``
+    - ``answers``: the answers of the parts
     - ``done``: the final event of the engine's last answer. None if the engine answered nothing in this run, or if the
       run was stopped while answers were read to join them.
     - ``stopped``: whether the run was stopped

@@ -114,7 +114,9 @@ class Reach(str, Enum):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a book. ``number`` counts from 1; ``tokens`` is the number of tokens of its pages."""
+    """One part of a book. ``number`` counts from 1; ``document`` has the part's pages, and ``tokens`` is the number of
+    their tokens.
+    """
 
     number: int
     document: Document
@@ -140,7 +142,8 @@ class Part:
 @dataclass(frozen=True)
 class Mention:
     """The first or last occurrence of a name from the question, found by text search. ``words``: the name, or one of
-    its words. ``marks``: the ranges [start, end) of characters to highlight on ``page``.
+    its words. ``page``: the page's number. ``label``: the label printed on the page. ``marks``: the ranges [start, end)
+    of characters to highlight on the page.
     """
 
     words: str
@@ -151,9 +154,10 @@ class Mention:
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts that a question may go to, in the order of asking. ``hints``: for each part, excerpts that are shown to
-    the model again, together with the question. ``said``: a sentence about the parts left out. ``until_found``: whether
-    to stop after the first supported answer.
+    """The parts that a question may go to, in the order of asking. ``reach``: how much of the book the question needs.
+    ``mentions``: occurrences of the question's names, which are shown to the person. ``hints``: for each part, excerpts
+    that are shown to the model again, together with the question. ``said``: a sentence about the parts left out.
+    ``until_found``: whether to stop after the first supported answer.
     """
 
     reach: Reach
@@ -391,8 +395,8 @@ class _Standing:
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> Plan:
     """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts that
-    name all other subjects are asked, from the beginning or the end of the book. If no part names all of them, every
-    part is asked. If no subject occurs, the parts that are ranked highest are asked.
+    name all other subjects are asked, from the beginning or the end of the book. If no part names all other subjects,
+    every part is asked. If no subject occurs, the parts that are ranked highest are asked.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)

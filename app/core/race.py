@@ -41,13 +41,13 @@ from engine.events import AnswerDone, Figures, PagesScored, StopReason, TextDelt
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = 192
+MOST_TOKENS = 192  # maximum tokens of an answer in a race
 ENOUGH_TOKENS = 96
 """A race asks no further question once all counted answers together have this number of tokens."""
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
-_LONGEST_QUESTION = 4000
+_LONGEST_QUESTION = 4000  # maximum characters of a question; the rest is cut off
 _POLL = 0.1  # maximum seconds to wait for an event before the race checks whether it was stopped
 FEWEST_TOKENS = 16
 """Minimum tokens of a passed check. A check of fewer tokens is not recorded, because it proves little."""
@@ -55,8 +55,9 @@ FEWEST_TOKENS = 16
 
 @dataclass(frozen=True)
 class RaceState:
-    """The progress of a race. ``question_at``: index of the current question, from 0. ``run_at``: index in ``MODES`` of
-    the current run. ``tokens``: number of tokens that the current run has decoded. ``trouble``: why there is no result.
+    """The progress of a race. ``running``: whether the race has not ended. ``question``: the current question.
+    ``question_at``: index of the current question, from 0. ``run_at``: index in ``MODES`` of the current run.
+    ``tokens``: number of tokens that the current run has decoded. ``trouble``: why there is no result.
     """
 
     running: bool = False

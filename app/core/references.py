@@ -78,7 +78,7 @@ def _source(books: Books, book: Book, opened: Document | None) -> Source:
 
 
 def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) -> str:
-    """Write the notes document by document, in the given order. Each note has its passage and its page.
+    """Return the notes as Markdown, document by document, in the given order. Each note has its passage and its page.
 
     Args:
         title: title of the book that the notes are about.
@@ -106,7 +106,7 @@ def _markdown(note: Note, source: Source) -> str:
 
 
 def as_bibtex(sources: Sequence[Source], notes: Sequence[Note]) -> str:
-    """Write an entry for each document, with its notes as ``annote``."""
+    """Return a BibTeX file with an entry for each document. The document's notes are in the field ``annote``."""
     taken: set[str] = set()
     entries = []
     for source in sources:
@@ -123,7 +123,7 @@ def as_bibtex(sources: Sequence[Source], notes: Sequence[Note]) -> str:
 
 
 def as_ris(sources: Sequence[Source], notes: Sequence[Note]) -> str:
-    """Write an entry for each document, with a line ``N1`` for each of its notes."""
+    """Return a file in RIS format with an entry for each document, and in it a line ``N1`` for each note."""
     lines: list[str] = []
     for source in sources:
         lines += ["TY  - GEN", f"TI  - {_one_line(source.title)}"]
@@ -139,7 +139,7 @@ FORMS: dict[str, tuple[str, Callable[[str, Sequence[Source], Sequence[Note]], st
     "bib": ("application/x-bibtex; charset=utf-8", lambda _, sources, notes: as_bibtex(sources, notes)),
     "ris": ("application/x-research-info-systems; charset=utf-8", lambda _, sources, notes: as_ris(sources, notes)),
 }
-"""Export formats, keyed by the file name's extension. Each has a media type, and a function that writes the file's
+"""Export formats, keyed by the file name's extension. Each has a media type, and a function that returns the file's
 text.
 """
 
@@ -150,7 +150,7 @@ def _place(note: Note, source: Source, long: bool = False) -> str:
 
 
 def _line(note: Note, source: Source) -> str:
-    """Write a note as one line, such as "p. 41: “the north light” (From an answer: Maren Holt kept it.) My own words.
+    """Return a note as one line, such as "p. 41: “the north light” (From an answer: Maren Holt kept it.) My own words.
     [yellow]".
     """
     passage, said, words = (" ".join(text.split()) for text in (note.passage, note.said, note.words))

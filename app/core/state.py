@@ -415,7 +415,7 @@ class AppState:
             self._snapshots.forget_chat(chat_id)
 
     def claim(self, tab: str = "", *, waits: bool = False) -> threading.Event:
-        """Take the right to ask. Only one question may be asked at a time.
+        """Reserve the right to ask for one question. Only one question may be asked at a time.
 
         Args:
             tab: the tab that asks.

@@ -22,7 +22,7 @@ from app.quoted import sentences
 from engine.document import Document
 from engine.languages import Language, language_of
 
-MOST = 5
+MOST = 5  # maximum number of suggested questions
 _FROM_CONTENTS = 3
 _LOOKED_AT = 40  # number of pages, from the first, from which the language of a book is detected
 _SHORTEST, _LONGEST = 4, 60  # minimum and maximum characters of a heading that a question may quote
@@ -348,7 +348,7 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
 
 
 def _spread(headings: Sequence[str], count: int) -> list[str]:
-    """Choose ``count`` headings, spread evenly over ``headings``; all of them if there are no more."""
+    """Choose ``count`` headings, spread evenly over ``headings``; all headings if there are at most ``count``."""
     if len(headings) <= count:
         return list(headings)
     return [headings[(2 * number + 1) * len(headings) // (2 * count)] for number in range(count)]

@@ -30,7 +30,7 @@ WANTED = 3
 """Number of questions to find."""
 MOST_TRIES = 9
 """Maximum number of questions that are tried for one document with one model."""
-_MOST_TOKENS = 128
+_MOST_TOKENS = 128  # maximum tokens of an answer
 _POLL = 0.05  # maximum seconds until the trial notices that the user has asked a question
 
 Candidates = Callable[[], Sequence[str]]
@@ -41,7 +41,8 @@ Candidates = Callable[[], Sequence[str]]
 class _Tried:
     """The trials of one document with one model. ``ahead``: questions that are still to be tried; None before the first
     trial. ``good``: questions whose answers quote the book word for word. ``fair``: questions whose answers quote
-    nothing. ``over``: whether no more questions will be tried.
+    nothing. ``answers``: the answers so far, except refusals and repetitions. ``over``: whether no more questions will
+    be tried.
     """
 
     document: Document

@@ -63,7 +63,7 @@ AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 """The folder in which Linux lists all PCI devices, even those without a driver."""
 
-_INTEL, _DISPLAY = "0x8086", "0x03"
+_INTEL, _DISPLAY = "0x8086", "0x03"  # PCI vendor, and first digits of the PCI class of display controllers
 # Matches PCI device numbers of Intel GPUs with their own memory: Arc A, Flex, Arc B and Max, as listed in torch's
 # "Getting Started on Intel GPU".
 _INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")

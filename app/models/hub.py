@@ -4,15 +4,15 @@ This module is a program of its own. Only this program, ``hub_gguf``, ``starter`
 models. The app starts, watches and stops these programs through the class ``Download``.
 
     python -m app.models.hub about OWNER/NAME            settings, licence and size of a model
-    python -m app.models.hub get OWNER/NAME FOLDER       all of its files
-    python -m app.models.hub small OWNER/NAME FOLDER     all but the weights
+    python -m app.models.hub get OWNER/NAME FOLDER       its weights, settings and tokenizer
+    python -m app.models.hub small OWNER/NAME FOLDER     its settings and tokenizer
 
-Only safetensors weights, settings and tokenizer are downloaded. The program reports in lines of JSON on stdout. It
-exits when its stdin is closed, so that it never outlives the app.
+Weights are downloaded in the safetensors format only. The program reports in lines of JSON on stdout. It exits when its
+stdin is closed, so that it never outlives the app.
 
 ``huggingface_hub`` finds models and transfers bytes. Its ``snapshot_download`` (version 2.4) is not used for two
-reasons. It deletes an unfinished file when it is stopped, so that the first 15 of 16 GB would be downloaded again. And
-it compares sizes, never digests. So this module writes a file into the folder ``.parts`` and resumes the download there
+reasons. It deletes an unfinished file when it is stopped; then the first 15 of 16 GB would be downloaded again. And it
+compares sizes, never digests. So this module writes a file into the folder ``.parts`` and resumes the download there
 after an interruption. The file is moved to its place once it has the digest that the hub states (SHA-256; git's SHA-1
 for small files).
 """
@@ -317,8 +317,9 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubModel:
-    """The hub's facts about a model. ``revision``: the commit. ``files``: the files to download. ``converted``: the
-    pull request of the hub's converter that has the files; "" if the maker published the files.
+    """The hub's facts about a model. ``id``: OWNER/NAME. ``revision``: the commit. ``gated``: whether the user must
+    accept the licence on the hub before the download. ``files``: the files to download. ``converted``: the pull request
+    of the hub's converter that has the files; "" if the maker published the files.
     """
 
     id: str

@@ -39,7 +39,8 @@ _MOST_CHARACTERS = 500
 @dataclass(frozen=True)
 class Address:
     """The address of a server. ``base``: the URL without the final /chat/completions. ``host``: the host and port, as
-    shown to the user. ``stays_here``: whether the server is on this machine.
+    shown to the user. ``stays_here``: whether the server is on this machine. ``encrypted``: whether the URL begins with
+    https.
     """
 
     base: str

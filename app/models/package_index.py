@@ -52,7 +52,9 @@ _OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP status codes
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that this program knows before the download. ``size``: in bytes. ``sha256``: in hexadecimal digits."""
+    """A wheel that this program knows before the download. ``project``: name of the package. ``file``: name of the
+    wheel's file. ``size``: in bytes. ``sha256``: in hexadecimal digits.
+    """
 
     project: str
     version: str

@@ -103,7 +103,7 @@ PUBLISHED = {
 
 SIZE = size(PUBLISHED[READER].file.size)
 LICENCE = "Apache 2.0"
-WINDOW = 32_768
+WINDOW = 32_768  # tokens of the window that the model was trained with
 FACTOR = 4
 """Factor by which YaRN extends the window of ``READER_LONG``, as recommended by the model's makers."""
 

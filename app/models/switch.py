@@ -51,9 +51,9 @@ Show = Callable[[Progress], None]
 class SwitchState:
     """The state of a change of model.
 
-    ``stage`` is "looking", "downloading" or "loading"; "" if no change is running. ``wanted`` is the new choice. If the
-    last change failed, ``cause`` is the reason and ``remedy`` is advice for the user. ``note`` is any other message
-    about the last change.
+    ``stage`` is "looking", "downloading" or "loading"; "" if no change is running. ``wanted`` is the new choice.
+    ``progress`` is the progress of the download, if there is one. If the last change failed, ``cause`` is the reason
+    and ``remedy`` is advice for the user. ``note`` is any other message about the last change.
     """
 
     stage: str = ""

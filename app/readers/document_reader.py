@@ -26,7 +26,7 @@ _ERRORS: dict[str, type[DocumentError]] = {
     "password": PasswordNeeded,
     "no_text": NoTextLayer,
 }
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes read at once
 _TRIES = 8
 """Maximum child processes for one file. A page that cannot be read ends up to two child processes."""
 

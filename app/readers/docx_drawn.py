@@ -77,7 +77,7 @@ def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
 
 
 def _number(text: str) -> str:
-    """Format a number without floating-point rounding errors, with at most 12 digits."""
+    """Return a number without floating-point rounding errors, with at most 12 digits."""
     try:
         return f"{float(text):.12g}" if "." in text else text
     except ValueError:

@@ -92,8 +92,8 @@ _NOTHING = _About()
 class Surroundings:
     """Gives access to the other parts of the file.
 
-    ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted`` returns the blocks of an embedded
-    document by relation id.
+    ``alive`` reports progress. ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted`` returns
+    the blocks of an embedded document by relation id.
     """
 
     styles: Styles = field(default_factory=Styles)
@@ -624,7 +624,7 @@ def _cleaned(text: str) -> str:
 
 def _columns(blocks: list[Block]) -> list[Block]:
     """Replace the tabs of blocks by spaces or cell separators. Consecutive blocks with equally many tabs become one
-    table if ``_are_columns`` is true of them.
+    table if ``_are_columns`` is true of these blocks.
     """
     found: list[Block] = []
     at = 0

@@ -27,7 +27,7 @@ _FIRST_CHARACTER = 0x30
 _LAST_COMMON = 0x57  # last lead byte of level 1 of GB 2312, which holds the common characters
 _SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms
 _COMMON = 0.7  # minimum share of common characters and punctuation, for escaped byte pairs to count as Chinese
-_SAMPLE = 256 << 10
+_SAMPLE = 256 << 10  # bytes, or characters of decoded text, from the beginning of a file that are examined
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
 _NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters, and data with more is no text
 _ONE_SCRIPT = 0.95  # minimum share of the even or odd bytes that ``_leading`` must count, for a text to be UTF-16
@@ -95,8 +95,8 @@ codecs.register_error(_WESTERN_PIECES, _western_piece)
 
 
 def decode_sample(data: bytes) -> str | None:
-    """Return the encoding that byte order marks, escape sequences or zero bytes identify; None if there is no such
-    sign.
+    """Return the name of the encoding that a byte order mark, escape sequences, zero bytes or frequent high bytes of
+    UTF-16 identify. Return None if none of them is found.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):

@@ -73,7 +73,7 @@ def _closes(text: str) -> int:
 
 
 def linear(formula: ElementTree.Element) -> str:
-    """Write a formula of MathML or OMML on one line."""
+    """Return a formula of MathML or OMML as text on one line."""
     text = _ALPHABETS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _said(formula, 0)[0])
     text = _APPLIED.sub(" ", text).translate(_UNSEEN)
     text = re.sub(rf"(?<=\d){_TIMES}(?=\d)", "·", text).replace(_TIMES, "")
@@ -114,7 +114,7 @@ def _leaf(node: ElementTree.Element, name: str) -> _Piece:
 
 
 def _row(nodes: Iterable[ElementTree.Element], depth: int) -> _Piece:
-    """Write nodes one after another. Insert a space where two of them would fuse into one number or name."""
+    """Return the text of nodes one after another, with a space where two nodes would fuse into one number or name."""
     pieces = [piece for node in nodes if (piece := _said(node, depth))[0]]
     if len(pieces) == 1:
         return pieces[0]
@@ -137,7 +137,9 @@ def _joins(sign: str) -> bool:
 
 
 def _group(text: str) -> str:
-    """Put brackets around a part of a fraction, root or script, unless the part is a single number, name or sign."""
+    """Return a part of a fraction, root or script in brackets, or unchanged if it is a single number, name or sign, or
+    already has brackets.
+    """
     text = text.strip()
     if not text or _ATOM.match(text) or _is_bracketed(text):
         return text
@@ -156,7 +158,7 @@ def _is_bracketed(text: str) -> bool:
 
 
 def fraction(over: str, under: str) -> str:
-    """Write ``over`` divided by ``under`` on one line, such as "1/4"."""
+    """Return ``over`` divided by ``under`` as text on one line, such as "1/4"."""
     return _fraction(over, under)[0]
 
 

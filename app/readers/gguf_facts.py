@@ -98,8 +98,9 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
 
 @dataclass
 class _Found:
-    """The metadata of a file. ``lengths`` has the length of each array. ``shapes`` has the shape of each tensor.
-    ``kinds`` has all tensor types, and ``parameters`` the total number of weights.
+    """The metadata of a file. ``fields`` has the value of each field that is kept. ``lengths`` has the length of each
+    array. ``shapes`` has the shape of each tensor. ``kinds`` has all tensor types, and ``parameters`` the total number
+    of weights.
     """
 
     fields: dict[str, Any]

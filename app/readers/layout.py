@@ -234,7 +234,8 @@ def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> di
     """Return the right edges of columns with only short lines, keyed by the bin of their lines' starts.
 
     In a column of prose, lines end because the next word does not fit, so the right edge is the end of the longest
-    line. In a list, lines end on purpose, so the right edge is moved right until no line reaches it.
+    line. In a list, lines end on purpose, so the right edge is moved ``_FAR_OUT`` line heights to the right of the
+    longest line. Then no line counts as full.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:

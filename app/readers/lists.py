@@ -24,7 +24,8 @@ _ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
 
 @dataclass
 class List:
-    """An open list: the kind of its marks, and the number of the next item.
+    """An open list. ``kind`` is the kind of its marks, ``value`` the number of the next item. ``step`` is added after
+    each item.
 
     ``counters`` and ``bullet`` come from a style sheet. ``marked`` has the numbered blocks of a list with ``backwards``
     set. A ``backwards`` list counts down to 1, so its numbers are known only when the list ends.
@@ -98,7 +99,8 @@ class Lists:
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
-        """Put the marks of the current item or note before a block's text, unless the text already starts with them.
+        """Return a block's text with the marks of the current item or note before it, unless the text already starts
+        with these marks.
 
         Returns:
             The text, and the added marks of list items, each with its list. Added marks of notes are not returned.

@@ -50,7 +50,9 @@ _IRREGULAR = {
 
 
 def written(value: int, style: str) -> str:
-    """Write a number in a style, given by its name in Word ("upperRoman") or CSS ("upper-roman")."""
+    """Return a number in the style with this name in Word ("upperRoman") or CSS ("upper-roman"). If the style is
+    unknown, or if the number is below 1 or above ``_LARGEST``, return it in digits.
+    """
     form = _FORMS.get(style.replace("-", "").casefold())
     if form is None or not 0 < value <= _LARGEST:
         return str(value)
@@ -70,13 +72,13 @@ def _roman(value: int) -> str:
 
 
 def _repeated(value: int, letters: str) -> str:
-    """Write a number as a to z, then aa, bb, cc, as Word does."""
+    """Return the letters for a number as in Word: a to z, then aa, bb, cc."""
     rounds, at = divmod(value - 1, len(letters))
     return letters[at] * (rounds + 1)
 
 
 def _placed(value: int, letters: str) -> str:
-    """Write a number as a to z, then aa, ab, ac, as CSS does."""
+    """Return the letters for a number as in CSS: a to z, then aa, ab, ac."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))
@@ -93,7 +95,7 @@ def _enclosed(value: int, first: str, count: int) -> str:
 
 
 def _counted(value: int, names: str, units: str) -> str:
-    """Write a number in Chinese, Japanese or Korean numerals, such as 二百三十一 for 231."""
+    """Return a number in Chinese, Japanese or Korean numerals, such as 二百三十一 for 231."""
     text, digits = "", str(value)
     for at, digit in enumerate(digits):
         unit = len(digits) - 1 - at

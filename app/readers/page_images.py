@@ -23,10 +23,10 @@ from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 Rectangle = tuple[float, float, float, float]
 """(x0, y0, x1, y1) as fractions of the page, from its top left."""
 
-NARROWEST, WIDEST = 50, 4000
+NARROWEST, WIDEST = 50, 4000  # minimum and maximum width of an image in pixels
 _SECONDS_PER_IMAGE = 30.0
 _LONGEST_PASSAGE = 4_000  # characters after which a passage is cut before the search
-WIDTHS = (600, 900, 1200, 1800, 2400)
+WIDTHS = (600, 900, 1200, 1800, 2400)  # widths of cached images in pixels
 MOST_BYTES = 48 << 20  # default maximum bytes of images in the cache
 _AT_ONCE = 2  # maximum requests to draw or to search a page that run at a time
 
@@ -42,7 +42,7 @@ Words = Callable[[Path, int, str | None], list[PlacedWord]]
 
 
 def render_page(path: Path, number: int, password: str | None = None, width: int = 900) -> bytes:
-    """Draw a page as a PNG.
+    """Return a page as a PNG.
 
     Args:
         path: a PDF or picture file.

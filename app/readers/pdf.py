@@ -92,9 +92,11 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
     Args:
         path: the file.
-        request: ``password``; ``comments``, whether to read them; ``trouble``, a map from page number (as text) to
-            ``SECOND_READER`` or to the reason why the page failed; ``recognised``, a map from page number (as text) to
-            its recognised text; ``unread``, whether to report picture pages instead of refusing a scan.
+        request: ``password``; ``comments``, whether to read them; ``trouble``, failures of earlier attempts to read
+            this file, a map from page number (as text) to ``SECOND_READER`` (read this page with pypdf) or to the
+            reason why the page is left out; the key ``_EXTRAS`` stands for page labels and table of contents, which are
+            then skipped; ``recognised``, a map from page number (as text) to its recognised text; ``unread``, whether
+            to report picture pages instead of refusing a scan.
         limits: limits for the book's size.
         step: called with the progress.
     """
@@ -325,7 +327,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """Put the kept running headers before a page's text, and the kept footers after it."""
+    """Return a page's text with the kept running headers before it and the kept footers after it."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -445,7 +447,7 @@ def _pages(numbers: list[int]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """Format numbers for a person, such as "3, 5-7". Long lists are cut."""
+    """Return numbers as text for the person, such as "3, 5-7". Long lists are cut."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -62,7 +62,7 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
 
 
 def _one_piece(rows: Sequence[Line]) -> Line:
-    """Write a small table on one line, for the cell of another table."""
+    """Return a small table as one line of text, for the cell of another table."""
     text = "; ".join(row.text.replace(MARK, " ").replace(MARK.rstrip(), "") for row in rows)
     return replace(
         rows[0],

@@ -176,7 +176,7 @@ def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
 def _grid(down: list[Line], across: list[Line]) -> Grid:
     xs, ys = [x for x, _ in down], [y for y, _ in across]
     width = len(xs) - 1
-    # union-find: for each place, another place of its cell that is nearer to the cell's first place
+    # union-find: the parent of each place. The root of a cell is the cell's first place, which is its own parent.
     first = list(range(width * (len(ys) - 1)))
 
     def root(place: int) -> int:

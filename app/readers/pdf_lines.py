@@ -444,7 +444,8 @@ def _continues(last: Line, piece: Line) -> bool:
 
 
 def _columns(pieces: list[Line]) -> list[Line]:
-    """Put the pieces of a page with several columns into reading order: the left column first, then the next columns.
+    """Return the pieces of a page in reading order. On a page with several columns, the left column comes first, then
+    the next columns.
 
     Only pages that the file stores row by row are changed, because most files store one column after another. A table
     stays row by row; its short cells distinguish it from columns of text.

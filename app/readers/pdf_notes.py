@@ -88,7 +88,7 @@ def _annotations(page: pdfium.PdfPage, count: int) -> Iterator[Any]:
 
 
 def _comment(annotation: Any, kind: int, page: pdfium.PdfPage) -> str:
-    """Format a comment with its author and the passage it marks. Return "" for an empty comment, unless it strikes the
+    """Return a comment with its author and the passage it marks. Return "" for an empty comment, unless it strikes the
     passage out.
     """
     words, author = _string(annotation, b"Contents"), _string(annotation, b"T")

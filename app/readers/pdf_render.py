@@ -31,7 +31,7 @@ _UNIT = 100_000
 
 
 def render(request: dict[str, Any]) -> str:
-    """Draw the page as a PNG, and return it in base64."""
+    """Return the page as a PNG in base64."""
     document, page = _page(request)
     width, height = page.get_size()
     scale = float(request["width"]) / max(width, 1.0)

@@ -143,8 +143,8 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction that replaces the characters from ``start`` up to ``end``. ``beside`` is (top, bottom) of a character
-    next to the fraction.
+    """A fraction that replaces the characters from ``start`` up to ``end``. ``text`` is the fraction on one line, and
+    ``bar`` its fraction bar. ``beside`` is (top, bottom) of a character next to the fraction.
     """
 
     start: int

@@ -162,7 +162,7 @@ def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Put right-to-left words and phrases into reading order, because some files store them reversed.
+    """Return a text with right-to-left words and phrases in reading order, because some files store them reversed.
 
     Reverse a word if its first letter is to the left of its last letter on the page. Also reverse a word of more than
     two letters if its first and last letter have the same position. Reverse the words of a phrase if each is to the
@@ -198,8 +198,8 @@ def _touch(right: Box | None, left: Box | None) -> bool:
 
 
 def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """Put the neutral characters of a row with right-to-left words into reading order, and mirror brackets where
-    needed.
+    """Return a row with right-to-left words, with its neutral characters in reading order and with brackets mirrored
+    where needed. A row in which at most half of the letters are right-to-left is returned unchanged.
 
     Punctuation to the left of a number moves after the number. All brackets are mirrored if the first bracket in the
     text is a closing one and the last is an opening one.

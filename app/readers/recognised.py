@@ -52,8 +52,8 @@ class RecognisedPage:
 
     ``turns``: quarter turns counterclockwise that made the picture upright. ``slant``: slant of the lines on the
     upright page, in radians, clockwise. ``size``: width and height of the upright page in points. ``certainty``: the
-    recogniser's mean certainty, 0 to 1. ``illegible``: number of lines that could not be read reliably; some of them
-    are missing in ``lines``.
+    recogniser's mean certainty, 0 to 1. ``illegible``: number of lines that could not be read reliably; some of these
+    lines are missing in ``lines``.
     """
 
     turns: int

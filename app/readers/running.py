@@ -73,8 +73,9 @@ class RunningHeaders:
 class _Row:
     """A printed row at the top or bottom of a page.
 
-    ``lines`` has the indices of its lines from left to right. ``side`` is 1 at the top, -1 at the bottom. ``depth`` is
-    the number of rows between the row and the edge of the page.
+    ``page`` is the index of the page. ``lines`` has the indices of the row's lines from left to right. ``top`` is the
+    vertical position of its first line. ``side`` is 1 at the top, -1 at the bottom. ``depth`` is the number of rows
+    between the row and the edge of the page.
     """
 
     page: int

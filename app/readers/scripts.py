@@ -33,7 +33,7 @@ _LONGEST_MARK = 12  # maximum characters of a note's mark
 
 
 def raised(before: str, text: str, *, linked: bool = False) -> str:
-    """Write a superscript on the line.
+    """Return a superscript as text on the line, such as "^2", or "[2]" for a note's mark.
 
     Args:
         before: the line before the superscript, which distinguishes a power from a note's mark.
@@ -86,7 +86,7 @@ def _is_shortened(base: str, inner: str) -> bool:
 
 
 def lowered(before: str, text: str) -> str:
-    """Write a subscript on the line. ``before`` is the line before the subscript."""
+    """Return a subscript as text on the line, such as "_i". ``before`` is the line before the subscript."""
     inner = text.strip()
     if not inner or not before or not (before[-1].isalnum() or before[-1] in ")]∑∫∏"):
         return text
@@ -101,7 +101,7 @@ def fuses(before: str, text: str) -> bool:
 
 
 def over_a_line(before: str) -> str:
-    """Write the raised numerator at the end of ``before`` as a number: "2^1/" becomes "2 1/". Call it when the
-    denominator follows.
+    """Return ``before`` with the raised numerator at its end as a number: "2^1/" becomes "2 1/". Call this function
+    when the denominator follows.
     """
     return _UPPER_PART.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], before)

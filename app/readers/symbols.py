@@ -14,7 +14,7 @@ UNKNOWN = "\ufffd"
 """Replaces a character to which no Unicode character is similar."""
 
 # The characters of the codes 0x20 to 0xFF. Sources: Adobe's table for Symbol, Unicode's proposal L2/12-368 for the
-# others.
+# other fonts.
 _SIGNS = {
     "symbol": (
         " !∀#∃%&∍()*+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνο"

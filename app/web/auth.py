@@ -131,13 +131,13 @@ VARIABLE = "TRIFOLD_PASSWORD"
 EVERYWHERE = "0.0.0.0"
 ENGLISH, GERMAN = "en", "de"  # the languages of the pages that strangers get
 ENTRANCE = "/enter"
-SHORTEST = 12
+SHORTEST = 12  # minimum characters of a password
 MEANING = (
     "Anybody on your network who knows the password can do here what you can: read and delete books and chats, ask. "
     "The connection is not encrypted: do this only in a network that you trust, never on the open internet."
 )
 
-_MOST_WRONG, _WITHIN_S = 10, 60.0
+_MOST_WRONG, _WITHIN_S = 10, 60.0  # maximum wrong passwords of one guest, within this many seconds
 _MOST_ADDRESSES = 1000  # maximum guests' addresses for which wrong passwords are counted
 _IPV6_NETWORK = 64  # bits of a guest's address that identify the network; the guest chooses the rest
 

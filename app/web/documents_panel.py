@@ -51,7 +51,7 @@ def _together(value: Any) -> tuple[str, ...]:
 
 class DocumentsAsked(Asked):
     """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
-    of them. ``of``: the book that the person saw.
+    of these documents. ``of``: the book that the person saw.
     """
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_together)] = Field(default=(), validate_default=True)

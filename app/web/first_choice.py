@@ -151,11 +151,11 @@ def best_pair(free: FreeMemory) -> Proposal | None:
     out, because a GPU would have to expand their 4-bit weights to compute.
 
     If no file was chosen, choose among the other pairs, of which those with memory for a book of 300 pages come first.
-    With a GPU, choose the strongest of them. Without a GPU, choose the smallest, because the time to read a book
-    matters most. If no pair has memory for such a book, choose the pair with memory for the longest text.
+    With a GPU, choose the strongest of these pairs. Without a GPU, choose the smallest pair, because the time to read a
+    book matters most. If no pair has memory for such a book, choose the pair with memory for the longest text.
 
     A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
-    a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of them.
+    a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of each.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     passed_over = (*_OLDER, *_UNPROVEN, *(pair.id for pair in ready if pair.target.pickled))

@@ -208,7 +208,7 @@ def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """All citations of an exchange, in the order of their numbers. Citations in the answer come after those of a book's
-    parts, because the answer may get more of them.
+    parts, because the answer may get more citations while it grows.
     """
     parts = _parts(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]

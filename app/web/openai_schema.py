@@ -45,7 +45,7 @@ class ApiError(Exception):
 
 
 def shown(sent: object) -> str:
-    """Format a sent value for an error message, cut to ``_MOST_SHOWN`` characters."""
+    """Return a sent value as text for an error message, cut to ``_MOST_SHOWN`` characters."""
     text = repr(sent)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 

@@ -356,8 +356,9 @@ def _hit(document: Document, hit: Hit) -> View:
 
 @dataclass(frozen=True)
 class _Own:
-    """A page within its own document. ``number``: the page's number in that document. ``last``: the number of the
-    document's last page. ``title``: the document's title; "" if the book is a single document.
+    """A page within its own document. ``sha256``, ``kind`` and ``unit``: as in ``Document``. ``number``: the page's
+    number in that document. ``last``: the number of the document's last page. ``title``: the document's title; "" if
+    the book is a single document.
     """
 
     sha256: str

@@ -23,7 +23,7 @@ from app.web.auth import AllowedRoute
 from app.web.routes import Asked, Text, parsed
 from engine.errors import InputError, TrifoldError
 
-_BODY = 64 << 10
+_BODY = 64 << 10  # maximum bytes of a request's body
 
 NAMES = {"plain": "Plain", "hierarchical": "Fast"}
 _NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay exact"}

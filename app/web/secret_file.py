@@ -73,7 +73,7 @@ def _replace(path: Path, prefix: str) -> str:
 
 
 def _written(path: Path, prefix: str) -> Path:
-    """Write a new secret into a temporary file next to ``path``."""
+    """Write a new secret into a temporary file next to ``path``, and return the path of this file."""
     written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     written.touch(mode=0o600)

@@ -330,7 +330,7 @@ def main(
     """Run the bench as the command line asks, and print the table.
 
     Args:
-        model, draft, book: used unless ``arguments`` name others.
+        model, draft, book: defaults, used unless ``arguments`` name another model, draft or book.
         open_book: reads a file into a document.
         prog: as in ``parser``.
     """

@@ -92,6 +92,11 @@ class Measurement:
     """One line of the table. Times are milliseconds, unless the field's name says otherwise. A ratio is None if nothing
     was counted.
 
+    ``ms_per_token`` is a median over runs. ``ratio_to_plain`` and ``ratio_to_generate`` are the speed as a multiple of
+    the speed of plain decoding and of transformers' ``generate``. ``mean_acceptance_length`` is the mean number of
+    tokens of a round; None without speculation. ``identical_to_plain``: whether the tokens equal those of plain
+    decoding; None if ``temperature`` is above 0 or plain decoding was not run.
+
     ``acceptance`` holds ratios, keyed by name. Ratios of accepted to proposed tokens:
 
     - "middle": tokens proposed to the middle level.
@@ -342,7 +347,7 @@ def _processor() -> str:
 
 
 def table(results: Sequence[Measurement]) -> str:
-    """Format measurements as a Markdown table."""
+    """Return measurements as a Markdown table."""
     lines = [
         "| row | workload | context | T | ms/token | vs plain | vs generate | middle | verify (judged) | of retrieval "
         "| of draft | lookup | tokens/verify | draft / middle / verify / other ms | same as plain | exact | in circles "
@@ -377,7 +382,7 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
     A run's figure is its speed relative to the plain runs just before and after it. A book's figure is the median over
     its runs. Neighbouring runs are compared because a machine may be three times slower for a minute. Such a slowdown
-    affects all of them, so that their ratio hardly changes.
+    affects neighbouring runs alike, so that the ratio of their speeds hardly changes.
     """
     lines = []
     for r in results:
@@ -394,8 +399,8 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
 
 def _spread(r: Measurement) -> str:
-    """Format the fastest and the slowest run of the row plain, which is timed before and after the other rows. "" for
-    another row, a single run, or medians over books.
+    """Return the milliseconds per token of the fastest and of the slowest run of the row ``plain``. This row is timed
+    before and after the other rows. Return "" for any other row, for a single run, and for medians over several books.
     """
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
         return ""
@@ -417,7 +422,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """Format the smallest and the largest of the known values; "" if all are equal."""
+    """Return the smallest and the largest known value as text; "" if all known values are equal."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -474,7 +479,7 @@ class Figure:
 
 
 def figure_table(results: dict[str, Any]) -> str:
-    """Format all figures of a file of results as a Markdown table."""
+    """Return all figures of a file of results as a Markdown table."""
     lines = []
     for run in results["runs"]:
         where = run["machine"]["gpu"] or f"{run['machine']['processor']}, no GPU"
@@ -580,7 +585,9 @@ def check_matplotlib() -> None:
 
 
 def line_chart(title: str, x: Axis, y: Axis, lines: dict[str, list[tuple[float, float]]]) -> str:
-    """Draw one line with marked points for each name, and a legend next to the plot. Returns an SVG document."""
+    """Return a chart as an SVG document. It has one line with marked points for each name in ``lines``, and a legend
+    next to the plot.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Picture
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
@@ -613,7 +620,7 @@ def line_chart(title: str, x: Axis, y: Axis, lines: dict[str, list[tuple[float, 
 
 
 def picture(results: Sequence[Measurement]) -> str:
-    """Draw milliseconds per token against context length, with one line per row, as an SVG document."""
+    """Return a chart of milliseconds per token against context length, with one line per row, as an SVG document."""
     lines: dict[str, list[tuple[float, float]]] = {}
     workloads = {(r.workload, r.temperature) for r in results}
     for r in results:

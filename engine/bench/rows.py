@@ -544,8 +544,9 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Draw how the swept setting changes the acceptance of the middle level's tokens at the full cache. For the
-    lengths, the threads and the refresh policy, draw how it changes the time instead. Returns an SVG document.
+    """Return a chart, as an SVG document, of how the swept setting changes the acceptance of the middle level's tokens
+    at the full cache. For the lengths, the threads and the refresh policy, the chart shows how the setting changes the
+    time instead.
     """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

@@ -58,7 +58,7 @@ SHAPES = {
     "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
     # The real model has twice as many heads of half the head_dim. A model grows only into a head_dim that is a multiple
-    # of its own, and the bundled draft has a head_dim of 128. The cost is the same.
+    # of its own, and the bundled draft has a head_dim of 128. Time and memory of a pass stay the same.
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
     "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
 }

@@ -32,7 +32,7 @@ from engine.threads import sleep_while_waiting
 
 _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
-_TIMED, _ANSWER = 3, 24
+_TIMED, _ANSWER = 3, 24  # number of timed verifications, of which the fastest counts; tokens of an answer
 # Limit of host memory at which all KV of a book is spilled to disk, as a multiple of one layer's KV. It is enough for
 # the buffers of spilled layers, but not for a resident layer in addition.
 _BUFFERS = 2.5
@@ -41,8 +41,8 @@ _CHAT = 4_096  # tokens reserved after a book, as in the planner
 
 @dataclass(frozen=True)
 class Opened:
-    """What was measured after the book was opened once. ``layers``: number of the model's layers. ``verify_ms``:
-    milliseconds of a verification, keyed by its number of tokens.
+    """What was measured after the book was opened once. ``answer``: ids of the answer's tokens. ``layers``: number of
+    the model's layers. ``verify_ms``: milliseconds of a verification, keyed by its number of tokens.
     """
 
     read: BookRead

@@ -130,8 +130,8 @@ class FadingRate:
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add ``trials`` that were made at another level. ``accepted`` is an estimate of how many of them this level
-        would have accepted. They have the weight ``Tuning.indirect_weight``.
+        """Add ``trials`` that were made at another level. ``accepted`` is an estimate of how many of these trials this
+        level would have accepted. They have the weight ``Tuning.indirect_weight``.
         """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)

@@ -88,8 +88,8 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Upper bounds of a plan. ``draft`` is 0 without a draft model, ``copy`` is 0 if nothing is copied from the
-    book.
+    """Upper bounds of a plan: of its drafted tokens (``draft``), middle passes (``passes``) and copied tokens
+    (``copy``). ``draft`` is 0 without a draft model, ``copy`` is 0 if nothing is copied from the book.
     """
 
     draft: int
@@ -101,10 +101,11 @@ class PlanLimits:
 class RoundObservation:
     """What was observed in a round, besides its tokens.
 
-    ``draft_trials`` and ``middle_trials``: the verified proposals of the draft model and of the middle level.
-    ``passes``: the number of tokens and the milliseconds of each middle pass. ``selection_ms``: milliseconds of the
-    answer's first selection; 0 if this round did not make it. ``draft_ms``: milliseconds of ``draft_steps`` steps of
-    the draft model. ``records``: whether passes were recorded in the round. If so, no costs are learned from it.
+    ``match``: the match of the context in the book. ``draft_trials`` and ``middle_trials``: the verified proposals of
+    the draft model and of the middle level. ``passes``: the number of tokens and the milliseconds of each middle pass.
+    ``selection_ms``: milliseconds of the answer's first selection; 0 if this round did not make it. ``draft_ms``:
+    milliseconds of ``draft_steps`` steps of the draft model. ``records``: whether passes were recorded in the round. If
+    so, no costs are learned from it.
     """
 
     match: LookupMatch = NO_MATCH

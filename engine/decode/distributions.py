@@ -161,6 +161,7 @@ class PointMasses:
 
     Args:
         tokens: (n,) int64.
+        vocabulary: number of tokens that a row has a probability for.
     """
 
     tokens: torch.Tensor

@@ -439,7 +439,9 @@ class ModelDrafter:
         return logits
 
     def accept(self, tokens: Sequence[int]) -> None:
-        # Only accepted tokens are recorded as fed, because a later context never contains the rejected tokens.
+        # ``_unread`` are the proposed tokens that were fed. The last token of a proposal is not fed, so ``tokens`` may
+        # have one token more, which is not recorded. Rejected tokens are not recorded either, because a later context
+        # never contains them.
         self._fed += tokens[: len(self._unread)]
         self._unread = []
 
@@ -448,8 +450,8 @@ class ModelDrafter:
             self._not_started_on = len(context)
             return
         self._crop_to(context)
-        # While another drafter proposes, tokens are committed that the draft model has not read. They are fed before
-        # there are more of them than the cache can take at once (its slack).
+        # While another drafter proposes, tokens are committed that the draft model has not read. These tokens are fed
+        # before they are more than the cache can take at once (``_slack``).
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()

@@ -90,8 +90,8 @@ _log = logging.getLogger(__name__)
 
 
 class Belief(NamedTuple):
-    """The key of acceptance statistics: how tokens are drawn, and whether the question ``quotes`` the book, because the
-    answer then more likely copies the book.
+    """The key of acceptance statistics. ``own``: how tokens are drawn. ``quotes``: whether the question quotes the
+    book, because the answer then more likely copies the book.
     """
 
     own: SamplingParams
@@ -238,7 +238,7 @@ class Hierarchy:
     def speculation(
         self, policy: SpeculationPolicy, index: LookupIndex | None, middle: Backend | None = None
     ) -> Speculation:
-        """Collect what ``rounds.hierarchical`` needs to speculate: ``policy``, ``index``, and settings of these levels.
+        """Return what ``rounds.hierarchical`` needs to speculate: ``policy``, ``index``, and settings of these levels.
 
         Args:
             middle: runs the passes of the middle level; None takes ``self.middle``.

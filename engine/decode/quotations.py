@@ -184,8 +184,8 @@ def _leads(said: bytes) -> bool:
 
 @dataclass(eq=False)
 class Point:
-    """A point within a quotation. ``said`` are the quotation's bytes so far. ``places`` are the offsets in the book
-    after passages with these bytes, ascending.
+    """A point within a quotation. ``mark`` is the opening quotation mark. ``said`` are the quotation's bytes so far.
+    ``places`` are the offsets in the book after passages with these bytes, ascending.
     """
 
     mark: bytes

@@ -54,8 +54,8 @@ boundary are held.
 # Number of an answer's tokens after which the book's pages are scored again. A refresh and a new selection also score
 # the pages, so the count then starts again.
 _SCORE_EVERY = 16
-# Maximum number of committed tokens that the retrieval cache may lack after a round that did not use it. If more are
-# missing, all of them are copied at once, because copying several tokens costs about as much as copying one.
+# Maximum number of committed tokens that the retrieval cache may lack after a round that did not use it. If more tokens
+# are missing, all missing tokens are copied at once, because this costs about as much as copying one token.
 _MOST_MISSING = 16
 
 
@@ -293,7 +293,8 @@ class Pending:
         probs: the distributions that the tokens were drawn from, as consecutive parts in the forms of
             ``Distributions``; None if every token is a point mass.
         confidences: the proposer's probability for each of its tokens; empty if no early stop needs it.
-        accepted, proposed: how many of the drafter's proposed tokens the middle level accepted.
+        accepted, proposed: how many of the drafter's tokens the middle level accepted, and how many it was given.
+        draft_ms, middle_ms: milliseconds so far of the drafter and of the middle passes.
         drawn: the proposed tokens (n,), if they are only on the device.
     """
 

@@ -164,8 +164,8 @@ class Tuning:
     most_draft: int = 8
     """Maximum number of drafted tokens before a middle pass, or straight to verification."""
     most_passes: int = 12
-    """Maximum number of middle passes in a round. More are allowed only as long as all of them together take no longer
-    than the verification.
+    """Maximum number of middle passes in a round. More are allowed only as long as all middle passes together take no
+    longer than the verification.
     """
     most_pending: int = 48
     """Number of pending tokens at which a round makes no further middle pass. The last pass may exceed this number."""
@@ -239,8 +239,8 @@ class Tuning:
     most_debt: float = 5.0
     """Maximum loss, in plain steps, that is remembered, because the text may become easier."""
     recent_fade: float = 0.9
-    """Factor by which the weight of earlier rounds falls with each speculating round, in the sums from which the loss
-    of the newest rounds is judged.
+    """Factor by which each speculating round multiplies the weights of all earlier speculating rounds. The loss of the
+    newest rounds is judged from sums with these weights.
     """
     recent_enough: float = 4.0
     """Minimum sum of the rounds' weights (``recent_fade``) for a small loss to be judged. Fewer rounds are not enough,

@@ -97,7 +97,7 @@ class Prompts:
         return [*self._opening, *passage[: room - len(asked)], *asked]
 
     def passage(self, count: int, rng: random.Random) -> list[int]:
-        """Take ``count`` tokens of a book, from the beginning of a word."""
+        """Return ``count`` consecutive tokens of a random book, from the beginning of a word."""
         while True:
             text = rng.choices(self._texts, self._weights)[0]
             start = text.find(" ", rng.randrange(len(text))) + 1

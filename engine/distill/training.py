@@ -27,8 +27,8 @@ from engine.model.products.quantized import wide_dtype
 
 LEARNING_RATE = 1.0e-3
 BETAS = (0.9, 0.98)
-CLIP = 1.0
-WARM_UP_STEPS = 30
+CLIP = 1.0  # maximum L2 norm of the gradient
+WARM_UP_STEPS = 30  # steps in which the learning rate rises
 BATCH_ROWS = 4
 SAVE_EVERY_S = 120.0
 LOG_EVERY = 10

@@ -39,7 +39,8 @@ class Identity:
 
     ``book`` is the SHA-256 of the book's file. ``ids`` is the SHA-256 of the token ids of the whole book, as they are
     in the target's prompt. ``model`` and ``tokenizer`` are fingerprints. ``rope`` is JSON with the RoPE parameters.
-    ``dtype`` is the storage format: the model's dtype, with or without 8-bit quantization.
+    ``layers``, ``kv_heads`` and ``head_dim`` are the shape of the target's KV. ``dtype`` is the storage format: the
+    model's dtype, with or without 8-bit quantization.
     """
 
     book: str
@@ -93,6 +94,7 @@ class Snapshot:
     """The manifest of a reading, after its checks.
 
     ``tokens`` is the number of saved tokens, counted from the start of the book. ``prefix`` is the hash of their ids.
+    ``shards`` are the files with KV, and ``window`` is the file for the layers of fixed size, if the model has any.
 
     ``borders`` has a pair for each document that ends before the last saved token: the index after the document's last
     token, and the hash of all ids before this index.

@@ -155,7 +155,7 @@ class HostStore:
 
     @property
     def moves_in_place(self) -> bool:
-        """Whether rows can be copied to the device directly from this memory, without making the host wait."""
+        """Whether rows can be copied to the device directly from the store's memory, without making the host wait."""
         return self._pinned or not self._has_streams
 
     @property
@@ -363,8 +363,9 @@ class LayerBuffer:
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
 
     def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Copy KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into this buffer if the KV
-        continues the buffer's tokens. Otherwise invalidate the buffer's tokens from ``start`` on.
+        """Copy the KV of new tokens into this buffer if they continue the buffer's tokens. Otherwise invalidate the
+        buffer's tokens from ``start`` on. ``k`` and ``v`` (1, kv_heads, n, storage_dim) belong to the tokens from
+        position ``start`` on.
         """
         if self.job is None and self.valid >= start:
             self.valid = start + k.shape[2]
@@ -455,8 +456,8 @@ class Workspace:
         return self._buffer.layer == layer
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Copy KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into the buffer if the buffer
-        holds this layer.
+        """Copy the KV of new tokens into the buffer too, if the buffer holds this layer. ``k`` and ``v`` (1, kv_heads,
+        n, storage_dim) belong to the tokens from position ``start`` on.
         """
         if self.has(layer):
             self._buffer.take(start, k, v)

@@ -547,8 +547,8 @@ class SelectionRefresh:
 
 
 class ChunkScoring:
-    """Scores the chunks with the queries of the running pass, only to show which pages it reads. The selection stays
-    the same.
+    """Scores the chunks with the queries of the running pass, only to show which pages the pass reads. The selection of
+    chunks does not change.
 
     A few layers, spread over the model, are scored, because they show the same pages as all layers do. Scoring all of
     30 layers made every sixteenth token take 1.5 times as long.

@@ -97,7 +97,9 @@ class Writer:
         raise NotImplementedError
 
     def _write_shards(self, folder: Path, start: int, stop: int) -> list[Shard]:
-        """Write the shards for tokens [start, stop). A cancelled writer writes fewer."""
+        """Write the shards for the tokens [start, stop), and return them. If the writer is cancelled, it writes fewer
+        shards.
+        """
         step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
         shards = []
         while start < stop and not self._cancelled.is_set():
@@ -362,7 +364,7 @@ def _write_place(folder: Path, place: BoundedCopy | None) -> Shard | None:
 def _write_layers(
     folder: Path, kind: type[Shard], start: int, stop: int, layers: Sequence[Mapping[str, torch.Tensor]]
 ) -> Shard:
-    """Write a shard with the tensors of some layers."""
+    """Write a shard with the tensors of ``layers``, and return its description."""
     tensors = {f"{name}.{layer}": part for layer, held in enumerate(layers) for name, part in held.items()}
     data = safetensors.torch.save(tensors)
     shard = kind(start, stop, len(data), zlib.crc32(data))

@@ -115,7 +115,8 @@ class SnapshotStore:
         """Make a temporary folder for a new snapshot of about ``needed`` bytes, after freeing space for it.
 
         Args:
-            documents: hashes of the files of several documents. The snapshot is deleted when any of them is deleted.
+            documents: hashes of the files of several documents. The snapshot is deleted when any of these documents is
+                deleted.
 
         Raises:
             ResourceError: the snapshot is larger than the cap, or the disk is too full.

@@ -37,7 +37,7 @@ class Spillable(Protocol):
     length: int
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers to a slower tier: all of them or none."""
+        """Move the resident ``layers`` to a slower tier: either all of these layers, or none."""
 
 
 def spill_more(full: Spillable, error: BaseException | None = None) -> bool:

@@ -58,8 +58,8 @@ class WindowedLayer:
             length: committed tokens.
 
         Returns:
-            Views (kv_heads, seq, head_dim) of keys and values that end with these tokens and include every token that
-                they see.
+            Views (kv_heads, seq, head_dim) of keys and values that end with the stored tokens and include every token
+                that the stored tokens see.
         """
         if start == length:
             self.forget_uncommitted(length)

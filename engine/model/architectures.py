@@ -35,7 +35,7 @@ MLP_NUMBERS = (
     "decoder_sparse_step",
     "block_multiple_of",
 )
-"""Settings of MLPs and experts. No family has all of them."""
+"""Settings of MLPs and experts. No family has all these settings."""
 
 STATE_NUMBERS = {
     RECURRENT: (

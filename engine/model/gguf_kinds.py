@@ -43,7 +43,8 @@ _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_posit
 # the factors of Llama 3.1 and 3.3 (8) and of Llama 3.2 (32), by which long wavelengths of RoPE are stretched
 _LLAMA_3_FACTORS = (8.0, 32.0)
 _CLOSE = 1e-3  # relative tolerance when stored factors, which were rounded to 32 bits, are compared
-# The largest model of Gemma 2 and of Gemma 3 scales queries differently. It is recognised by its number of layers.
+# Numbers of layers by which the largest model of Gemma 2, and of Gemma 3, is recognised. These two models scale queries
+# differently from the smaller models.
 _GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62
 _GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
@@ -66,7 +67,7 @@ _SAMPLING = {
     "penalty_repeat": "repetition_penalty",
 }
 _ENDS = ("eos", "eot", "eom")
-"""Fields with the tokens that end a text, a turn and a message. A model stops after each of them."""
+"""Fields with the tokens that end a text, a turn and a message. A model stops after each of these tokens."""
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _NAMES = {

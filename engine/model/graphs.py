@@ -78,7 +78,7 @@ class Recorder(Protocol):
         """Milliseconds that ``work`` takes, including the wait for its end."""
 
     def forget(self) -> None:
-        """Free the memory of all recordings. None of them may be replayed afterwards."""
+        """Free the memory of all recordings. No recording may be replayed afterwards."""
 
 
 class CudaRecorder:

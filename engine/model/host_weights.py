@@ -192,7 +192,9 @@ def _named(parts: Sequence[nn.Module], without: nn.Module | None = None) -> list
 
 
 def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.device) -> list[_Piece]:
-    """Make a piece for each group of weights, all in one pinned block of host memory."""
+    """Make a piece for each group of weights, all in one block of host memory. The block is pinned only if the device
+    has streams, in which it copies while it computes (``DeviceKind.streams``).
+    """
     sizes = [_Piece.size(named) for named in groups]
     whole = torch.empty(sum(sizes), dtype=torch.uint8)
     if KINDS[device.type].streams:

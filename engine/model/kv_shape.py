@@ -101,7 +101,7 @@ class KvShape:
         device: where passes begin and end.
         quantized: whether KV is stored in 8 bits.
         chunk_size: tokens that share a mean key in the index of a retrieval cache; 0 if there is no index.
-        split: the device of each layer of the model; None puts all of them on ``device``.
+        split: the device of each layer of the model; None puts all layers on ``device``.
         sliding: the model's layers with a sliding window; None if there are none.
         recurrent: the model's layers with a state; None if there are none.
         sources: pairs of indices in the model: a layer without KV of its own, and the layer whose KV it reads.

@@ -291,7 +291,8 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
     # ``Any``, because the type annotations omit that ``from_pretrained`` can return two values
     library: Any = AutoModelForCausalLM
     expanding = _expanding(config)
-    # experts stay in 4 bits; ``experts.install`` expands them matrix by matrix
+    # If the weights will be rounded, experts are loaded in the 4 bits of the file. ``experts.install`` later
+    # dequantizes and rounds them, one matrix at a time.
     if is_expanded(config) and rounded_to in BITS:
         library, expanding = holding_stored(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]), {}
         config = copy.deepcopy(config)

@@ -43,8 +43,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """The installed torch. ``cuda``, ``rocm`` and ``xpu`` are the versions of these platforms that torch was built for;
-    None if torch was not built for the platform.
+    """The installed torch. ``threads`` is the number of threads that torch uses on the processor. ``devices`` are the
+    devices that it can use. ``cuda``, ``rocm`` and ``xpu`` are the versions of these platforms that torch was built
+    for; None if torch was not built for the platform.
     """
 
     version: str
@@ -72,10 +73,12 @@ class Expected:
 class ModelFacts:
     """Facts about a model on this machine, from the model's configuration and from probes.
 
-    ``context_in_memory`` is the longest context whose KV fits on the compute devices. ``context_in_all`` is the longest
-    context whose KV fits on the compute devices, in host memory and on disk together. ``window_kv`` describes in words
-    where the KV of the longest possible context is placed ("" if there is no room). ``speeds`` are measured on this
-    machine with one layer of the model's shape. ``expected`` are the estimated times for books of several lengths.
+    ``context_limit`` is the number of tokens of the window. ``device`` describes in words where the model computes.
+    ``context_in_memory`` is the longest context, in tokens, whose KV fits on the compute devices. ``context_in_all`` is
+    the longest context whose KV fits on the compute devices, in host memory and on disk together. ``window_kv``
+    describes in words where the KV of the longest possible context is placed ("" if there is no room). ``speeds`` are
+    measured on this machine with one layer of the model's shape. ``expected`` are the estimated times for books of
+    several lengths.
 
     The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
     ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` is a note about the format of KV.

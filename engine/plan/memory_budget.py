@@ -52,14 +52,15 @@ _PASSES = 4
 @dataclass(frozen=True)
 class BookFit:
     """Whether a book fits. ``tokens`` is the number of the book's tokens, ``limit`` the number of the window's tokens.
+    ``pages_that_fit`` is the number of pages, from the first, that fit. ``sentence`` states the result for the person.
     ``kv_bytes`` are the bytes of the cache after the book has been read.
 
     ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are the expected times of reading the book and of
     decoding a token, None without measurements; ``estimate`` states both in words. If the model runs on another
     machine, ``tokens`` is a guess, and ``kv_bytes`` is 0. The first ``kept`` tokens are restored from disk. If several
-    documents are too long together, ``leave_out`` are the indices of documents to leave out, so that the others fit.
-    ``page_tokens`` is the number of tokens of each page, without the template's tokens. ``room`` is the maximum number
-    of a book's tokens that fit.
+    documents are too long together, ``leave_out`` are the indices of documents to leave out, so that the remaining
+    documents fit. ``page_tokens`` is the number of tokens of each page, without the template's tokens. ``room`` is the
+    maximum number of a book's tokens that fit.
     """
 
     tokens: int
@@ -79,7 +80,7 @@ class BookFit:
 
 
 def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose the indices of documents to leave out, so that the others take at most ``most`` tokens.
+    """Choose the indices of documents to leave out, so that the remaining documents take at most ``most`` tokens.
 
     Documents are chosen one by one. If leaving out one more document is enough, the smallest such document is chosen.
     If it is not enough, the largest of the remaining documents is chosen.
@@ -273,7 +274,9 @@ class Share:
     in_host: int = 0
 
     def moved(self, size: LayerBytes) -> int:
-        """Bytes that cross the device's bus from one verification to the next."""
+        """Bytes that cross the device's bus in one period from verification to verification: the KV of the spilled
+        layers once, and the asked share of the weights in host memory ``_PASSES`` times.
+        """
         return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.asked)
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
@@ -320,9 +323,9 @@ def interleaved(shares: Sequence[Share]) -> tuple[int, ...]:
     """The device of every layer, as an index into ``shares``.
 
     The layers of a device are divided into as many runs of consecutive layers as the device has spilled layers. The
-    runs of different devices alternate. While one device computes a run, the others receive their next spilled layer
-    over their own buses. Without spilled layers each device has one run, so hidden states move to the next device only
-    once.
+    runs of different devices alternate. While one device computes a run, every other device receives its next spilled
+    layer over its own bus. Without spilled layers each device has one run, so hidden states move to the next device
+    only once.
     """
     runs: list[tuple[float, int, int]] = []
     for place, share in enumerate(shares):

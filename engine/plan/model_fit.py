@@ -69,12 +69,13 @@ Verdict = Literal["whole", "part", "none"]
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """The memory of this machine, in bytes.
+    """The free memory of this machine in bytes, and the formats that decide how much memory is needed.
 
-    ``memory`` is the memory of the compute device that would be free without the loaded model. ``host`` is the free
-    host memory to which a GPU's cache can spill, 0 without a GPU. ``disk`` is the free disk space. ``others`` is the
-    memory of each further GPU that may be used, at most ``memory``. ``kv`` is the configured format of the cache:
-    "model" or "8bit". ``quantization`` is the format of a target's weights: "8bit", "4bit", or "stored".
+    ``memory`` is the memory of the compute device that would be free without the loaded model. ``on_gpu``: whether the
+    compute device is a GPU. ``host`` is the free host memory to which a GPU's cache can spill, 0 without a GPU.
+    ``disk`` is the free disk space. ``others`` has the memory of each further GPU that may be used. None of these GPUs
+    has more than ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the
+    format of a target's weights: "8bit", "4bit", or "stored".
     """
 
     memory: int

@@ -91,8 +91,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the KV of ``tokens`` tokens is placed. ``kv`` are the bytes in each tier; ``staging`` are the bytes of the
-    buffers for spilled and quantized KV.
+    """Where the KV of ``tokens`` tokens is placed. ``placement`` has the tier of each layer, ``kv`` the bytes in each
+    tier; ``staging`` are the bytes of the buffers for spilled and quantized KV.
     """
 
     tokens: int
@@ -110,7 +110,7 @@ def pick_devices(wanted: str) -> tuple[torch.device, ...]:
     """The devices that may compute, the one with the most free memory first.
 
     "auto" takes all CUDA devices of the same generation as the one with the most free memory, because a much older GPU
-    would slow down the others. Without a CUDA device it takes an Intel GPU if torch was built for it, otherwise the
+    would slow down the other GPUs. Without a CUDA device it takes an Intel GPU if torch was built for it, otherwise the
     processor. An Apple GPU is used only if named, because it shares the processor's memory.
 
     Raises:

@@ -54,11 +54,14 @@ _log = logging.getLogger(__name__)
 
 # Maximum share of the time limit that the repetitions of one probe may take. After that, the probe is not repeated.
 _PROBE_SHARE = 0.1
-_REPEATS = 3
+_REPEATS = 3  # maximum number of repetitions of a probe
 # Tokens of context for passes with context, if the model's window has so many.
 _CONTEXT = 4096
-_MIDDLE_TOKENS = 8
+_MIDDLE_TOKENS = 8  # tokens of a probed middle pass
+# Tokens of the first probed block of prefill, and of the largest on a CPU and on another device.
 _FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
+# Bytes that are copied in memory and over the bus, bytes of the file on the disk, and bytes that are written or read
+# at once.
 _PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
 # Minimum free space for a disk to be probed, as a multiple of the size of the probe's file.
 _FREE_FILES = 16
@@ -66,8 +69,9 @@ _FREE_FILES = 16
 _FILLING = 0.01
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
+# Width of the square matrices that are multiplied on a GPU, and on another device.
 _MATRIX_WIDTH, _CPU_MATRIX_WIDTH = 8192, 512
-_RATE_REPEATS = 10
+_RATE_REPEATS = 10  # number of calls that ``_seconds`` times together
 
 
 def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:

@@ -103,9 +103,9 @@ class Product:
     """Slots of all products: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @ ``WEIGHTS``.
 
     A tile is ``TILE_PANELS`` of the ``PANELS`` panels of weights. ``SCALES`` are the scales of quantized weights.
-    ``SUMS`` are sums of x: for 4-bit weights over the inputs of each group (rows, groups), for blocks of GGUF files
-    over each run of ``formats.RUN`` inputs (rows, runs). ``UNITS`` (rows, inputs / ``SPAN``) are the scales of x in
-    fixed point.
+    ``SUMS`` are sums of the numbers in ``X``: for 4-bit weights over the inputs of each group (rows, groups), for
+    blocks of GGUF files over each run of ``formats.RUN`` inputs (rows, runs). ``UNITS`` (rows, inputs / ``SPAN``) are
+    the scales of ``X`` if it is in fixed point.
     """
 
     X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS, UNITS = range(11)
@@ -113,7 +113,8 @@ class Product:
 
 class Spread:
     """Slots of ``spread``, ``group_sums`` and ``arranged``, which prepare ``X`` (rows, inputs) for a product. ``OUT``
-    is x in the product's form. ``SUMS`` and ``UNITS`` are as in ``Product``. A tile is a row.
+    is ``X`` in the layout and number format that the product reads. ``SUMS`` and ``UNITS`` are as in ``Product``. A
+    tile is a row.
     """
 
     X, OUT, INPUTS, SUMS, UNITS = range(5)

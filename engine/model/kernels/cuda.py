@@ -41,8 +41,8 @@ _HALF = (torch.float16, torch.bfloat16)
 # ``_FLASH_ROWS``: query rows in one block of torch's flash kernel. ``_BLOCKS_PER_PROCESSOR``: number of blocks that
 # each multiprocessor of a GPU should get.
 _FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
-# Kernels are compared on a verification of ``_PROBE_ROWS`` tokens over ``_PROBE_KEYS`` keys, each in ``_PROBE_REPEATS``
-# calls.
+# Kernels are compared on a verification: over ``_PROBE_KEYS`` keys, of ``_PROBE_ROWS`` tokens, each kernel in
+# ``_PROBE_REPEATS`` calls.
 _PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
 # For more than ``_FEW_ROWS`` query rows, kernels are compared on ``_MANY_ROWS`` rows and ``_MANY_KEYS`` keys instead.
 # The speed of a pass over many rows is limited by computation, that of a pass over few rows by reading the keys.

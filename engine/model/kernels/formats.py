@@ -48,6 +48,7 @@ class Format:
     second factor.
 
     Args:
+        name: GGML's name for this kind.
         number: GGML's number for this kind.
         values: number of weights in a block.
         bytes: size of a block.
@@ -55,6 +56,7 @@ class Format:
         words: offset in bytes and number of 32-bit words, for each contiguous part of a block.
         levels: positions of the bits of the levels.
         group: number of levels that share a scale.
+        zero: the level that stands for 0, before ``least`` is subtracted.
         scale: positions of the bits of the scales; () means that every scale is 1.
         least: positions of the bits of the numbers that the second factor is multiplied by; () means that there is no
             ``least``.
@@ -158,7 +160,7 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-# The numbers that the levels stand for, doubled to make all of them integers. The factor is halved instead.
+# The numbers that the levels of MXFP4 stand for, doubled so that all are integers. The factor is halved instead.
 _MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 

@@ -25,7 +25,7 @@ from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
 logger = logging.getLogger(__name__)
 
 # Number of tiles for each worker into which a product is divided. With fewer tiles, some workers would wait at the end
-# for the others. With more tiles, distributing the tiles would take too long.
+# for the other workers. With more tiles, distributing the tiles would take too long.
 _TILES = 16
 _NORM_ROWS = 16  # rows in a tile of ``norm``
 

@@ -44,6 +44,7 @@ class Stored(NamedTuple):
     Args:
         data: the rows as bytes (outputs, bytes of a row).
         kind: GGML's number of the format.
+        inputs: number of weights in a row.
         order: (outputs,), the index in ``data`` of each output's row; None if rows are in the order of outputs.
         let_go: releases the memory of the rows. Called when the rows will not be read again.
     """
@@ -264,7 +265,8 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype to which x is converted for a kernel that takes it in the form ``takes``: bfloat16 for "pairs", float32
-    for most others. Numbers of "fixed" take four bytes, which are two 16-bit integers of different layouts.
+    """The dtype of the activations in the form ``takes`` that a kernel reads: bfloat16 for "pairs", int32 for "fixed",
+    float32 for all other forms. A number of "fixed" takes four bytes, which are two 16-bit integers of different
+    layouts.
     """
     return {"pairs": torch.bfloat16, "fixed": torch.int32}.get(takes, torch.float32)

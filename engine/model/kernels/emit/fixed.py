@@ -136,7 +136,7 @@ class _Product:
         store_sums(e, self._out, row, e.b.mul(panel, long(self._columns)), self._outputs, totals)
 
     def _many_rows(self, panel: ir.Value, whole: ir.Value) -> None:
-        """Emit the product of a panel with the first ``whole`` rows. A block is unpacked once for all of them."""
+        """Emit the product of a panel with the first ``whole`` rows. A block is unpacked once for all rows."""
         e, form, unpacked = self._e, self._form, self._unpacked
         column, groups = e.b.mul(panel, long(self._columns)), long(form.values // form.group)
         with e.loop(long(0), e.b.select(e.b.icmp_signed(">", whole, long(0)), self._blocks, long(0))) as block:
@@ -372,7 +372,9 @@ class _Unpacked:
         self._scales = e.room(e.vector, self._groups * PANEL_VECTORS * 2)
 
     def take_scales(self, block: Block) -> None:
-        """Emit the unpacking of a block's scales into this memory. The zero point of levels is not in ``least``."""
+        """Emit code that unpacks the scales of ``block`` into this object's memory. The zero point of the levels is not
+        included in the stored ``least``.
+        """
         for group in range(self._groups):
             scales = block.scales(long(group), -self._form.zero)
             for place, scale in zip(self._scale_places(long(group)), _flat(scales), strict=True):
@@ -380,7 +382,7 @@ class _Unpacked:
                     self._e.store(scale, place)
 
     def take_levels(self, block: Block, group: ir.Value) -> None:
-        """Emit the unpacking of one group's levels into this memory."""
+        """Emit code that unpacks the levels of one group of ``block`` into this object's memory."""
         e, runs = self._e, self._form.group // RUN
         with e.loop(long(0), long(runs)) as at:
             run = e.b.add(e.b.mul(group, long(runs)), at)

@@ -2,8 +2,8 @@
 keep, the sum of the weights of these tokens, and the probabilities of one row.
 
 Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted. Instead, a lower
-bound first leaves out most tokens. Among the others, bisection finds the smallest value that top-k or top-p keeps. The
-bound leaves out no token that has to be kept:
+bound first leaves out most tokens. Among the remaining tokens, bisection finds the smallest value that top-k or top-p
+keeps. The bound leaves out no token that has to be kept:
 
 - For top-k, a row is cut into blocks. The k-th largest of the blocks' maxima is at most the k-th largest value of the
   row, so it is a lower bound.
@@ -294,8 +294,8 @@ class _Odd:
 
 
 def _peaks(e: Emitter, values: ir.Value, width: ir.Value, peaks: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Write the largest value of each block. Return the number of blocks, the row's largest value, and whether the row
-    has a NaN or its largest value is infinite.
+    """Emit code that writes the largest value of each block into ``peaks``. Return the number of blocks, the row's
+    largest value, and whether the row has a NaN or its largest value is infinite.
     """
     step, odd = BLOCK_VECTORS * e.lanes, _Odd(e)
     blocks, largest = e.variable(long(0)), e.variable(e.constant(-_INFINITE))
