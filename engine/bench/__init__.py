@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench.peers import LLAMA_CPP, LLAMA_LOOKUP, has_llama_cpp
+from engine.bench.peers import LLAMA_CPP, LLAMA_DRAFT, LLAMA_LOOKUP, has_llama_cpp
 from engine.bench.report import (
     Measurement,
     budget_of,
@@ -127,10 +127,10 @@ def _add_rows(p: argparse.ArgumentParser) -> None:
     """Add the options for what is compared, and how often."""
     p.add_argument(
         "--rows",
-        type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, *COMPARED)),
+        type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT, *COMPARED)),
         default=None,
         help=f"comma-separated: {', '.join(ROWS)}; {LLAMA_CPP}, if it is installed and has a GGUF file; and, only if "
-        f"they are named here, {', '.join((LLAMA_LOOKUP, *COMPARED))}",
+        f"they are named here, {', '.join((LLAMA_LOOKUP, LLAMA_DRAFT, *COMPARED))}",
     )
     p.add_argument("--repeats", type=int, default=3, help="runs of each row; the rows take turns")
     p.add_argument("--sweep", choices=SWEEPS, help="vary one setting; the default row is hierarchical")
@@ -367,13 +367,22 @@ def main(
 
 
 def _complete(options: argparse.Namespace) -> None:
-    """Set --gguf, --repeats and --rows if they follow from other options."""
+    """Set --gguf, --repeats and --rows if they follow from other options, and the draft's GGUF file.
+
+    Raises:
+        OptionError: llama.cpp is to use the draft, and the draft is no GGUF file.
+    """
     options.gguf = options.gguf or _own_file(options.model)
     if options.never_slower is not None:
         options.repeats = options.never_slower
         options.rows = options.rows or ["plain", "hierarchical_lookup"]
     usual = [*ROWS, *([LLAMA_CPP] if options.gguf and has_llama_cpp() else [])]
     options.rows = options.rows or (["hierarchical"] if options.sweep else usual)
+    options.draft_gguf = _own_file(options.draft) if options.draft else None
+    if LLAMA_DRAFT in options.rows and options.draft_gguf is None:
+        raise OptionError(
+            f"The row {LLAMA_DRAFT} needs a draft model in a GGUF file.", "Name it with --draft, or use --pair."
+        )
 
 
 def _header(session: Session, options: argparse.Namespace, books: Sequence[Path]) -> str:

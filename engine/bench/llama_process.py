@@ -1,12 +1,13 @@
 """A program that runs llama.cpp in its own process. It reads requests as lines of JSON, and answers each with a line of
 JSON. Imports neither the engine nor torch.
 
-The first request loads a model. Each further request generates tokens. llama.cpp's Python binding computes only the
-part of a prompt that is not yet in its cache.
+The first request loads a model. A request with ``draft`` loads a draft model from another file. Every other request
+generates tokens. llama.cpp's Python binding computes only the part of a prompt that is not yet in its cache.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -14,9 +15,10 @@ import time
 from typing import Any
 
 
-def loaded(request: dict[str, Any]) -> Any:
-    """Load the model that a request describes: ``gguf`` (file), ``window`` (tokens), ``threads``, ``half_kv`` (whether
-    KV is kept in float16, otherwise in 8 bits), and ``yarn`` (None, or YaRN's factor and the window that it stretches).
+def loaded(request: dict[str, Any], gguf: str) -> Any:
+    """Load a model from the file ``gguf``, as a request describes it: ``window`` (tokens), ``threads``, ``half_kv``
+    (whether KV is kept in float16, otherwise in 8 bits), and ``yarn`` (None, or YaRN's factor and the window that it
+    stretches).
     """
     import llama_cpp
 
@@ -27,7 +29,7 @@ def loaded(request: dict[str, Any]) -> Any:
         stretched["rope_scaling_type"] = llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN
     kv = llama_cpp.GGML_TYPE_F16 if request["half_kv"] else llama_cpp.GGML_TYPE_Q8_0
     return llama_cpp.Llama(
-        request["gguf"],
+        gguf,
         n_ctx=request["window"],
         n_threads=request["threads"],
         n_threads_batch=request["threads"],
@@ -39,30 +41,54 @@ def loaded(request: dict[str, Any]) -> Any:
     )
 
 
-def speculate(llama: Any, most: int) -> None:
-    """Let the binding's prompt lookup propose at most ``most`` tokens at once; 0 turns lookup off.
+def proposing(draft: Any, most: int) -> Any:
+    """Make a function that proposes the ``most`` tokens that a draft model finds likeliest after a text. The binding
+    calls it as a draft model of its own kind.
+    """
+    import numpy as np
 
-    Lookup is turned on only after the book has been read. If it were on before, the binding would store the logits of
-    every token of the book: 600 KB per token with a vocabulary of 151,936. The array of logits has a row for every
+    def propose(text: Any, /, **_: Any) -> Any:
+        """``text``: the tokens so far, an array. Only tokens after those that the draft's cache holds are computed."""
+        shared = min(len(text) - 1, draft.n_tokens)
+        different = np.flatnonzero(text[:shared] != draft.input_ids[:shared])
+        held = int(different[0]) if len(different) else shared
+        draft.n_tokens = held
+        proposed = itertools.islice(draft.generate(text[held:].tolist(), temp=0.0, reset=False), most)
+        return np.array(list(proposed), np.intc)
+
+    return propose
+
+
+def speculate(llama: Any, draft: Any, request: dict[str, Any]) -> None:
+    """Let the binding's prompt lookup propose at most ``lookup`` tokens at once, or the draft model ``drafted`` tokens,
+    if the request has one of the two. Otherwise nothing is proposed. The draft model reads the prompt here.
+
+    Speculation is turned on only after the book has been read. If it were on before, the binding would store the logits
+    of every token of the book: 600 KB per token with a vocabulary of 151,936. The array of logits has a row for every
     token of the window, but rows that are never written take no memory.
     """
-    llama.draft_model, llama._logits_all = None, most > 0
-    if most:
+    lookup, drafted = request.get("lookup", 0), request.get("drafted", 0)
+    llama.draft_model, llama._logits_all = None, bool(lookup or drafted)
+    if llama._logits_all:
         import numpy as np
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-        llama.draft_model = LlamaPromptLookupDecoding(num_pred_tokens=most)
+        if drafted:
+            llama.draft_model = proposing(draft, drafted)
+            llama.draft_model(np.array(request["prompt"], np.intc))
+        else:
+            llama.draft_model = LlamaPromptLookupDecoding(num_pred_tokens=lookup)
         if llama.scores.shape[0] < llama.n_ctx():
             llama.scores = np.ndarray((llama.n_ctx(), llama.n_vocab()), dtype=np.single)
 
 
-def answered(llama: Any, request: dict[str, Any]) -> dict[str, Any]:
+def answered(llama: Any, draft: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Generate at most ``count`` tokens after ``prompt``, and stop after a token of ``ends``. The result has
     ``tokens``, ``began`` (the time of the request), ``moments`` (the time of each token) and ``processor_s`` (processor
     time between the first and the last token). Times are in seconds.
     """
     llama.set_seed(request["seed"])
-    speculate(llama, request.get("lookup", 0))
+    speculate(llama, draft, request)
     spent = 0.0
     tokens: list[int] = []
     moments: list[float] = []
@@ -84,14 +110,18 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     llama: Any = None
+    draft: Any = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
             if llama is None:
-                llama = loaded(request)
+                llama = loaded(request, request["gguf"])
                 said = {"vocabulary": llama.n_vocab()}
+            elif "draft" in request:
+                draft = loaded(request, request["draft"])
+                said = {"vocabulary": draft.n_vocab()}
             else:
-                said = answered(llama, request)
+                said = answered(llama, draft, request)
         except (ImportError, OSError, RuntimeError, ValueError) as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(said) + "\n")

@@ -38,6 +38,10 @@ LLAMA_LOOKUP = "llama_cpp_lookup"
 """The name of the row in which llama.cpp uses its binding's prompt lookup. The row needs the Python binding and a GGUF
 file.
 """
+LLAMA_DRAFT = "llama_cpp_draft"
+"""The name of the row in which a draft model proposes tokens to llama.cpp. Both models must be GGUF files."""
+# Tokens that a draft model proposes to llama.cpp at once: what the binding's documentation advises without a GPU.
+_DRAFTED_TOKENS = 2
 # Tokens that transformers' prompt lookup proposes at once: the value in the example of its documentation.
 _LOOKUP_TOKENS = 10
 
@@ -143,15 +147,22 @@ class LlamaCpp:
             stdout=subprocess.PIPE,
             text=True,
         )
-        threads = torch.get_num_threads()
-        loaded = self._call(gguf=str(gguf), window=window, threads=threads, yarn=_stretching(target), half_kv=half_kv)
+        self._how: dict[str, Any] = {"window": window, "threads": torch.get_num_threads(), "half_kv": half_kv}
+        loaded = self._call(gguf=str(gguf), yarn=_stretching(target), **self._how)
         if loaded["vocabulary"] != target.vocabulary:
             self.close()
             raise OptionError(
                 f"{gguf.name} and {target.name} have different vocabularies.", "Name a file of this model."
             )
+        self._has_draft = False
         self._book: list[int] = []
         self.read_tokens_per_s: float | None = None
+
+    def take_draft(self, gguf: Path) -> None:
+        """Load a file as llama.cpp's draft model, if it has not been loaded."""
+        if not self._has_draft:
+            self._call(draft=str(gguf), yarn=None, **self._how)
+            self._has_draft = True
 
     def close(self) -> None:
         """End llama.cpp's process."""
@@ -166,15 +177,16 @@ class LlamaCpp:
         self._book = list(book)
 
     def generate(
-        self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any], *, lookup: bool = False
+        self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any], row: str = LLAMA_CPP
     ) -> Run:
         """Generate at most ``count`` tokens after ``prompt``; ``sampling`` is as in the module's ``generate``.
 
         Args:
-            lookup: whether the binding's prompt lookup proposes tokens.
+            row: the row, which says what proposes tokens: the binding's prompt lookup, the draft (``take_draft``), or
+                nothing.
         """
-        own = {**sampling, "lookup": _LOOKUP_TOKENS} if lookup else sampling
-        done = self._generate(prompt, count, end_ids, own)
+        proposed = {LLAMA_LOOKUP: {"lookup": _LOOKUP_TOKENS}, LLAMA_DRAFT: {"drafted": _DRAFTED_TOKENS}}
+        done = self._generate(prompt, count, end_ids, {**sampling, **proposed.get(row, {})})
         run = _run(done["tokens"], len(prompt), [(len(prompt) + n, at) for n, at in enumerate(done["moments"], 1)])
         run.processor_s = done["processor_s"]
         return run

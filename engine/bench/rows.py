@@ -7,6 +7,7 @@ and take turns. A sweep runs rows with several values of one setting.
 | hf_prompt_lookup, hf_assisted | generate with prompt lookup; generate with the draft model as assistant |
 | llama_cpp | llama.cpp with its own KV, on a GGUF file (4 bits, say); needs its Python binding and such a file |
 | llama_cpp_lookup | llama.cpp with its binding's prompt lookup |
+| llama_cpp_draft | llama.cpp with the draft model, if the draft is a GGUF file too |
 | plain | our own loop, a token per full pass: the baseline of every ratio, timed before and after the other rows |
 | draft_only | drafts verified directly on the full cache (the "naive" row of TriForce) |
 | retrieval_only | tokens of the middle level verified on the full cache, without a draft model |
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.bench.peers import LLAMA_CPP, LLAMA_LOOKUP, PEERS, LlamaCpp, generate
+from engine.bench.peers import LLAMA_CPP, LLAMA_DRAFT, LLAMA_LOOKUP, PEERS, LlamaCpp, generate
 from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_of, remarks
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
@@ -88,7 +89,7 @@ _AGAIN = 2 * PROMPT_QUERIES
 # ``_MEMORY_BYTES``: bytes that are summed to measure how fast memory is read. ``_MEMORY_TIMES``: number of sums.
 _MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
 # Names of the rows of llama.cpp.
-_LLAMA = (LLAMA_CPP, LLAMA_LOOKUP)
+_LLAMA = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
 # Rows of transformers and of ours that need a draft model.
 _DRAFTING = ("hf_assisted", "draft_only")
 
@@ -254,12 +255,14 @@ class Bench:
         top_p = options.top_p if temperature else 1.0
         if row in _LLAMA:
             llama = self.llama_cpp()
+            if row == LLAMA_DRAFT:
+                llama.take_draft(options.draft_gguf)
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             # the repetition penalty is left out, because llama.cpp would apply it to other tokens
             sampling["top_k"] = options.top_k
             ends = session.end_ids if case.ends else frozenset()
-            return llama.generate(case.prompt, options.tokens, ends, sampling, lookup=row == LLAMA_LOOKUP)
+            return llama.generate(case.prompt, options.tokens, ends, sampling, row)
         if row in PEERS:
             stops = sorted(session.end_ids) if case.ends else None
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}

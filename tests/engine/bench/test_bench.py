@@ -442,6 +442,7 @@ __path__, own = [], types.ModuleType("llama_cpp.llama_speculative")
 sys.modules[own.__name__] = own
 class LlamaPromptLookupDecoding:
     def __init__(self, num_pred_tokens): self.most = num_pred_tokens
+    def __call__(self, text): return text[:0]
 own.LlamaPromptLookupDecoding = LlamaPromptLookupDecoding
 LLAMA_ROPE_SCALING_TYPE_YARN, GGML_TYPE_F16, GGML_TYPE_Q8_0 = 2, 1, 8
 def note(**what):
@@ -452,12 +453,19 @@ class Llama:
         print("words of the library")
         note(path=path, **options)
         self.window, self.draft_model, self.scores = options["n_ctx"], None, numpy.empty((64, 384))
+        self.n_tokens, self.input_ids = 0, numpy.empty(self.window, numpy.intc)
     def n_vocab(self): return 384
     def n_ctx(self): return self.window
     def set_seed(self, seed): pass
     def generate(self, prompt, **options):
-        proposes = self.draft_model and self.draft_model.most
-        note(length=len(prompt), proposes=proposes, rows=len(self.scores), keeps=self._logits_all, **options)
+        if not options.pop("reset", True):
+            note(drafts=len(prompt), behind=self.n_tokens)
+        else:
+            text, self.n_tokens = numpy.array([*prompt, 11, 12], numpy.intc), 0
+            proposes = self.draft_model and (getattr(self.draft_model, "most", 0) or self.draft_model(text).tolist())
+            note(length=len(prompt), proposes=proposes, rows=len(self.scores), keeps=self._logits_all, **options)
+        self.input_ids[self.n_tokens : self.n_tokens + len(prompt)] = prompt
+        self.n_tokens += len(prompt)
         yield from itertools.count(11)
 """
 
@@ -465,8 +473,12 @@ class Llama:
 def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = "plain,llama_cpp,llama_cpp_lookup"
+    rows = "plain,llama_cpp,llama_cpp_lookup,llama_cpp_draft"
     arguments = ["--context", "300", "--rows", rows, "--tokens", "8", "--repeats", "2"]
+    with pytest.raises(OptionError, match="draft model in a GGUF file"):
+        run(tiny, book, tmp_path, *arguments)
+    small = tiny("llama", seed=1, layers=1, width=32)
+    monkeypatch.setattr(bench, "_own_file", lambda model: tmp_path / "draft.gguf" if model == small else None)
     with pytest.raises(OptionError, match="--gguf FILE"):
         run(tiny, book, tmp_path, *arguments)
     arguments += ["--gguf", str(tmp_path / "model.gguf")]
@@ -476,7 +488,7 @@ def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     monkeypatch.setattr("engine.bench.peers.has_llama_cpp", lambda: True)
     (tmp_path / "llama_cpp.py").write_text(BINDING, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    plain, llama, lookup = run(tiny, book, tmp_path, *arguments)["results"]
+    plain, llama, lookup, drafted = run(tiny, book, tmp_path, *arguments)["results"]
     assert (llama["row"], llama["answer_tokens"], llama["identical_to_plain"]) == ("llama_cpp", 8, False)
     assert llama["read_tokens_per_s"] > 0
     assert plain["ratio_to_plain"] == 1.0
@@ -486,15 +498,22 @@ def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     assert (lookup["row"], lookup["answer_tokens"]) == ("llama_cpp_lookup", 8)
     assert lookup["read_tokens_per_s"] > 0
     assert llama["cores"] is not None, "its own process is asked"
-    made, *asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert (drafted["row"], drafted["answer_tokens"]) == ("llama_cpp_draft", 8)
+    made, *notes = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text(encoding="utf-8").splitlines()]
+    asked = [note for note in notes if "length" in note]
+    [other] = [note for note in notes if "path" in note]
+    assert other == {**made, "path": str(tmp_path / "draft.gguf")}
+    # The draft reads the prompt before the time counts, and then only what is new to it.
+    drafts = [(note["drafts"], note["behind"]) for note in notes if "drafts" in note]
+    assert drafts == [(300, 0), (2, 300), (1, 299), (2, 300)]
     assert (made["n_ctx"], made["n_threads"], made["flash_attn"]) == (316, torch.get_num_threads(), True)
     assert (made["type_k"], made["type_v"]) == (1, 1)
     # The book is read once, then both repeats are asked with the same prompt as ours.
-    assert [(one["length"], one["temp"]) for one in asked] == [(300, 0.0)] * 5
+    assert [(one["length"], one["temp"]) for one in asked] == [(300, 0.0)] * 7
     # Lookup is told behind the book: the logits of its tokens are not kept.
-    assert [one["proposes"] for one in asked] == [None, None, 10, None, 10]
-    assert [one["keeps"] for one in asked] == [False, False, True, False, True]
-    assert [one["rows"] for one in asked] == [64, 64, 316, 316, 316]
+    assert [one["proposes"] for one in asked] == [None, *[None, 10, [11, 12]] * 2]
+    assert [one["keeps"] for one in asked] == [False, *[False, True, True] * 2]
+    assert [one["rows"] for one in asked] == [64, 64, *[316] * 5]
     (tmp_path / "llama_cpp.py").write_text("raise OSError('no such library')", encoding="utf-8")
     with pytest.raises(OptionError, match="OSError: no such library"):
         run(tiny, book, tmp_path, *arguments)
