@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from engine.kv.full import FullCache, Observer, PassQueries
 from engine.model import attention, loading
 from engine.model.architectures import pick_dtype
 from engine.model.backends.program import pack
-from engine.model.kernels import kept, native
+from engine.model.kernels import abi, kept, native, own_attention
 from engine.model.kernels.abi import BLOCK, PIECE
 from engine.model.kernels.emit.attention import LINE
 from engine.model.kernels.emit.emitter import I8, I64, PTR, Emitter, long
@@ -353,6 +354,21 @@ def test_without_a_compiler_for_the_processor_all_works_as_before(
     monkeypatch.setattr(native, "own", lambda: None)
     # The order of the sums is the processor's: with eight lanes 2.9e-5 were seen in 4 bits.
     assert torch.allclose(last(), own, atol=5e-5)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_tiles_are_enough_for_all_threads(workers: int) -> None:
+    """The last thread of a job ends within a tenth of the others, in the reader's shapes, on any machine."""
+    some: Any = SimpleNamespace(pool=SimpleNamespace(workers=workers))
+    x, out = torch.empty(1, 8), torch.empty(1, 8)
+    for panels in (48, 96, 280, 560, 4_748, 9_496):  # of 32 or 16 outputs, where there are 1,536, 8,960 and 151,936
+        call = native.Native.panels_call(some, 0, x, torch.empty(panels, 0), out, {})
+        size, tiles = call.arguments[abi.Product.TILE_PANELS], call.tiles[1]
+        assert size * tiles >= panels > size * (tiles - 1)
+        assert -(-tiles // workers) * size * workers <= 1.1 * panels
+    for length in (4_096, 24_576, 32_768):
+        pieces = 2 * own_attention.OwnAttention.pieces(some, length)  # of two KV heads
+        assert -(-pieces // workers) * workers <= 1.1 * pieces
 
 
 def test_every_tile_is_done_once_whoever_sleeps(kernels: native.Native) -> None:
