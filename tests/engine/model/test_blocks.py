@@ -90,6 +90,8 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         assert ((found - expected).abs() <= near * size).all(), name
         for rows in (1, 2, 3, 5, 8, 13):
             assert torch.equal(packed._product(x[:rows])[:, :70], found[:rows]), (name, rows)
+        most = packed._product(x.repeat(5, 1)[:MOST_ROWS])[:, :70]
+        assert torch.equal(most, found.repeat(5, 1)[:MOST_ROWS]), name
         assert packed.multiplies_all == is_fixed
         if is_fixed:  # a book's rows too; and a number as far above the others as a real model's largest activation
             assert torch.equal(packed(x.repeat(MOST_ROWS // 17 + 1, 1)), packed(x).repeat(MOST_ROWS // 17 + 1, 1)), name
