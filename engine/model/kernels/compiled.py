@@ -8,8 +8,6 @@ from typing import Any
 
 from engine.model.kernels import abi
 
-_FIXED_LANES = 8
-
 
 class Compiled:
     """Holds the kernels that have been compiled for the loaded models, and the threads that run the kernels.
@@ -27,7 +25,7 @@ class Compiled:
         self.lanes = lanes or pool.lanes()
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
-        self.multiplies_fixed = self.lanes == _FIXED_LANES and pool.adds_integer_pairs()
+        self.multiplies_fixed = not self.multiplies_pairs and pool.adds_integer_pairs(self.lanes)
         """Whether products with blocks of GGUF files take activations in fixed point."""
         self.columns = abi.PANEL_VECTORS * self.lanes
         """Number of outputs in a panel of packed weights."""

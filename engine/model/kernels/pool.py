@@ -261,11 +261,12 @@ def multiplies_pairs() -> bool:
     return lanes() == 16 and bool(_features().get("avx512bf16"))
 
 
-def adds_integer_pairs() -> bool:
-    """Whether this processor has the instruction of ``Emitter.pair_sums``, which multiplies pairs of 16-bit
-    integers.
+def adds_integer_pairs(lanes: int) -> bool:
+    """Whether this processor has the instructions of ``Emitter.pair_sums`` and ``Emitter.byte_sums`` for vectors of
+    ``lanes`` float32 numbers.
     """
-    return bool(_features().get("avx2"))
+    needed = {8: "avx2", 16: "avx512bw"}.get(lanes)
+    return needed is not None and bool(_features().get(needed))
 
 
 def looks_up_bytes() -> bool:

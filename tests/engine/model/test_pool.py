@@ -109,3 +109,4 @@ def test_a_processor_can_be_taken_for_a_smaller_one(monkeypatch: pytest.MonkeyPa
     assert environment["ATEN_CPU_CAPABILITY"] == "avx2"
     assert (pool.lanes(), pool.multiplies_pairs(), pool.looks_up_bytes()) == (8, False, False)
     assert {name for name, used in pool._features().items() if used} == {"avx2", "fma"}
+    assert [pool.adds_integer_pairs(lanes) for lanes in (4, 8, 16)] == [False, True, False]

@@ -9,7 +9,8 @@ are multiplied depends on the processor and the model:
 
 - If the processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. The result is a
   bfloat16 number that is too large by that power. The product is corrected by the power times the sum of the inputs.
-- For models in bfloat16 on processors with AVX2, activations are in fixed point (``engine.model.kernels.emit.fixed``).
+- For models in bfloat16 on other processors with AVX2 or AVX-512BW, activations are in fixed point
+  (``engine.model.kernels.emit.fixed``).
 - Otherwise a level is converted to float32.
 
 Activations are never rounded to 8-bit levels. As in ``products``, a row has the same bits whatever other rows are

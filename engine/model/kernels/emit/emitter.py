@@ -213,18 +213,20 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
     def pair_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs AVX2
-        and 8 lanes.
+        """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs 8
+        lanes of AVX2 or 16 of AVX-512BW.
         """
         pairs = ir.VectorType(I16, 2 * self.lanes)
-        return self.intrinsic("llvm.x86.avx2.pmadd.wd", self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
+        name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[self.lanes]
+        return self.intrinsic(name, self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
     def byte_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """For each 16-bit half of a lane: a.first * b.first + a.second * b.second, of the pairs of bytes in the half.
-        Those of ``a`` are unsigned, and their sums must fit. Needs 8 lanes of AVX2.
+        Those of ``a`` are unsigned, and their sums must fit. Needs 8 lanes of AVX2 or 16 of AVX-512BW.
         """
         parts, halves = ir.VectorType(I8, 4 * self.lanes), ir.VectorType(I16, 2 * self.lanes)
-        return self.intrinsic("llvm.x86.avx2.pmadd.ub.sw", halves, *(self.b.bitcast(x, parts) for x in (a, b)))
+        name = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[self.lanes]
+        return self.intrinsic(name, halves, *(self.b.bitcast(x, parts) for x in (a, b)))
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
         """Load ``lanes`` pairs of numbers, from the ``index``-th number after ``base`` on. The numbers are bfloat16, or

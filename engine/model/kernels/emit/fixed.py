@@ -1,4 +1,4 @@
-"""Emits products with weights in the blocks of GGUF files and x in fixed point, for processors with AVX2.
+"""Emits products with weights in the blocks of GGUF files and x in fixed point, for AVX2 and AVX-512BW.
 
 Numbers of x are 16-bit integers; ``SPAN`` inputs share a unit. The rounding error is up to 1.6e-5 of the largest of
 them, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of levels times numbers is an exact
