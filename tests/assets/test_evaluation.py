@@ -170,6 +170,20 @@ def test_the_table_of_the_card_has_a_column_for_every_model_and_length(tmp_path:
     assert "| small talk: answered as such | – | – | 0 % of 1 |" in lines
 
 
+def test_the_apps_readme_says_what_was_measured(checkout: Path) -> None:
+    """It told the figures of an evaluation before the last one."""
+    report = json.loads((evaluate.HERE / "evaluation.json").read_text(encoding="utf-8"))["reader"]
+    words = " ".join((checkout / "app" / "README.md").read_text(encoding="utf-8").split())
+    for kind, said in (
+        ("evidence", "the right passage was shown for {} of 100 good answers"),
+        ("suspected", "{} of 100 good answers were suspected"),
+        ("absent recognised", "{} of 100 facts that are not in the book were recognised"),
+    ):
+        found = [figures[kind] for length, figures in report.items() if length != scoring.TOGETHER]
+        right = sum(round(figure["of"] * figure["share"]) for figure in found)
+        assert said.format(round(100 * right / sum(figure["of"] for figure in found))) in words
+
+
 def test_a_log_that_was_cut_is_read_up_to_there(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text('{"a": 1}\n{"a": ')
