@@ -109,7 +109,7 @@ FACTOR = 4
 
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 
-# Names in the evaluation's file: six short documents, and three texts of 41,000 tokens in one conversation.
+# Names in the evaluation's file: six short documents, and several long texts in one conversation.
 _ASKED, _ASKED_LONG = "documents", "together"
 _WRITTEN_BYTES = (
     60_000_000  # estimated bytes needed besides the file: settings, vocabulary, and the package being unpacked
@@ -147,12 +147,13 @@ def verdict(name: str = READER) -> str:
     """Return the result of the model's evaluation as a sentence for the user who chooses."""
     if name == READER_DRAFT:
         return "It only proposes words to the reader."
-    asked, of_what = (_ASKED_LONG, " about three long texts together") if name == READER_LONG else (_ASKED, "")
+    asked, of_what = (_ASKED_LONG, " about several long texts together") if name == READER_LONG else (_ASKED, "")
     try:
         fact = json.loads(EVALUATION.read_text(encoding="utf-8"))[name][asked]["fact"]
+        right, of = round(fact["of"] * fact["share"]), fact["of"]
     except (OSError, ValueError, KeyError, TypeError):
         return "Its answers about texts of that length were not measured." if of_what else "Not measured yet."
-    return f"In our test it answered {round(fact['of'] * fact['share'])} of {fact['of']} questions{of_what} right."
+    return f"In our test it answered {right} of {of} questions{of_what} right."
 
 
 def download_words(name: str) -> str:

@@ -158,7 +158,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
         return "paragraph"
-    ended = _fits(above, line, margin) or _is_led(above)
+    ended = _fits(above, line, margin) or _ends_entry(lines, index - 1)
     if verse or _is_next_item(above.text, line.text):
         return "break"
     flush = abs(line.x0 - above.x0) <= _INDENT * line.height
@@ -173,10 +173,19 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     return "break"
 
 
-def _is_led(line: Line) -> bool:
-    """Whether a line ends in a page number after dot leaders, or after a gap: recognising a picture loses dots."""
-    far = line.last_gap > _FAR * line.height and _NUMBERED.search(line.text) is not None
-    return far or _LED.search(line.text) is not None
+def _ends_entry(lines: Sequence[Line], index: int) -> bool:
+    """Whether a line ends an entry of a table of contents: in a page number after dot leaders, or after a gap if a line
+    next to it does likewise. Recognising a picture loses dots, and a number alone in the margin ends no line.
+    """
+    if _LED.search(lines[index].text):
+        return True
+    return _is_far(lines[index]) and any(
+        map(_is_far, (*lines[max(0, index - 1) : index], *lines[index + 1 : index + 2]))
+    )
+
+
+def _is_far(line: Line) -> bool:
+    return line.last_gap > _FAR * line.height and _NUMBERED.search(line.text) is not None
 
 
 def _is_next_item(above: str, line: str) -> bool:

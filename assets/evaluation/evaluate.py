@@ -132,13 +132,20 @@ def logged(log: Path) -> Iterator[dict[str, Any]]:
                 continue
 
 
+def _run(found: dict[str, Text], options: argparse.Namespace) -> dict[str, Any]:
+    """What the rows of a run have in common: the length of its texts, or the texts that were read together."""
+    if not options.together:
+        return {"length": options.length}
+    return {"length": scoring.TOGETHER, "together": f"{', '.join(found)} of {options.length}"}
+
+
 def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Namespace) -> None:
     """Ask a model all questions that the log lacks, and log every answer."""
-    length = scoring.TOGETHER if options.together else options.length
+    run = _run(found, options)
     known = {
         (row["text"], row["question"], row["instruction"])
         for row in logged(options.log)
-        if (row["model"], row["length"]) == (name, length)
+        if row["model"] == name and run.items() <= row.items()
     }
     missing: dict[str, list[tuple[Task, str]]] = {}
     for key, text in found.items():
@@ -158,7 +165,7 @@ def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Names
             for task, instruction in tasks:
                 began = time.monotonic()
                 (answer,) = reader.ask([f"{task.question}\n\n{instruction}" if instruction else task.question])
-                row = {"model": name, "length": length, "instruction": instruction, **asdict(task)}
+                row = {"model": name, **run, "instruction": instruction, **asdict(task)}
                 row |= {"answer": answer, "seconds": round(time.monotonic() - began, 2)}
                 log.write(json.dumps(row, ensure_ascii=False) + "\n")
                 log.flush()
@@ -179,8 +186,8 @@ def main() -> None:
     for model in options.model:
         name, _, folder = model.partition("=")
         ask(name, Path(folder), found, options)
-    length = scoring.TOGETHER if options.together else options.length
-    rows = [row for row in logged(options.log) if row["length"] == length and row["text"] in found]
+    run = _run(found, options)
+    rows = [row for row in logged(options.log) if run.items() <= row.items() and row["text"] in found]
     own = json.loads(QUESTIONS.read_text(encoding="utf-8"))["texts"]
     if not options.together:
         rows = [row | {"length": scoring.WHOLE} if row["text"] in own else row for row in rows]

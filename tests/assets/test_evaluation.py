@@ -229,6 +229,8 @@ def test_texts_that_are_read_together_are_asked_about_in_one_conversation(
     assert {row["length"] for row in rows} == {scoring.TOGETHER}
     evaluate.ask("reader", tmp_path, found, options)
     assert len(said) == 3
+    evaluate.ask("reader", tmp_path, {"contract": found["contract"]}, options)  # another conversation asks anew
+    assert len(said) == 5
     judged = evaluate.judged_by(found, together=True)
     assert judged["contract"] == judged["manual"]
     assert evaluate.judged_by(found, together=False)["manual"] == (titles[1], found["manual"].text)

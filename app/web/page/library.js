@@ -3,7 +3,7 @@ import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, isShown, openTitle } from "./documents.js";
 import { byId, made, post, tell } from "./frame.js";
-import { fillList } from "./lists.js";
+import { drawAgain, fillList } from "./lists.js";
 
 let open = ""; // id of the open book
 let chat = ""; // id of the open chat
@@ -204,7 +204,10 @@ function rename(id, title) {
     button.focus();
     if (!keep || field.value.trim() === title) return;
     button.firstChild.textContent = field.value.trim() || title;
-    tell(await post("/chats/rename", { id, name: field.value }));
+    drawAgain(button.closest("li")); // the stored name may differ
+    const trouble = await post("/chats/rename", { id, name: field.value });
+    if (trouble) button.firstChild.textContent = title;
+    tell(trouble);
   };
   field.addEventListener("keydown", (event) => {
     event.stopPropagation();

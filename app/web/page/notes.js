@@ -31,6 +31,7 @@ let held = false; // whether the bar was touched: some phones end the selection 
 const side = new SidePanel("notes", () => {
   editing = "";
   gone = new Map();
+  for (const form of panel().querySelectorAll("#notes-list form")) drawAgain(form.closest("li"));
 });
 const panel = () => side.element;
 const field = () => byId("notes-words");
@@ -294,7 +295,7 @@ function placeForTouch(bar, first, last) {
 // Keeps the selection, and what would be noted, from the touch of a button until its click.
 function hold(event) {
   event.preventDefault();
-  held = true;
+  held = Boolean(event.target.closest("button"));
 }
 
 function release(event) {
@@ -317,6 +318,7 @@ function makeBar() {
   }
   for (const one of [bar, byId("page-note")]) one.addEventListener("pointerdown", hold);
   document.addEventListener("pointerdown", release, true);
+  document.addEventListener("pointercancel", () => (held = false));
   for (const change of ["resize", "scroll"]) visualViewport.addEventListener(change, () => bar.hidden || showBar());
 }
 

@@ -189,13 +189,15 @@ def test_a_hub_with_another_file_is_left_alone(published: Hub, tmp_path: Path, m
 def test_what_is_said_of_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "EVALUATION", tmp_path / "evaluation.json")
     assert reader.verdict() == "Not measured yet."
+    reader.EVALUATION.write_text(json.dumps({"reader": {"documents": {"fact": {}}}}))
+    assert reader.verdict() == "Not measured yet."
     report = {"reader": {"documents": {"fact": {"of": 80, "share": 0.912}}}}
     reader.EVALUATION.write_text(json.dumps(report))
     assert reader.verdict() == "In our test it answered 73 of 80 questions right."
     assert "were not measured" in reader.verdict(READER_LONG)
     reader.EVALUATION.write_text(json.dumps({READER_LONG: {"together": {"fact": {"of": 48, "share": 0.75}}}}))
     assert reader.verdict(READER_LONG) == (
-        "In our test it answered 36 of 48 questions about three long texts together right."
+        "In our test it answered 36 of 48 questions about several long texts together right."
     )
 
 

@@ -103,6 +103,8 @@ def test_a_page_number_after_a_gap_ends_a_line_of_the_contents() -> None:
     right = _line(_FULL, 0).x1
     rows = [_line(text, at, x1=right) for at, text in enumerate(["2.1 Boats 15", "2.2 Tides 21", "3 Losses xii"])]
     assert _reflow(*rows) == "2.1 Boats 15 2.2 Tides 21 3 Losses xii"
+    rows[0].last_gap = 250
+    assert _reflow(*rows) == "2.1 Boats 15 2.2 Tides 21 3 Losses xii"  # a number in the margin is no contents
     for row in rows:
         row.last_gap = 250
     assert _reflow(*rows) == "2.1 Boats 15\n2.2 Tides 21\n3 Losses xii"

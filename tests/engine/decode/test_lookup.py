@@ -158,6 +158,9 @@ def test_what_has_not_come_twice_is_no_circle() -> None:
 
 def test_indexing_a_book_makes_no_work_for_the_garbage_collector() -> None:
     """A collection of all generations takes 0.2 s with torch loaded, within an answer's first round."""
-    before = gc.get_stats()[0]["collections"]
-    LookupIndex().follow([token % 5000 for token in range(20_000)])
-    assert gc.get_stats()[0]["collections"] - before <= 3
+    made = []
+    for _ in range(3):  # other threads of the tests may make objects meanwhile
+        before = gc.get_stats()[0]["collections"]
+        LookupIndex().follow([token % 5000 for token in range(20_000)])
+        made.append(gc.get_stats()[0]["collections"] - before)
+    assert min(made) <= 3
