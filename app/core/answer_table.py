@@ -27,8 +27,21 @@ from engine.errors import InputError
 from engine.events import Event, StopReason
 
 COLUMNS = (
-    *("file", "title", "question", "answer", "evidence_level", "evidence", "page"),
-    *("not_found_in_document", "pages_read", "pages", "stopped", "model", "error", "sha256", "pages_recognised"),
+    "file",
+    "title",
+    "question",
+    "answer",
+    "evidence_level",
+    "evidence",
+    "page",
+    "not_found_in_document",
+    "pages_read",
+    "pages",
+    "stopped",
+    "model",
+    "error",
+    "sha256",
+    "pages_recognised",
 )
 _ADDED = ("pages_recognised",)  # columns that tables of earlier versions lack
 MARK = "utf-8-sig"

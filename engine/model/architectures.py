@@ -39,7 +39,10 @@ MLP_NUMBERS = (
 
 STATE_NUMBERS = {
     RECURRENT: (
-        *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
         "linear_conv_kernel_dim",
     ),
     CONVOLUTION: ("conv_L_cache",),
@@ -91,11 +94,22 @@ _MAXIMA = {
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
-    *("rms_norm_eps", "layer_norm_eps", "norm_eps", "logits_scaling", "logit_scale"),
-    *("attn_logit_softcapping", "final_logit_softcapping"),
-    *("embedding_multiplier", "attention_multiplier", "residual_multiplier"),
-    *("swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
-    *("qk_scale_factor", "output_multiplier", "post_norm_eps"),
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "norm_eps",
+    "logits_scaling",
+    "logit_scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "swiglu_alpha",
+    "swiglu_limit",
+    "block_ffn_dim_multiplier",
+    "qk_scale_factor",
+    "output_multiplier",
+    "post_norm_eps",
 )
 # Settings that are lists with one value for each layer. A layer whose value is 0 has no RoPE.
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
@@ -104,8 +118,10 @@ _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values(
 _HASH = re.compile("[0-9a-f]{16,}")  # matches the name of a folder that is the hash of a file
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
-    *("num_local_experts", "num_experts_per_tok"),  # Granite 4 has models with and without experts
-    *("num_kv_shared_layers", "hidden_size_per_layer_input"),
+    "num_local_experts",
+    "num_experts_per_tok",  # Granite 4 has models with and without experts
+    "num_kv_shared_layers",
+    "hidden_size_per_layer_input",
 )
 _MAMBA_EXPANDS = 2  # total width of the heads of a Mamba layer, divided by the width of the hidden states
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")

@@ -82,55 +82,108 @@ MXFP4 = "mxfp4"
 """The format of 4-bit weights that can be loaded, named as in ``quant_method``."""
 
 _GEMMA_2 = {
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
-    **{"vocab_size": 256_000, "max_position_embeddings": 8_192, "sliding_window": 4_096},
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 256_000,
+    "max_position_embeddings": 8_192,
+    "sliding_window": 4_096,
 }
 
 _GEMMA_3 = {
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
-    **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4_096},
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262_208,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4_096,
 }
 
 _GEMMA_4: dict[str, int | str] = {
-    **{"hidden_size": 2_304, "intermediate_size": 9_216, "num_hidden_layers": 30, "vocab_size": 262_144},
-    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512},
-    **{"max_position_embeddings": 131_072, "sliding_window": 512, "num_kv_shared_layers": 0},
-    **{"vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256},
+    "hidden_size": 2_304,
+    "intermediate_size": 9_216,
+    "num_hidden_layers": 30,
+    "vocab_size": 262_144,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 512,
+    "num_kv_shared_layers": 0,
+    "vocab_size_per_layer_input": 262_144,
+    "hidden_size_per_layer_input": 256,
 }
 
 _QWEN_3_5 = {
-    **{"hidden_size": 4_096, "intermediate_size": 12_288, "num_hidden_layers": 32, "vocab_size": 248_320},
-    **{"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 32_768},
-    **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4},
-    **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+    "hidden_size": 4_096,
+    "intermediate_size": 12_288,
+    "num_hidden_layers": 32,
+    "vocab_size": 248_320,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 32_768,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
 }
 
 _QWEN_3_MOE = {
-    **{"num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1},
-    **{"num_attention_heads": 32, "num_key_value_heads": 4, "use_sliding_window": False},
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "use_sliding_window": False,
 }
 
 _EXPERTS_OF_QWEN_3_5 = {
-    **{"num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512},
-    **{"decoder_sparse_step": 1, "num_key_value_heads": 2, "hidden_size": 2_048, "num_hidden_layers": 40},
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "decoder_sparse_step": 1,
+    "num_key_value_heads": 2,
+    "hidden_size": 2_048,
+    "num_hidden_layers": 40,
 }
 
 _GPT_OSS = {"num_experts_per_tok": 4, "sliding_window": 128, "head_dim": 64, "decoder_sparse_step": 1}
 
 _GRANITE_4: dict[str, int | str] = {
-    **{"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_d_head": "auto"},
-    **{"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1_024},
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_d_head": "auto",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 1_024,
 }
 
 _READ_BY_GEMMA_4 = (
-    *("global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers"),
-    *("hidden_size_per_layer_input", "use_double_wide_mlp", "enable_moe_block", "final_logit_softcapping"),
+    "global_head_dim",
+    "num_global_key_value_heads",
+    "attention_k_eq_v",
+    "num_kv_shared_layers",
+    "hidden_size_per_layer_input",
+    "use_double_wide_mlp",
+    "enable_moe_block",
+    "final_logit_softcapping",
 )
 
 _MUSE_GLIMMER = {
-    **{"hidden_size": 6_656, "intermediate_size": 19_968, "num_hidden_layers": 52, "vocab_size": 202_048},
-    **{"num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128},
-    **{"max_position_embeddings": 131_072, "sliding_window": 2_048},
+    "hidden_size": 6_656,
+    "intermediate_size": 19_968,
+    "num_hidden_layers": 52,
+    "vocab_size": 202_048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 2_048,
 }
 
 _LFM_2 = {"conv_L_cache": 3, "max_position_embeddings": 128_000, "num_key_value_heads": 8}

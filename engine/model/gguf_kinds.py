@@ -63,7 +63,9 @@ _NUMBERS = {
 }
 _IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
 _SAMPLING = {
-    **{"temp": "temperature", "top_p": "top_p", "top_k": "top_k"},
+    "temp": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
     "penalty_repeat": "repetition_penalty",
 }
 _ENDS = ("eos", "eot", "eom")
@@ -111,10 +113,15 @@ _GPT_OSS_NAMES = {
 
 _QWEN_3_5_NAMES = {
     **_AFTER_ATTENTION,
-    **{"attn_qkv": "linear_attn.in_proj_qkv", "attn_gate": "linear_attn.in_proj_z"},
-    **{"ssm_alpha": "linear_attn.in_proj_a", "ssm_beta": "linear_attn.in_proj_b", "ssm_out": "linear_attn.out_proj"},
-    **{"ssm_conv1d": "linear_attn.conv1d", "ssm_norm": STATE_NORM},
-    **{".ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"},
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_out": "linear_attn.out_proj",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": STATE_NORM,
+    ".ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
     **{f"ffn_{each}_shexp": f"mlp.shared_expert.{each}_proj" for each in ("gate", "up", "down")},
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
@@ -126,7 +133,9 @@ _LFM_NAMES = {
     "attn_output": "self_attn.out_proj",
     **{f"shortconv.{each}": f"conv.{each}" for each in ("in_proj", "conv", "out_proj")},
     "ffn_norm": "ffn_norm",
-    **{"ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3", "ffn_down": "feed_forward.w2"},
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
 }
 _LFM_TOP = {**_TOP, "token_embd_norm": "model.embedding_norm"}
 
@@ -230,7 +239,8 @@ def settings_of(header: Header) -> dict[str, Any]:
         raise header.refusal(f"has a vocabulary of the kind {words or 'nameless'}, which is not")
     settings = {here: header.get(there) for there, here in _NUMBERS.items() if header.get(there) is not None}
     settings |= {
-        **{"model_type": kind.model_type, "dtype": "bfloat16"},
+        "model_type": kind.model_type,
+        "dtype": "bfloat16",
         **{here: header.token(there) for there, here in _IDS.items()},
         "vocab_size": header.get("vocab_size", header.vocabulary),
         "tie_word_embeddings": OUTPUT not in header.names,
@@ -357,7 +367,8 @@ def _phi3(header: Header) -> Mapping[str, Any]:
 def _gemma2(header: Header) -> Mapping[str, Any]:
     caps = (f"{each}_logit_softcapping" for each in ("attn", "final"))
     return {
-        **{"sliding_window": _window(header), "query_pre_attn_scalar": _scale_of_gemma(header, _GEMMA_2_LARGEST)},
+        "sliding_window": _window(header),
+        "query_pre_attn_scalar": _scale_of_gemma(header, _GEMMA_2_LARGEST),
         **{cap: float(header.number(cap)) for cap in caps if header.get(cap) is not None},
     }
 
@@ -375,8 +386,10 @@ def _gemma3(header: Header) -> Mapping[str, Any]:
 
 def _qwen3_moe(header: Header) -> Mapping[str, Any]:
     return {
-        **{"num_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
-        **{"moe_intermediate_size": header.get("expert_feed_forward_length"), "norm_topk_prob": True},
+        "num_experts": header.get("expert_count"),
+        "num_experts_per_tok": header.get("expert_used_count"),
+        "moe_intermediate_size": header.get("expert_feed_forward_length"),
+        "norm_topk_prob": True,
         # A file that has only experts may lack the inner size of a dense MLP.
         "intermediate_size": header.get("feed_forward_length", header.get("expert_feed_forward_length")),
     }
@@ -387,8 +400,10 @@ def _gpt_oss(header: Header) -> Mapping[str, Any]:
     if rope["rope_type"] == "yarn":
         rope |= _GPT_OSS_YARN
     return {
-        **{"num_local_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
-        **{"intermediate_size": header.get("expert_feed_forward_length"), "sliding_window": _window(header)},
+        "num_local_experts": header.get("expert_count"),
+        "num_experts_per_tok": header.get("expert_used_count"),
+        "intermediate_size": header.get("expert_feed_forward_length"),
+        "sliding_window": _window(header),
         "rope_parameters": rope,
     }
 
@@ -398,7 +413,8 @@ def _lfm2(header: Header) -> Mapping[str, Any]:
     if not isinstance(heads, list) or len(heads) != header.get("block_count") or not any(heads):
         raise header.refusal("does not say which layers have attention, without which it is not")
     return {
-        **{"num_key_value_heads": max(heads), "conv_L_cache": header.get("shortconv.l_cache")},
+        "num_key_value_heads": max(heads),
+        "conv_L_cache": header.get("shortconv.l_cache"),
         "layer_types": ["full_attention" if each else "conv" for each in heads],
         "norm_eps": float(header.number("attention.layer_norm_rms_epsilon")),
         "block_auto_adjust_ff_dim": False,  # the file states the final inner size
@@ -415,18 +431,23 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
         # The layers for multi-token prediction, which come last, are not part of the model.
         "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
         "full_attention_interval": header.get("full_attention_interval"),
-        **{"linear_num_value_heads": heads, "linear_value_head_dim": int(header.number("ssm.inner_size")) // heads},
-        **{"linear_num_key_heads": header.get("ssm.group_count"), "linear_key_head_dim": header.get("ssm.state_size")},
+        "linear_num_value_heads": heads,
+        "linear_value_head_dim": int(header.number("ssm.inner_size")) // heads,
+        "linear_num_key_heads": header.get("ssm.group_count"),
+        "linear_key_head_dim": header.get("ssm.state_size"),
         "linear_conv_kernel_dim": header.get("ssm.conv_kernel"),
         "rope_parameters": {
-            **{"rope_type": "default", "rope_theta": float(header.number("rope.freq_base"))},
-            **{"partial_rotary_factor": turned / head_dim, "mrope_interleaved": True},
+            "rope_type": "default",
+            "rope_theta": float(header.number("rope.freq_base")),
+            "partial_rotary_factor": turned / head_dim,
+            "mrope_interleaved": True,
             "mrope_section": [section for section in sections if section],
         },
     }
     if header.get("expert_count"):
         found |= {
-            **{"num_experts": header.get("expert_count"), "num_experts_per_tok": header.get("expert_used_count")},
+            "num_experts": header.get("expert_count"),
+            "num_experts_per_tok": header.get("expert_used_count"),
             "moe_intermediate_size": header.get("expert_feed_forward_length"),
             "shared_expert_intermediate_size": header.get("expert_shared_feed_forward_length"),
         }

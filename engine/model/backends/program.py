@@ -115,8 +115,10 @@ class FusedLayers:
         entered = program.add(
             kernels.address("normed", kind, False, KIND[normed.dtype]),
             {
-                **{Residual.WEIGHTS: first.weight.data_ptr(), Residual.EPSILON: bits(first.epsilon)},
-                **{Residual.OUT: normed.data_ptr(), Residual.WIDTH: joint.in_features},
+                Residual.WEIGHTS: first.weight.data_ptr(),
+                Residual.EPSILON: bits(first.epsilon),
+                Residual.OUT: normed.data_ptr(),
+                Residual.WIDTH: joint.in_features,
             },
             EACH_ROW,
         )
@@ -125,8 +127,11 @@ class FusedLayers:
         turned = program.add(
             kernels.address("rotated", kind, self._head_dim, self._rotary, bool(norms), lanes=small),
             {
-                **{Rotated.X: out.data_ptr(), Rotated.X_STRIDE: out.shape[1], Rotated.BIAS: self._bias(joint)},
-                **{Rotated.HEADS: self._heads, Rotated.KEY_HEADS: self._kv_heads},
+                Rotated.X: out.data_ptr(),
+                Rotated.X_STRIDE: out.shape[1],
+                Rotated.BIAS: self._bias(joint),
+                Rotated.HEADS: self._heads,
+                Rotated.KEY_HEADS: self._kv_heads,
                 **{at: norm.weight.data_ptr() for at, norm in zip(norm_slots, norms, strict=False)},
                 Rotated.NORM_EPSILON: bits(norms[0].epsilon if norms else 0.0),
             },
@@ -168,7 +173,8 @@ class FusedLayers:
             kernels.address("normed", kind, True, KIND[normed.dtype]),
             {
                 **summed,
-                **{Residual.WEIGHTS: norm.weight.data_ptr(), Residual.EPSILON: bits(norm.epsilon)},
+                Residual.WEIGHTS: norm.weight.data_ptr(),
+                Residual.EPSILON: bits(norm.epsilon),
                 Residual.OUT: normed.data_ptr(),
             },
             EACH_ROW,
@@ -182,8 +188,11 @@ class FusedLayers:
     def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
         """Make the arguments that add the result ``out`` of a product to the residual stream ``kept``."""
         return {
-            **{Residual.DELTA: out.data_ptr(), Residual.DELTA_STRIDE: out.shape[1]},
-            **{Residual.BIAS: self._bias(product), Residual.SUM: kept.data_ptr(), Residual.WIDTH: kept.shape[1]},
+            Residual.DELTA: out.data_ptr(),
+            Residual.DELTA_STRIDE: out.shape[1],
+            Residual.BIAS: self._bias(product),
+            Residual.SUM: kept.data_ptr(),
+            Residual.WIDTH: kept.shape[1],
         }
 
     def _bias(self, layer: Any) -> int:
@@ -368,8 +377,13 @@ def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: i
     program.add(
         kernels.address("gated", KIND[gated.dtype]),
         {
-            **{Gated.X: product.data_ptr(), Gated.X_STRIDE: product.shape[1], Gated.BIAS: bias},
-            **{Gated.OUT: gated.data_ptr(), Gated.GATES: width, Gated.PIECE: _GATE_PIECE, Gated.PIECES: pieces},
+            Gated.X: product.data_ptr(),
+            Gated.X_STRIDE: product.shape[1],
+            Gated.BIAS: bias,
+            Gated.OUT: gated.data_ptr(),
+            Gated.GATES: width,
+            Gated.PIECE: _GATE_PIECE,
+            Gated.PIECES: pieces,
         },
         (pieces, 0),
     )
@@ -441,8 +455,13 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
         return None
     return {
         **{name: getattr(layer, name) for name in _PARTS},
-        **{"joint": joint, "gates": gates, "output": products[2], "down": products[3], "norms": norms},
-        **{"heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads},
+        "joint": joint,
+        "gates": gates,
+        "output": products[2],
+        "down": products[3],
+        "norms": norms,
+        "heads": config.num_attention_heads,
+        "kv_heads": config.num_key_value_heads,
     }
 
 

@@ -259,8 +259,19 @@ STATS_WORDS = 5
 """Number of words in the ``Stats`` of a row."""
 
 SLOTS: tuple[type, ...] = (
-    *(Product, Spread, Attention, Norm, Residual),
-    *(Rotated, Collected, Gated, Gathered, GatheredLine, Recurrence, Interleaved, Expanded),
+    Product,
+    Spread,
+    Attention,
+    Norm,
+    Residual,
+    Rotated,
+    Collected,
+    Gated,
+    Gathered,
+    GatheredLine,
+    Recurrence,
+    Interleaved,
+    Expanded,
     Logits,
 )
 """All classes of slots."""

@@ -172,7 +172,13 @@ def flash_lengths(
     """
     made = torch.ops.aten._flash_attention_forward(
         *(x[0].transpose(0, 1) for x in (q, k, v)),
-        *(lengths.ends, lengths.starts, 1, k.shape[2], 0.0, False, False),
+        lengths.ends,
+        lengths.starts,
+        1,
+        k.shape[2],
+        0.0,
+        False,
+        False,
         scale=scaling,
         seqused_k=lengths.keys,
     )

@@ -185,8 +185,10 @@ class Native(Compiled):
         slot = abi.Spread
         arguments = abi.arguments(
             {
-                **{slot.X: x.data_ptr(), slot.OUT: spread.data_ptr()},
-                **{slot.INPUTS: x.shape[1], slot.SUMS: sums.data_ptr()},
+                slot.X: x.data_ptr(),
+                slot.OUT: spread.data_ptr(),
+                slot.INPUTS: x.shape[1],
+                slot.SUMS: sums.data_ptr(),
             }
         )
         pairs = is_paired(words)
@@ -207,9 +209,13 @@ class Native(Compiled):
         tiles = -(-panels // size)
         arguments = abi.arguments(
             {
-                **{slot.X: x.data_ptr(), slot.WEIGHTS: packed.data_ptr(), slot.OUT: out.data_ptr()},
-                **{slot.INPUTS: x.shape[1], slot.OUTPUTS: out.shape[1]},
-                **{slot.TILE_PANELS: size, slot.PANELS: panels},
+                slot.X: x.data_ptr(),
+                slot.WEIGHTS: packed.data_ptr(),
+                slot.OUT: out.data_ptr(),
+                slot.INPUTS: x.shape[1],
+                slot.OUTPUTS: out.shape[1],
+                slot.TILE_PANELS: size,
+                slot.PANELS: panels,
                 **others,
             }
         )
@@ -224,8 +230,11 @@ class Native(Compiled):
         """
         slot = abi.Spread
         slots = {
-            **{slot.X: x.data_ptr(), slot.OUT: out.data_ptr(), slot.INPUTS: x.shape[1]},
-            **{slot.SUMS: sums.data_ptr(), slot.UNITS: units.data_ptr()},
+            slot.X: x.data_ptr(),
+            slot.OUT: out.data_ptr(),
+            slot.INPUTS: x.shape[1],
+            slot.SUMS: sums.data_ptr(),
+            slot.UNITS: units.data_ptr(),
         }
         kind = KIND[x.dtype]
         kernel = self.address("arranged_fixed", kind) if made == "fixed" else self.address("arranged", kind, made)
@@ -249,8 +258,13 @@ class Native(Compiled):
         kernel, slot = self.address("norm", KIND[x.dtype]), abi.Norm
         arguments = abi.arguments(
             {
-                **{slot.X: x.data_ptr(), slot.WEIGHTS: weight.data_ptr(), slot.OUT: out.data_ptr()},
-                **{slot.ROWS: rows, slot.WIDTH: width, slot.TILE_ROWS: _NORM_ROWS, slot.EPSILON: bits(epsilon)},
+                slot.X: x.data_ptr(),
+                slot.WEIGHTS: weight.data_ptr(),
+                slot.OUT: out.data_ptr(),
+                slot.ROWS: rows,
+                slot.WIDTH: width,
+                slot.TILE_ROWS: _NORM_ROWS,
+                slot.EPSILON: bits(epsilon),
             }
         )
         self.call(kernel, arguments, -(-rows // _NORM_ROWS))
@@ -295,8 +309,12 @@ class Native(Compiled):
         arguments = abi.arguments(
             {
                 **{at: part.data_ptr() for at, part in zip(given, tokens, strict=True)},
-                **{slot.BEFORE: memory.data_ptr(), slot.AFTER: behind.data_ptr(), slot.RESULT: out.data_ptr()},
-                **{slot.ROWS: rows, slot.HEADS: heads, slot.KEY_HEADS: key_heads},
+                slot.BEFORE: memory.data_ptr(),
+                slot.AFTER: behind.data_ptr(),
+                slot.RESULT: out.data_ptr(),
+                slot.ROWS: rows,
+                slot.HEADS: heads,
+                slot.KEY_HEADS: key_heads,
             }
         )
         self.call(kernel, arguments, heads)

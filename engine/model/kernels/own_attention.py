@@ -137,18 +137,25 @@ class OwnAttention:
         key_head, key_token, value_head, value_token = strides
         return abi.arguments(
             {
-                **{slot.QUERIES: q.data_ptr(), slot.KEYS: keys, slot.VALUES: values},
-                **{slot.KEY_HEAD: key_head, slot.KEY_TOKEN: key_token},
-                **{slot.VALUE_HEAD: value_head, slot.VALUE_TOKEN: value_token},
-                **{slot.LENGTH: length, slot.HEAD_ROWS: rows, slot.PIECES: pieces},
-                **{slot.FIRST: first.data_ptr(), slot.SEEN: seen.data_ptr()},
-                **{
-                    slot.PARTS: self._parts.data_ptr(),
-                    slot.SCRATCH: self._scratch.data_ptr(),
-                    slot.SCRATCH_SIZE: block,
-                },
-                **{slot.RESULT: out.data_ptr(), slot.LOGSUM: lse.data_ptr()},
-                **{slot.SCALE: bits(scale * _LOG2E), slot.CAP: bits((cap or 0.0) * _LOG2E)},
+                slot.QUERIES: q.data_ptr(),
+                slot.KEYS: keys,
+                slot.VALUES: values,
+                slot.KEY_HEAD: key_head,
+                slot.KEY_TOKEN: key_token,
+                slot.VALUE_HEAD: value_head,
+                slot.VALUE_TOKEN: value_token,
+                slot.LENGTH: length,
+                slot.HEAD_ROWS: rows,
+                slot.PIECES: pieces,
+                slot.FIRST: first.data_ptr(),
+                slot.SEEN: seen.data_ptr(),
+                slot.PARTS: self._parts.data_ptr(),
+                slot.SCRATCH: self._scratch.data_ptr(),
+                slot.SCRATCH_SIZE: block,
+                slot.RESULT: out.data_ptr(),
+                slot.LOGSUM: lse.data_ptr(),
+                slot.SCALE: bits(scale * _LOG2E),
+                slot.CAP: bits((cap or 0.0) * _LOG2E),
             }
         )
 

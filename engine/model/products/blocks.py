@@ -221,8 +221,11 @@ class Segment:
         order[: stored.outputs] = np.arange(stored.outputs) if stored.order is None else stored.order
         packed = torch.empty(panels, self._inputs // form.values, form.held_bytes * kernels.columns, dtype=torch.uint8)
         arguments = {
-            **{slot.BLOCKS: stored.data.data_ptr(), slot.ROW_BYTES: stored.data.stride(0)},
-            **{slot.ORDER: order.ctypes.data, slot.WEIGHTS: packed.data_ptr(), slot.INPUTS: self._inputs},
+            slot.BLOCKS: stored.data.data_ptr(),
+            slot.ROW_BYTES: stored.data.stride(0),
+            slot.ORDER: order.ctypes.data,
+            slot.WEIGHTS: packed.data_ptr(),
+            slot.INPUTS: self._inputs,
         }
         kernels.call(kernels.address("interleaved", form.number), abi.arguments(arguments), panels)
         return packed
@@ -242,7 +245,8 @@ class Segment:
             name = "product_pairs" if is_paired(self.packed) else "product"
             kernel = kernels.address(name, KIND[self.packed.dtype])
         others = {
-            **{slot.SUMS: sums.data_ptr(), slot.UNITS: units.data_ptr()},
+            slot.SUMS: sums.data_ptr(),
+            slot.UNITS: units.data_ptr(),
             slot.OUT: out.data_ptr() + out.element_size() * self.start,
         }
         return kernels.panels_call(kernel, x, self.packed, out, others)
@@ -257,8 +261,11 @@ class Segment:
             out[:, start : start + columns.shape[1]] = columns
             return
         arguments = {
-            **{slot.WEIGHTS: self.packed.data_ptr(), slot.CHOSEN: panels.data_ptr(), slot.INPUTS: self._inputs},
-            **{slot.OUT: out.data_ptr() + out.element_size() * start, slot.OUTPUTS: out.shape[1]},
+            slot.WEIGHTS: self.packed.data_ptr(),
+            slot.CHOSEN: panels.data_ptr(),
+            slot.INPUTS: self._inputs,
+            slot.OUT: out.data_ptr() + out.element_size() * start,
+            slot.OUTPUTS: out.shape[1],
         }
         kernel = kernels.address("expanded", self.form.number, KIND[out.dtype])
         kernels.call(kernel, abi.arguments(arguments), len(panels))

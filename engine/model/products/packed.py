@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 # Names of the layers that get the same input, keyed by the name of the submodule of a decoder block that has these
 # layers.
 _JOINT = {
-    **{"self_attn": ("q_proj", "k_proj", "v_proj"), "linear_attn": INPUTS},
-    **{"mlp": ("gate_proj", "up_proj"), "feed_forward": ("w1", "w3")},
+    "self_attn": ("q_proj", "k_proj", "v_proj"),
+    "linear_attn": INPUTS,
+    "mlp": ("gate_proj", "up_proj"),
+    "feed_forward": ("w1", "w3"),
 }
 _HELD = 8  # maximum number of layers whose unpacked weights are cached
 
@@ -315,7 +317,9 @@ class Unpacked:
 
 
 PACKED: dict[type, type[PackedLinear]] = {
-    **{nn.Linear: PackedLinear, Linear8: PackedLinear8, Linear4: PackedLinear4},
+    nn.Linear: PackedLinear,
+    Linear8: PackedLinear8,
+    Linear4: PackedLinear4,
     BlockLinear: PackedBlocks,
 }
 """The class that packs a layer, keyed by the layer's class."""

@@ -50,8 +50,15 @@ def _emit(
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, head, _ = e.arguments
     queries, keys, values, decays, rates, updates, before, after, result = e.pointers(
-        *(Slot.QUERIES, Slot.KEYS, Slot.VALUES, Slot.DECAYS, Slot.RATES),
-        *(Slot.UPDATES, Slot.BEFORE, Slot.AFTER, Slot.RESULT),
+        Slot.QUERIES,
+        Slot.KEYS,
+        Slot.VALUES,
+        Slot.DECAYS,
+        Slot.RATES,
+        Slot.UPDATES,
+        Slot.BEFORE,
+        Slot.AFTER,
+        Slot.RESULT,
     )
     rows, heads, key_heads = e.longs(Slot.ROWS, Slot.HEADS, Slot.KEY_HEADS)
     key_head = e.b.sdiv(head, e.b.sdiv(heads, key_heads))
