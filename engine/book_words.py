@@ -50,8 +50,10 @@ AROUND = 3
 """Number of passages before and after a passage in which a name counts, because the passage may refer to the name by
 "he" or "it".
 """
-NAME, NUMBER = 2.0, 2.5
-"""Weights of a name and of a number, relative to a word of the same rarity."""
+NAME = 2.0
+"""Weight of a name, relative to a word of the same rarity."""
+NUMBER = 2.5
+"""Weight of a number, relative to a word of the same rarity."""
 ASKED = 0.45
 """Factor on the weight of a word that occurs in the question, but not in the sentence of the answer."""
 UNKNOWN = 0.5

@@ -20,9 +20,14 @@ Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
 
 MAX_SEED = 2**63 - 1
-# Minimum values for float32: a lower temperature makes logits infinite, a lower top_p selects no token.
-MIN_TEMPERATURE = MIN_TOP_P = 1e-6
-MIN_PENALTY, MAX_PENALTY = 0.1, 10.0
+MIN_TEMPERATURE = 1e-6
+"""Minimum temperature above 0. A lower one makes logits infinite in float32."""
+MIN_TOP_P = 1e-6
+"""Minimum top_p. A lower one selects no token in float32."""
+MIN_PENALTY = 0.1
+"""Minimum repetition penalty. Penalties below 1 favour repetition."""
+MAX_PENALTY = 10.0
+"""Maximum repetition penalty."""
 MAX_COUNT = 1_000_000
 """Maximum value of settings that count tokens. No window or vocabulary is larger."""
 

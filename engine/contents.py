@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from engine.document import Document, OutlineItem
 from engine.passages import Whole, whole_asked_in
 
-FEWEST_CHAPTERS, MOST_CHAPTERS = 3, 12
-"""Minimum and maximum number of chapters that a summary follows. If a book has fewer chapters, no titles are added. If
-it has more, the summary follows ``MOST_CHAPTERS`` chapters, spread evenly over the book.
+FEWEST_CHAPTERS = 3
+"""Minimum number of chapters that a summary follows. If a book has fewer chapters, no titles are added."""
+MOST_CHAPTERS = 12
+"""Maximum number of chapters that a summary follows. If a book has more, the summary follows this many of them, spread
+evenly over the book.
 """
 ALONG: Mapping[Whole, str] = {
     "en": "Say in your own words, in one sentence for each of these parts and in this order, what happens or is said "

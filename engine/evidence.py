@@ -36,15 +36,16 @@ Level = Literal["says so", "near", "not found", ""]
 
 MOST_OF_IT = 0.6
 """Minimum share of a sentence's words, by weight, that a passage with the level "says so" must have."""
-FACT, SUBJECT = 0.8, 0.2
-"""Weights in the rank of a passage. ``FACT``: weight of the share of the sentence's new words (words not in the
-question) that the passage has. ``SUBJECT``: weight of the share of the question's words. The share of all words of the
-sentence has the weight 1.
+FACT = 0.8
+"""Weight, in the rank of a passage, of the share of the sentence's new words (words not in the question) that the
+passage has. The share of all words of the sentence has the weight 1.
 """
-MANY, NEARLY_ALL = 4, 0.85
-"""Conditions for a match to be sure, and not a coincidence (``_Judged.is_sure``). ``MANY``: minimum number of new words
-in the sentence. ``NEARLY_ALL``: minimum share of these words that the passage must have.
-"""
+SUBJECT = 0.2
+"""Weight, in the rank of a passage, of the share of the question's words that the passage has."""
+MANY = 4
+"""Minimum number of new words in the sentence for a match to be sure, and not a coincidence (``_Judged.is_sure``)."""
+NEARLY_ALL = 0.85
+"""Minimum share of the new words that the passage must have for a match to be sure."""
 OF_THE_SUBJECT = 0.45
 """Minimum share of the question's words that a passage with the level "says so" must have together with its
 surroundings.

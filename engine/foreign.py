@@ -38,9 +38,11 @@ _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # Limits for converting a GGUF vocabulary, set for the known vocabulary that needs the most memory and time (260,000
 # SentencePiece tokens).
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
-# Maximum seconds for encoding a text: a constant, plus seconds per character. This is ten times what an ordinary
-# tokenizer takes.
-_TEXT_S, _TEXT_S_PER_CHARACTER = 5.0, 2e-5
+# Maximum seconds for encoding a text, without those per character. Both limits are ten times what an ordinary tokenizer
+# takes.
+_TEXT_S = 5.0
+# Maximum seconds for encoding a text, per character.
+_TEXT_S_PER_CHARACTER = 2e-5
 _TEXT_BYTES_PER_CHARACTER = 300  # bytes of an encoding with its offsets, per character of the text
 _SHORT = 10_000  # maximum characters of a text that the permanent child tries; each longer text gets its own child
 # seconds after which the permanent child is replaced, before it reaches the limit of its processor time

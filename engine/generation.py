@@ -56,10 +56,10 @@ _LEAST_PLAIN_STEPS = 3
 _PLAIN_EVERY_S = 2.0
 # While an answer is written, plain steps take at most this share of its time.
 _PLAIN_SHARE = 0.01
-# If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. This is
-# done only if they take less than ``_PLAIN_SHARE_AT_END`` of the answer's time, or less than ``_UNNOTICED_S`` seconds,
-# which a person does not notice.
+# If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. They may
+# take at most this share of the answer's time, or ``_UNNOTICED_S`` seconds.
 _PLAIN_SHARE_AT_END = 0.1
+# Maximum seconds of these steps that a person does not notice.
 _UNNOTICED_S = 0.2
 # A plain step is compared with at most this many verifications before it, and with as many after it.
 _BESIDE = 4

@@ -22,16 +22,19 @@ from typing import Literal
 
 from engine.languages import Language, language_of, language_of_question
 
-SHORTEST, LONGEST = 60, 320
-"""Minimum and maximum characters of a passage. A shorter sentence is joined to the next sentence of its paragraph. A
-longer passage is cut, if possible at a comma.
-"""
+SHORTEST = 60
+"""Minimum characters of a passage. A shorter sentence is joined to the next sentence of its paragraph."""
+LONGEST = 320
+"""Maximum characters of a passage. A longer passage is cut, if possible at a comma."""
 POINTED_SHORTEST = 200
 """Minimum characters of the single passage that is put before a question (``pointed``). With this minimum, the passage
 contained the fact that was asked for in 49 of 62 questions. With a smaller minimum it did in 43.
 """
-SATURATION, LENGTH_SHARE = 1.2, 0.4
-"""BM25's parameters k1 and b. Passages have about the same length, so b matters little."""
+SATURATION = 1.2
+"""BM25's parameter k1: how soon further occurrences of a word in a passage count less."""
+LENGTH_SHARE = 0.4
+"""BM25's parameter b: how much a long passage counts less. Passages have about the same length, so it matters little.
+"""
 NEIGHBOURS = 0.3
 """Weight of a word that occurs only in the previous or the next passage."""
 MOST_PASSAGES = 16

@@ -10,10 +10,12 @@ BITS = {"8bit": 8, "4bit": 4}
 GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
 
-LEVEL_BITS, LAST_LEVEL, MIDDLE_LEVEL = 4, 15, 8
-"""Of 4-bit weights, which are stored as levels (integers): the bits of a level, the highest level, and the level that
-represents the middle between a group's minimum and maximum.
-"""
+LEVEL_BITS = 4
+"""Number of bits of a level. 4-bit weights are stored as levels (integers)."""
+LAST_LEVEL = 15
+"""The highest level of a 4-bit weight."""
+MIDDLE_LEVEL = 8
+"""The level that represents the middle between a group's minimum and maximum."""
 
 WORD_LEVELS = 32 // LEVEL_BITS
 """Number of 4-bit levels in a 32-bit word of weights packed for a processor."""

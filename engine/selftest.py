@@ -34,14 +34,19 @@ BUDGET = 256
 """Retrieval budget in tokens. It is so small that chunks must be selected even from a short text."""
 
 _READING_S = 25.0  # maximum seconds for reading the text, estimated from this machine's probes
-# Maximum tokens of an answer (``max_tokens``): at least ``_FEWEST``; at most ``_SHORTEST`` for the first answer and
-# ``_LONGEST`` for later ones. A faster machine gets more tokens.
-_FEWEST, _SHORTEST, _LONGEST = 4, 16, 64
+# Minimum tokens of an answer (``max_tokens``). A faster machine gets more tokens.
+_FEWEST = 4
+# Maximum tokens of the first answer.
+_SHORTEST = 16
+# Maximum tokens of later answers.
+_LONGEST = 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
-_DRAWS, _DRAWS_S = 5_000, 6.0  # maximum number of draws, and maximum seconds for them, per kind of proposal
+_DRAWS = 5_000  # maximum number of draws for each kind of proposal
+_DRAWS_S = 6.0  # maximum seconds of the draws for each kind of proposal
 _VOCABULARY = 8  # tokens of the small vocabulary for sampling
 _CHANCE = 48.0  # maximum chi-square (7 degrees of freedom); correct sampling exceeds it once in ten million runs
-_KEYS, _QUERIES = (257, 6_000), (1, 17)
+_KEYS = (257, 6_000)  # numbers of keys for which attention is compared
+_QUERIES = (1, 17)  # numbers of queries for which attention is compared
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 # Maximum difference of two logits that counts as a tie, keyed by dtype. Within it, rounding decides which logit is
 # greater, and rounding depends on the order of additions.

@@ -35,7 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 class Module:
     """``imports``: modules of ours that are imported at the top; ``top``: all names imported there; ``everything``:
     also those imported inside functions and for type checking; ``functions``: the lines of each function without its
-    docstring, by its name."""
+    docstring, by its name; ``shared_lines``: where one line gives numbers to several constants, or unpacks a literal
+    where it is written."""
 
     path: Path
     lines: int
@@ -43,6 +44,7 @@ class Module:
     top: frozenset[str]
     everything: frozenset[str]
     functions: Mapping[str, int]
+    shared_lines: tuple[int, ...]
 
 
 LONG_LINES = 40
@@ -58,7 +60,8 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
         nodes = list(ast.walk(tree))
         top, everything = _imported(tree.body, paths), _imported(nodes, paths)
         ours = frozenset(other for other in top if other in paths and other != name)
-        found[name] = Module(path, len(text.splitlines()), ours, top, everything, dict(_functions(nodes)))
+        shared = tuple(sorted({*_several_constants(tree.body), *_unpacked_literals(nodes)}))
+        found[name] = Module(path, len(text.splitlines()), ours, top, everything, dict(_functions(nodes)), shared)
     return found
 
 
@@ -69,6 +72,29 @@ def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
             tells = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
             told = (first.end_lineno or 0) - first.lineno + 1 if tells else 0
             yield f"{node.name}:{node.lineno}", (node.end_lineno or 0) - node.lineno + 1 - told
+
+
+def _several_constants(body: Iterable[ast.stmt]) -> Iterator[int]:
+    for node in body:
+        if isinstance(node, ast.Assign):
+            names, values = node.targets, [node.value]
+            if isinstance(names[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                names, values = names[0].elts, node.value.elts
+            upper = [name for name in names if isinstance(name, ast.Name) and name.id.isupper()]
+            parts = [part for value in values for part in ast.walk(value)]
+            numbers = [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, int | float)]
+            if len(upper) > 1 and numbers and not any(isinstance(part, ast.Call) for part in parts):
+                yield node.lineno
+
+
+def _unpacked_literals(nodes: Iterable[ast.AST]) -> Iterator[int]:
+    """``*(a, b)`` and ``**{a: b}``, which only keep several entries on a line."""
+    for node in nodes:
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List):
+            yield node.lineno
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from (value.lineno for key, value in pairs if key is None and isinstance(value, ast.Dict))
 
 
 def module_paths(root: Path = ROOT) -> dict[str, Path]:

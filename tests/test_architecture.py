@@ -172,6 +172,11 @@ def test_functions_are_short_but_for_a_few() -> None:
     assert max(long.values()) <= MOST_LINES, max(long, key=lambda one: long[one])
 
 
+def test_a_constant_has_a_line_of_its_own_and_so_has_an_entry() -> None:
+    shared = [f"{name}:{line}" for name, module in graph().items() for line in module.shared_lines]
+    assert shared == []
+
+
 def test_the_path_of_a_question_is_told_of_files_that_are_there() -> None:
     """Counted in the running program by ``tests.house``, which takes a minute; here only what was written down."""
     told = (ROOT / "engine" / "README.md").read_text(encoding="utf-8").split("## The path of a question")[1]

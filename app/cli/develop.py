@@ -32,11 +32,12 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
     )
 
 
-# ``_PROCESSES``: number of processes that run tests at the same time. It may exceed the number of cores, because many
-# tests wait for programs that they have started (``tests/spreading.py``). ``_MEMORY_OF_THREE``: minimum bytes of memory
-# for this number. With less memory there is one process fewer. A person can choose another number with ``-n``; 0 runs
-# one test after another.
-_PROCESSES, _MEMORY_OF_THREE = 3, 7_000_000_000
+# Number of processes that run tests at the same time. It may exceed the number of cores, because many tests wait for
+# programs that they have started (``tests/spreading.py``). A person can choose another number with ``-n``; 0 runs one
+# test after another.
+_PROCESSES = 3
+# Minimum bytes of memory for ``_PROCESSES`` processes. With less memory there is one process fewer.
+_MEMORY_OF_THREE = 7_000_000_000
 
 # Many of the tests start programs and wait for them. On a busy machine such a program is sometimes late. So a failed
 # test is run once more. A test that passes only the second time is named at the end, with its first failure.

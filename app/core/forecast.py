@@ -47,7 +47,8 @@ _KEPT = 8  # maximum observations of each kind (readings, answers) that are stor
 # reading is called slower. A person hardly notices a smaller difference.
 _HARDLY = 2.0
 _A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
-_MINUTE, _HOUR = 60, 3600
+_MINUTE = 60  # seconds
+_HOUR = 3600  # seconds
 _MANY_MINUTES = 20  # more minutes than this are rounded to multiples of five
 
 Point = tuple[float, float]

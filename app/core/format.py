@@ -118,7 +118,8 @@ milliseconds per token in the answer so far; number of tokens in the answer so f
 SCORE_LEVELS = 100  # largest value of a scaled page score
 PACE_TOKENS = 100  # maximum number of newest tokens that the pace curve covers
 _NOW_TOKENS = 10  # maximum number of newest tokens from which the current pace is computed
-_SPARK_WIDTH, _SPARK_HEIGHT = 72, 14  # pixels of the small drawing of the pace
+_SPARK_WIDTH = 72  # pixels of the small chart of the pace
+_SPARK_HEIGHT = 14  # pixels of the small chart of the pace
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")

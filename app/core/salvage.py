@@ -34,16 +34,18 @@ _UNKNOWN_BOOK = "0" * 64
 _USUAL_PAGE = 4096  # bytes: SQLite's default page size
 _PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
 _FILE_HEADER = 100  # bytes of the file header, at the beginning of the first page
-_LEAF, _NODES = (
-    0x0D,
-    (0x02, 0x05, 0x0A),
-)  # type of pages with rows, and types of pages that are skipped: inner pages, indexes
+_LEAF = 0x0D  # type of a page with rows of a table
+_NODES = (0x02, 0x05, 0x0A)  # types of other pages: inner pages of indexes and tables, and leaves of indexes
 _LEAF_HEADER = 8  # bytes of the header of a ``_LEAF``
-_LOG_HEADER, _FRAME_HEADER = 32, 24  # bytes of the header of a log, and of the header of a frame in it
+_LOG_HEADER = 32  # bytes of the log's header
+_FRAME_HEADER = 24  # bytes of the header of a frame, before its page
 _LOG_MAGIC = 0x377F0682  # magic number at the beginning of a log; the last bit gives the byte order of the checksums
 _LONGEST_VARINT = 9  # maximum bytes of an integer of variable length
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer, keyed by its serial type
-_FLOAT, _ZERO, _ONE, _FIRST_BLOB = 7, 8, 9, 12  # serial types: a float, the integers 0 and 1, the first type of blobs
+_FLOAT = 7  # serial type of a float
+_ZERO = 8  # serial type of the integer 0, which takes no bytes
+_ONE = 9  # serial type of the integer 1, which takes no bytes
+_FIRST_BLOB = 12  # smallest serial type of a blob or text
 _HASH_LENGTH = 64
 _MOST_SEARCHED = 64  # maximum number of pages that are searched byte by byte, which takes about a second
 

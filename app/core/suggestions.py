@@ -25,7 +25,8 @@ from engine.languages import Language, language_of
 MOST = 5  # maximum number of suggested questions
 _FROM_CONTENTS = 3
 _LOOKED_AT = 40  # number of pages, from the first, from which the language of a book is detected
-_SHORTEST, _LONGEST = 4, 60  # minimum and maximum characters of a heading that a question may quote
+_SHORTEST = 4  # minimum characters of a heading that a question may quote
+_LONGEST = 60  # maximum characters of a heading that a question may quote
 _FRAME = re.compile(
     r"\b(contents|index|preface|foreword|cover|title page|copyright|half[- ]title|imprint|dedication|bibliography|"
     r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|inhaltsverzeichnis|vorwort|register|impressum|"

@@ -47,7 +47,12 @@ _SILENCE_SECONDS = 15.0
 _PIP_SECONDS = 60  # maximum seconds to wait for ``pip config list``
 _MOST_LISTED = 1 << 24  # maximum bytes of a project's page on an index
 _BLOCK = 1 << 18  # bytes read from the disk at once, to compute a checksum
-_OK, _PARTIAL, _NOT_SATISFIABLE = 200, 206, 416  # HTTP status codes
+# HTTP status: the whole file follows
+_OK = 200
+# HTTP status: the requested part follows
+_PARTIAL = 206
+# HTTP status: the file has no such part
+_NOT_SATISFIABLE = 416
 
 
 @dataclass(frozen=True)

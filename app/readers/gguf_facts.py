@@ -37,7 +37,8 @@ _LENGTH = struct.Struct("<Q")
 
 # Format characters of ``struct``, keyed by the id of a field's type. Strings and arrays have other ids.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+_STRING = 8  # id of the type of a string
+_ARRAY = 9  # id of the type of an array
 _FLOATS = (6, 12)
 
 BLOCKS = {

@@ -23,7 +23,10 @@ from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
 Rectangle = tuple[float, float, float, float]
 """(x0, y0, x1, y1) as fractions of the page, from its top left."""
 
-NARROWEST, WIDEST = 50, 4000  # minimum and maximum width of an image in pixels
+NARROWEST = 50
+"""Minimum width of a picture of a page, in pixels. A narrower one is refused."""
+WIDEST = 4000
+"""Maximum width of a picture of a page, in pixels. A wider one is refused."""
 _SECONDS_PER_IMAGE = 30.0
 _LONGEST_PASSAGE = 4_000  # characters after which a passage is cut before the search
 WIDTHS = (600, 900, 1200, 1800, 2400)  # widths of cached images in pixels

@@ -23,7 +23,8 @@ _LONG_SIDE = 11.7  # inches of the longer side if the file does not state a reso
 _DPI = (72, 1200)  # minimum and maximum resolution in dots per inch; a file's resolution beyond them is ignored
 _PLAIN = ("1", "L", "RGB")
 _DEEP = ("I", "F")  # modes with more than 256 shades, besides "I;16" and its variants for byte orders
-_ORIENTATION, _LYING = 0x0112, (5, 6, 7, 8)  # the Exif tag of the orientation, and its values for a quarter turn
+_ORIENTATION = 0x0112  # the Exif tag of the orientation
+_LYING = (5, 6, 7, 8)  # values of the Exif tag for a quarter turn
 _SHEET = (612.0, 792.0)  # width and height of a blank page in points
 
 

@@ -137,7 +137,8 @@ MEANING = (
     "The connection is not encrypted: do this only in a network that you trust, never on the open internet."
 )
 
-_MOST_WRONG, _WITHIN_S = 10, 60.0  # maximum wrong passwords of one guest, within this many seconds
+_MOST_WRONG = 10  # maximum wrong passwords from one address within ``_WITHIN_S`` seconds; then all are refused
+_WITHIN_S = 60.0  # seconds for which a wrong password counts
 _MOST_ADDRESSES = 1000  # maximum guests' addresses for which wrong passwords are counted
 _IPV6_NETWORK = 64  # bits of a guest's address that identify the network; the guest chooses the rest
 

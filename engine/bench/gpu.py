@@ -92,19 +92,24 @@ _KEYS = (32_768, 131_072)
 _GB = 1e9
 # Seconds after which no new measurement begins. A running measurement may continue until ``END_S``.
 LIMIT_S = 420
-# ``END_S``: seconds after which the script ends itself, even if a measurement is still running because of a slow bus, a
-# compiler or a driver that hangs. ``_HELD_S``: further seconds after which the process is ended even if a driver blocks
-# all threads of Python.
-END_S, _HELD_S = 540, 20
-# ``_STEP``: a context that must be cut to fit the memory gets a multiple of this number of tokens. ``_ANSWERS``: tokens
-# of the window that are left for answers.
-_STEP, _ANSWERS = 4096, 1024
-# ``_FIRST_PIN``: bytes of the first piece of host memory that the script tries to pin. ``_PINS``: maximum number of
-# pieces; each is twice as large as the previous one.
-_FIRST_PIN, _PINS = 1 << 30, 5
-# ``_CALLS``: number of calls of a kernel in a recording. ``_TIMES``: number of timed replays of the recording, of which
-# the fastest counts.
-_CALLS, _TIMES = 10, 3
+END_S = 540
+"""Seconds after which the script ends itself, even if a measurement is still running because of a slow bus, a compiler
+or a driver that hangs.
+"""
+# Seconds after ``END_S`` after which the process is ended even if a driver blocks all threads of Python.
+_HELD_S = 20
+# A context that must be cut to fit the memory gets a multiple of this number of tokens.
+_STEP = 4096
+# Tokens of the window that are left for answers.
+_ANSWERS = 1024
+# Bytes of the first piece of host memory that the script tries to pin. Each further piece is twice as large.
+_FIRST_PIN = 1 << 30
+# Maximum number of pieces of host memory that are pinned.
+_PINS = 5
+# Number of calls of a kernel in a recording.
+_CALLS = 10
+# Number of timed replays of a recording. The fastest one counts.
+_TIMES = 3
 # Bytes of each tensor with which ``_checks`` fills a GPU. It is small, so that tensors also fit into the gaps that the
 # keys of a spilled layer leave.
 _PIECE = 1 << 23

@@ -86,8 +86,10 @@ _KINDS = SPECULATING | COMPARED
 # Minimum number of prompt tokens that are computed again before every case. So every row starts with the same KV, and
 # the first selection can be made from the queries of these tokens.
 _AGAIN = 2 * PROMPT_QUERIES
-# ``_MEMORY_BYTES``: bytes that are summed to measure how fast memory is read. ``_MEMORY_TIMES``: number of sums.
-_MEMORY_BYTES, _MEMORY_TIMES = 200_000_000, 7
+# Bytes that are summed to measure how fast memory is read.
+_MEMORY_BYTES = 200_000_000
+# Number of sums of ``_MEMORY_BYTES``.
+_MEMORY_TIMES = 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
 # Rows of transformers and of ours that need a draft model.
@@ -496,7 +498,8 @@ _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-_GAMMAS1, _GAMMAS2 = (1, 2, 4, 6, 8), (4, 8, 12, 16, 24)
+_GAMMAS1 = (1, 2, 4, 6, 8)  # tokens that the draft proposes at once (gamma 1) in the sweep of lengths
+_GAMMAS2 = (4, 8, 12, 16, 24)  # tokens that wait for a verification (gamma 2) in the sweep of lengths
 _REFRESHES = ("never", "8", "4", "2", "1", "drop", "default")
 
 SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")

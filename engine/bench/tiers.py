@@ -32,7 +32,8 @@ from engine.threads import sleep_while_waiting
 
 _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
-_TIMED, _ANSWER = 3, 24  # number of timed verifications, of which the fastest counts; tokens of an answer
+_TIMED = 3  # number of timed passes of each length; the fastest counts
+_ANSWER = 24  # tokens of the answer
 # Limit of host memory at which all KV of a book is spilled to disk, as a multiple of one layer's KV. It is enough for
 # the buffers of spilled layers, but not for a resident layer in addition.
 _BUFFERS = 2.5

@@ -46,9 +46,12 @@ if TYPE_CHECKING:
 # Number of an answer's tokens for which the retrieval cache has room after its boundary (in its tail). After that many
 # tokens, a new selection moves the boundary forward.
 _TAIL_TOKENS = 1024
-# ``_LONG_VERIFY``: number of tokens in a long verification that is timed on a new book. ``_LONG_MIDDLE``: number of
-# tokens in a long middle pass. ``_DRAFT_RUN``: number of draft steps that are timed together.
-_LONG_VERIFY, _LONG_MIDDLE, _DRAFT_RUN = 16, 8, 2
+# Number of tokens of the long verification that is timed on a new book.
+_LONG_VERIFY = 16
+# Number of tokens of the long middle pass that is timed on a new book.
+_LONG_MIDDLE = 8
+# Number of draft steps that are timed together on a new book.
+_DRAFT_RUN = 2
 
 # Assumed time of each token of a pass after the first, as a share of a plain step. Used if the machine's speeds are
 # unknown. Measured: 13 ms, where a plain step took 48 ms (1.5 billion parameters in 4 bits on two cores, after 4,096
@@ -76,11 +79,13 @@ _QUESTION = 128
 # Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
 _COSTLY_DRAFT = 1 / 3
 
-# Conditions for rounding the weights of the middle level. ``_MOSTLY_WEIGHTS``: minimum bytes of the weights as a
-# multiple of the retrieval cache's bytes. ``_MOST_ROUNDED``: maximum number of weights, because rounding takes a second
-# for every 90 million. ``_SMALL_COPY``: the rounded copy, with one byte for each weight, takes at most 1 /
-# ``_SMALL_COPY`` of the free memory.
-_MOSTLY_WEIGHTS, _MOST_ROUNDED, _SMALL_COPY = 4, 1_000_000_000, 8
+# Minimum bytes of the weights, as a multiple of the retrieval cache's bytes, for which the middle level's weights are
+# rounded.
+_MOSTLY_WEIGHTS = 4
+# Maximum number of weights that are rounded for the middle level, because rounding takes a second for every 90 million.
+_MOST_ROUNDED = 1_000_000_000
+# Divisor of the free memory: the rounded copy, with one byte for each weight, takes at most 1 / ``_SMALL_COPY`` of it.
+_SMALL_COPY = 8
 
 # Number of replays of verifications and plain steps from one check to the next. A check compares a replay with the
 # ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.

@@ -65,9 +65,13 @@ _LIKELIEST = 128
 # Total probability 1 as an integer. Probabilities become integer multiples of 1 / 2^60, called parts. The sum of a
 # row's parts stays below 2^63.
 _WHOLE = 1 << 60
-# The bits of a float32 probability are searched in an upper and a lower half, called digits. ``_LOWER_BITS``: number of
-# bits of the lower digit. ``_LOWER``: largest lower digit. ``_UPPER``: upper digit of probability 1.
-_LOWER_BITS, _LOWER, _UPPER = 16, 0xFFFF, 0x3F80
+# Number of bits of the lower digit. The bits of a float32 probability are searched in an upper and a lower half, called
+# digits.
+_LOWER_BITS = 16
+# Largest lower digit.
+_LOWER = 0xFFFF
+# Upper digit of probability 1.
+_UPPER = 0x3F80
 
 
 class Sampler:

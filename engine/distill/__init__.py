@@ -41,8 +41,14 @@ from engine.model.products.quantized import wide_dtype
 from engine.plan.planner import pick_device
 from engine.prompt import BookTokenizer
 
-LAYERS, HEAD_TOKENS = 2, 8192
-SHARDS, EPOCHS = 40, 5
+LAYERS = 2
+"""Default number of layers of the draft."""
+HEAD_TOKENS = 8192
+"""Default number of tokens that the draft can propose."""
+SHARDS = 40
+"""Default number of shards of text that the target writes."""
+EPOCHS = 5
+"""Default number of passes over the text."""
 
 # Maximum number of characters of the books, in total, in which the frequency of tokens is counted. Each book has an
 # equal share.

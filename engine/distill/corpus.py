@@ -32,7 +32,10 @@ from engine.prompt import BookTokenizer
 
 ROWS = 64
 """Number of rows of a shard, which the target generates as one batch."""
-PROMPT_TOKENS, WRITTEN_TOKENS = 192, 192
+PROMPT_TOKENS = 192
+"""Number of tokens at the start of a row, which the target continues."""
+WRITTEN_TOKENS = 192
+"""Number of tokens of a row that the target writes after the prompt."""
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
 """Temperatures at which rows are generated, in turn. Half of the rows are greedy."""
 

@@ -46,9 +46,11 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes of a layer's rows that are moved at once, without and with CUDA. The small piece stays in the CPU's cache
-# between file and buffer. A bus is fast only with large pieces.
-_CPU_PIECE, _CUDA_PIECE = 1 << 20, 32 << 20
+# Bytes of a layer's rows that are moved at once without CUDA. The piece stays in the CPU's cache between file and
+# buffer.
+_CPU_PIECE = 1 << 20
+# Bytes of a layer's rows that are moved at once with CUDA. A bus is fast only with large pieces.
+_CUDA_PIECE = 32 << 20
 # Minimum number of pieces in which a layer's reserved memory is moved with CUDA. So the two device buffers for rows, of
 # one piece each, take at most a quarter of a layer's memory.
 _LAYER_PIECES = 8

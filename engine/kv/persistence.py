@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 # Settings that describe a model's origin or how it is run, and do not change the numbers that it computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
 _WORD = 8  # bytes of the integers that a fingerprint sums
-# ``_BLOCK``: number of 8-byte words in a block of a fingerprint. Each word of a block has its own multiplier.
-# ``_BLOCKS``: number of blocks that are multiplied at once.
-_BLOCK, _BLOCKS = 4096, 256
+# Number of 8-byte words in a block of a fingerprint. Each word of a block has its own multiplier.
+_BLOCK = 4096
+# Number of blocks of a fingerprint that are multiplied at once.
+_BLOCKS = 256
 
 
 @dataclass(frozen=True)

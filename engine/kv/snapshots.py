@@ -54,8 +54,10 @@ CHATS = ".chats"
 # Bytes of the disk that are always left free for other uses.
 _SPARE_BYTES = 2_000_000_000
 _PARTIAL, _STALE, _ASIDE = ".partial-", ".stale-", ".aside-"
-# Number of hash digits in the name of a chat's folder, and in the name of a turn's folder.
-_CHAT_DIGITS, _TURN_DIGITS = 32, 32
+# Number of hash digits in the name of a chat's folder.
+_CHAT_DIGITS = 32
+# Number of hash digits in the name of a turn's folder.
+_TURN_DIGITS = 32
 
 
 class SnapshotStore:

@@ -45,9 +45,10 @@ _TURN_ROWS = 96
 # mask. For 4,096 keys it takes 124 us, and 70 us with a mask.
 _UNCUT_KEYS = 2048
 # Maximum of tokens times keys for which a pass over several tokens uses ``cuda.flash_lengths``, because this kernel
-# reads the keys again for every token. Above about this product a mask is faster (H200). ``_READ_AGAIN`` holds if query
-# heads share a KV head, ``_UNCUT_READ_AGAIN`` otherwise.
-_READ_AGAIN, _UNCUT_READ_AGAIN = 16 * 4096, 8 * 1024
+# reads the keys again for every token. Above about this product a mask is faster (H200).
+_READ_AGAIN = 16 * 4096
+# Maximum of tokens times keys for ``cuda.flash_lengths`` if no query heads share a KV head.
+_UNCUT_READ_AGAIN = 8 * 1024
 
 
 def register() -> None:

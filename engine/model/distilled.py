@@ -32,11 +32,12 @@ from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
-# ``_SAMPLED_ROWS``: number of evenly spaced rows of the target's embedding that a draft stores. ``_TOLERANCE``: maximum
-# difference between these rows and the rows of the loaded target, as a share of the largest value. If the difference is
-# larger, the draft is refused. Equal rows can differ by rounding, because weights are stored and loaded in several
-# dtypes.
-_SAMPLED_ROWS, _TOLERANCE = 16, 0.01
+# Number of evenly spaced rows of the target's embedding that a draft stores.
+_SAMPLED_ROWS = 16
+# Maximum difference between the stored rows and the rows of the loaded target, as a share of the largest value. If the
+# difference is larger, the draft is refused. Equal rows can differ by rounding, because weights are stored and loaded
+# in several dtypes.
+_TOLERANCE = 0.01
 # A draft is refused if its configuration describes more than this many times the parameters that its file holds.
 _MAX_DESCRIBED = 2
 _READABLE = 0o644

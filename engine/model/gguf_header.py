@@ -40,7 +40,8 @@ BLOCKS = {
 _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+_STRING = 8  # id of the type of a string
+_ARRAY = 9  # id of the type of an array
 # Maximum length of a list of numbers that ``read`` returns as a setting. Longer lists belong to the vocabulary.
 _LONGEST_LIST = 4096
 _LENGTH = struct.Struct("<Q")

@@ -43,9 +43,10 @@ _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_posit
 # the factors of Llama 3.1 and 3.3 (8) and of Llama 3.2 (32), by which long wavelengths of RoPE are stretched
 _LLAMA_3_FACTORS = (8.0, 32.0)
 _CLOSE = 1e-3  # relative tolerance when stored factors, which were rounded to 32 bits, are compared
-# Numbers of layers by which the largest model of Gemma 2, and of Gemma 3, is recognised. These two models scale queries
-# differently from the smaller models.
-_GEMMA_2_LARGEST, _GEMMA_3_LARGEST = 46, 62
+# Number of layers of the largest Gemma 2. It scales queries differently, and is recognised by this number.
+_GEMMA_2_LARGEST = 46
+# Number of layers of the largest Gemma 3, which scales queries differently too.
+_GEMMA_3_LARGEST = 62
 _GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
 _GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that files do not state

@@ -49,9 +49,10 @@ _log = logging.getLogger(__name__)
 # Number of passes of a shape until it is recorded, including the recorded pass. A recording takes as long as four
 # ordinary passes and a few replays, so a rarer shape is not worth it.
 _RECORD_AFTER = 8
-# ``_MAX_RECORDINGS``: maximum number of shapes that are recorded for a level. ``MAX_TOKENS``: maximum tokens of a
-# recorded pass. All other passes run without a recording.
-_MAX_RECORDINGS, MAX_TOKENS = 12, 64
+# Maximum number of shapes that are recorded for a level. Passes of other shapes run without a recording.
+_MAX_RECORDINGS = 12
+MAX_TOKENS = 64
+"""Maximum tokens of a recorded pass. Longer passes run without a recording."""
 # Number of passes of a shape before it is recorded again, after memory ran out during its recording.
 _RETRY_AFTER = 256
 # Number of replays that are timed. The fastest is compared with the ordinary pass.

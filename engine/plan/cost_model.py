@@ -16,10 +16,10 @@ from typing import Any
 
 from engine.events import KvBytes
 
-MIN_BUDGET, MAX_BUDGET = 1024, 8192
-"""Minimum and maximum retrieval budget in tokens. The minimum loses little acceptance with the bundled pair
-(assets/measurements). The maximum is twice the budget of TriForce (arXiv 2404.11912) at 128K.
-"""
+MIN_BUDGET = 1024
+"""Minimum retrieval budget in tokens. It loses little acceptance with the bundled pair (assets/measurements)."""
+MAX_BUDGET = 8192
+"""Maximum retrieval budget in tokens: twice the budget of TriForce (arXiv 2404.11912) at 128K."""
 
 BUDGET_SHARE = 10
 """Divisor for long books: the retrieval budget is raised to the number of the book's tokens divided by this number. A

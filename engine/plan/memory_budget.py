@@ -30,9 +30,11 @@ WEIGHTS_SHARE = 0.95
 DISK_SHARE = 0.8
 """Maximum share of the free disk for spilled KV."""
 
-CHUNK, FINE_CHUNK = 8, 2
-"""Tokens of a chunk in the retrieval cache. ``CHUNK`` is TriForce's size. ``FINE_CHUNK`` is better at selecting the
-passages that the bundled pair is asked to quote (assets/measurements), but needs more memory for mean keys.
+CHUNK = 8
+"""Tokens of a chunk in the retrieval cache: TriForce's size."""
+FINE_CHUNK = 2
+"""Tokens of a small chunk in the retrieval cache. It is better at selecting the passages that the bundled pair is asked
+to quote (assets/measurements), but needs more memory for mean keys.
 """
 
 RETRIEVAL_TAIL = 2048

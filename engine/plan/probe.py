@@ -58,19 +58,20 @@ _REPEATS = 3  # maximum number of repetitions of a probe
 # Tokens of context for passes with context, if the model's window has so many.
 _CONTEXT = 4096
 _MIDDLE_TOKENS = 8  # tokens of a probed middle pass
-# Tokens of the first probed block of prefill, and of the largest on a CPU and on another device.
-_FIRST_BLOCK, _CPU_BLOCK, _CUDA_BLOCK = 16, 512, 4096
-# Bytes that are copied in memory and over the bus, bytes of the file on the disk, and bytes that are written or read
-# at once.
-_PROBE_BYTES, _FILE_BYTES, _PIECE = 1 << 25, 1 << 25, 1 << 20
+_FIRST_BLOCK = 16  # tokens of the first block of prefill that is timed; further blocks are larger
+_CPU_BLOCK = 512  # maximum tokens of a timed block on a processor
+_CUDA_BLOCK = 4096  # maximum tokens of a timed block on a GPU
+_PROBE_BYTES = 1 << 25  # bytes of the tensor with which memory and bus are timed
+_FILE_BYTES = 1 << 25  # bytes of the file with which a disk is timed
+_PIECE = 1 << 20  # bytes of the file that are written or read at once
 # Minimum free space for a disk to be probed, as a multiple of the size of the probe's file.
 _FREE_FILES = 16
 # Value of the probed layer's weights and KV. It is not zero, because processors may compute faster with zeros.
 _FILLING = 0.01
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
-# Width of the square matrices that are multiplied on a GPU, and on another device.
-_MATRIX_WIDTH, _CPU_MATRIX_WIDTH = 8192, 512
+_MATRIX_WIDTH = 8192  # rows and columns of the matrices that a GPU multiplies
+_CPU_MATRIX_WIDTH = 512  # rows and columns of the matrices that a processor multiplies
 _RATE_REPEATS = 10  # number of calls that ``_seconds`` times together
 
 

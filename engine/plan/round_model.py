@@ -22,11 +22,14 @@ LAUNCH_US = 14
 an H200.
 """
 
-FEW_TRIPS, TRIPS = 2, 8
-"""Number of passes over the full cache before the first word of a book's first answer. ``FEW_TRIPS`` holds if a plain
-step is slow (``is_slow``): the pass over the question, and the plain step that makes the word. Otherwise ``TRIPS``
-holds, because further plain steps and verifications are timed before the word. Tests count both on the simulated
+FEW_TRIPS = 2
+"""Number of passes over the full cache before the first word of a book's first answer, if a plain step is slow
+(``is_slow``): the pass over the question, and the plain step that makes the word. Tests count them on the simulated
 device.
+"""
+TRIPS = 8
+"""Number of these passes if a plain step is not slow. Then further plain steps and verifications are timed before the
+word. Tests count them, too.
 """
 
 KEPT = (0.8, 0.95)

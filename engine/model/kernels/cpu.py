@@ -16,9 +16,10 @@ from engine.model.kernels import attend_each, in_pieces, native, plain, split_at
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.own_attention import Held, newest_seen
 
-# ``_MAX_SPLITS``: maximum number of pieces that keys are cut into. ``_MIN_PIECE``: minimum keys of a piece. Shorter
-# pieces cost more time for merging than they save.
-_MAX_SPLITS, _MIN_PIECE = 16, 2048
+# Maximum number of pieces that keys are cut into.
+_MAX_SPLITS = 16
+# Minimum keys of a piece. Shorter pieces cost more time for merging than they save.
+_MIN_PIECE = 2048
 # Keys are cut into more pieces until the workers' waiting for each other lengthens attention by at most this factor, if
 # that is possible.
 _TOLERATED_WAIT = 1.1

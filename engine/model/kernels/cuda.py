@@ -31,27 +31,41 @@ from engine.model.kernels import Kernel, attend_each, in_pieces, join, plain, sp
 
 _log = logging.getLogger(__name__)
 
-# ``_MAX_SPLITS``: maximum number of pieces that keys are cut into. ``_MIN_PIECE``: minimum keys of a piece. Shorter
-# pieces cost more time for merging than they save.
-_MAX_SPLITS, _MIN_PIECE = 128, 512
-# Limits of torch's flash kernel: ``_FLASH_CAPABILITY`` is the minimum compute capability (Ampere), and ``_FLASH_HEAD``
-# the maximum head_dim. head_dim must be a multiple of ``_FLASH_STEP``.
-_FLASH_CAPABILITY, _FLASH_HEAD, _FLASH_STEP = (8, 0), 256, 8
+# Maximum number of pieces that keys are cut into.
+_MAX_SPLITS = 128
+# Minimum keys of a piece. Shorter pieces cost more time for merging than they save.
+_MIN_PIECE = 512
+# Minimum compute capability for torch's flash kernel (Ampere).
+_FLASH_CAPABILITY = (8, 0)
+# Maximum head_dim of torch's flash kernel.
+_FLASH_HEAD = 256
+# A head_dim must be a multiple of this number for torch's flash kernel.
+_FLASH_STEP = 8
 _HALF = (torch.float16, torch.bfloat16)
-# ``_FLASH_ROWS``: query rows in one block of torch's flash kernel. ``_BLOCKS_PER_PROCESSOR``: number of blocks that
-# each multiprocessor of a GPU should get.
-_FLASH_ROWS, _BLOCKS_PER_PROCESSOR = 128, 2
-# Kernels are compared on a verification: over ``_PROBE_KEYS`` keys, of ``_PROBE_ROWS`` tokens, each kernel in
-# ``_PROBE_REPEATS`` calls.
-_PROBE_KEYS, _PROBE_ROWS, _PROBE_REPEATS = 16_384, 8, 10
-# For more than ``_FEW_ROWS`` query rows, kernels are compared on ``_MANY_ROWS`` rows and ``_MANY_KEYS`` keys instead.
-# The speed of a pass over many rows is limited by computation, that of a pass over few rows by reading the keys.
-_FEW_ROWS, _MANY_ROWS, _MANY_KEYS = 512, 2048, 4096
+# Query rows in one block of torch's flash kernel.
+_FLASH_ROWS = 128
+# Number of blocks that each multiprocessor of a GPU should get.
+_BLOCKS_PER_PROCESSOR = 2
+# Number of keys of the verification on which kernels are compared.
+_PROBE_KEYS = 16_384
+# Number of tokens of the verification on which kernels are compared.
+_PROBE_ROWS = 8
+# Number of calls of each kernel that is compared.
+_PROBE_REPEATS = 10
+# Maximum query rows for which the comparison with ``_PROBE_ROWS`` rows holds. The speed of a pass over few rows is
+# limited by reading the keys, that of a pass over many rows by computation.
+_FEW_ROWS = 512
+# Number of rows on which kernels are compared for more than ``_FEW_ROWS`` rows.
+_MANY_ROWS = 2048
+# Number of keys on which kernels are compared for more than ``_FEW_ROWS`` rows.
+_MANY_KEYS = 4096
 # Number of keys on which ``efficient_seen`` and ``flash_lengths`` are tested: several pieces and a remainder.
 _MASKED_KEYS = 4096 + 24
-# ``_BIAS_STEP``: the rows and pieces of a bias must begin at multiples of this number of elements (16 bytes), because
-# torch's kernel requires it (kernel_forward.h). ``_UNSEEN``: the bias of hidden keys, keyed by dtype.
-_BIAS_STEP, _UNSEEN = 8, {torch.float16: -6e4, torch.bfloat16: -1e30}
+# The rows and pieces of a bias must begin at multiples of this number of elements (16 bytes), because torch's kernel
+# requires it (kernel_forward.h).
+_BIAS_STEP = 8
+# The bias of hidden keys, keyed by dtype.
+_UNSEEN = {torch.float16: -6e4, torch.bfloat16: -1e30}
 # Maximum difference between a half-precision kernel and the plain path. For outputs it is a share of the largest
 # output, for log-sum-exps an absolute difference.
 _NEAR = 2e-2

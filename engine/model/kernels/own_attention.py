@@ -17,7 +17,8 @@ from engine.model.kernels.abi import KIND, WIDE_DTYPES, bits
 if TYPE_CHECKING:
     from engine.model.kernels.compiled import Compiled
 
-_LN2, _LOG2E = 0.6931471805599453, 1.4426950408889634
+_LN2 = 0.6931471805599453  # natural logarithm of 2
+_LOG2E = 1.4426950408889634  # logarithm of e to base 2; kernels compute powers of 2 instead of e
 
 Held = tuple[torch.Tensor, torch.Tensor]
 """The keys and values of a layer."""

@@ -25,16 +25,18 @@ from engine.model.kernels.emit.emitter import I32, I64, PTR, VOID, Emitter, long
 from engine.threads import is_limited
 
 # The caller and the workers share memory, called the board. Its entries are ``_LINE`` words apart, so that each entry
-# has its own cache line. ``_WORDS`` is the number of entries.
+# has its own cache line.
 _LINE = 8
-_WORDS = 7
+_WORDS = 7  # number of entries of the board
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
-# How many times a worker looks for a job before it goes to sleep: ``_PATIENT`` times, which takes about 2 ms, if
-# torch computes on the calling thread only; otherwise ``_IMPATIENT`` times, about 0.2 ms, because a spinning worker
-# takes a core from torch's threads.
-_PATIENT, _IMPATIENT = 50_000, 4_000
+# Number of times that a worker looks for a job before it goes to sleep, if torch computes on the calling thread only.
+# It takes about 2 ms.
+_PATIENT = 50_000
+# Number of times that a worker looks if torch uses several threads. It takes only about 0.2 ms, because a spinning
+# worker takes a core from torch's threads.
+_IMPATIENT = 4_000
 # How many times a word of the board is read between two pause instructions. If a guest executes only pause
 # instructions, a hypervisor takes it off its core (pause-loop exiting).
 _LOOKS = 64

@@ -12,9 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-# A program reads ``_KEYS`` keys in one step. A block has at least ``_LEAST_ROWS`` rows, which a matrix unit requires,
-# and at most ``_MOST_ROWS`` rows.
-_KEYS, _LEAST_ROWS, _MOST_ROWS = 64, 16, 64
+# Number of keys that a program reads in one step.
+_KEYS = 64
+# Minimum rows of a block, which a matrix unit requires.
+_LEAST_ROWS = 16
+# Maximum rows of a block.
+_MOST_ROWS = 64
 
 
 @triton.jit

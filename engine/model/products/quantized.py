@@ -28,10 +28,9 @@ from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVE
 
 _LEVELS_8 = 127
 _MIN_SCALE = 1e-8
-# ``_PROBE_WIDTH``: width of the square matrices that ``computes_in_half`` multiplies. ``_PROBE_TIMES``: number of
-# products, of which the fastest counts. ``_FAR_SLOWER``: a product in bfloat16 that takes this many times as long as
-# in float32 is too slow.
-_PROBE_WIDTH, _PROBE_TIMES, _FAR_SLOWER = 256, 3, 3
+_PROBE_WIDTH = 256  # rows and columns of the matrices that ``computes_in_half`` multiplies
+_PROBE_TIMES = 3  # number of timed products of each dtype
+_FAR_SLOWER = 3  # times as long as float32 from which bfloat16 counts as not supported
 
 
 class Linear8(nn.Module):

@@ -29,12 +29,14 @@ TILE_OUT = 8
 # Minimum rows for which a layer is unpacked. From this number on, unpacking moves fewer bytes than reading the packed
 # weights once for every 16 rows.
 _UNPACKED_FROM = 128
-# Layout of torch's product: a tile has ``_TILE_IN`` inputs. ``_TILES`` are the numbers of tiles that can be stored
-# together, the fastest first.
-_TILE_IN, _TILES = 16, (8, 4, 2)
-# ``_CAPABILITY`` is the minimum compute capability (Ampere). ``_NEAR`` is the maximum error that ``multiplies_tiles``
-# allows, relative to the largest value.
-_CAPABILITY, _NEAR = (8, 0), 2e-2
+# Number of inputs of a tile in the layout of torch's product.
+_TILE_IN = 16
+# Numbers of tiles that can be stored together, the fastest first.
+_TILES = (8, 4, 2)
+# Minimum compute capability (Ampere).
+_CAPABILITY = (8, 0)
+# Maximum error that ``multiplies_tiles`` allows, relative to the largest value.
+_NEAR = 2e-2
 # Possible sizes of the groups of inputs that share a scale in torch's product. The largest size that divides a layer's
 # inputs needs the fewest bytes for scales.
 _GROUPS = (256, 128, 64, 32)

@@ -20,9 +20,11 @@ _KEYS = 4  # keys whose products with a query are computed together
 # Possible numbers of queries that are multiplied with a key at once. With two queries, a key is converted to float32
 # only once for both.
 _SCORE_ROWS = (2, 1)
-# Number of a value's vectors whose sums are computed at once. It is VALUE_VECTORS for the largest block of rows. For
-# smaller blocks it is the largest number in _VALUE_CHUNKS for which the sums fit into the registers.
-VALUE_VECTORS, _VALUE_CHUNKS = 2, (8, 5, 4, 3, 2, 1)
+VALUE_VECTORS = 2
+"""Number of a value's vectors whose sums are computed at once for the largest block of rows."""
+# Possible numbers of a value's vectors whose sums are computed at once for smaller blocks of rows. The largest number
+# for which the sums fit into the registers is used.
+_VALUE_CHUNKS = (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
 _SHARE_BITS = 20  # fractional bits of the fixed-point numbers in ``ask_share``, which count cache lines
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN

@@ -33,8 +33,10 @@ _LINE = 64  # bytes of a cache line
 _AHEAD = 4096  # minimum bytes between a block and the block that is prefetched; rounded up to whole blocks
 _BYTE = 0x01010101  # a word with the value 1 in each byte
 _HALF = 0x00010001
-_EXPONENT, _MANTISSA = 127, 7  # exponent bias and mantissa bits of bfloat16
-_NIBBLE, _LEVELS_8 = 4, 8  # bits of half a byte, and of a level in formats with 8-bit levels
+_EXPONENT = 127  # exponent bias of bfloat16
+_MANTISSA = 7  # mantissa bits of bfloat16
+_NIBBLE = 4  # bits of half a byte
+_LEVELS_8 = 8  # bits of a level in formats with 8-bit levels
 # A number of rows for which no code is emitted: six rows are computed as four and two. This takes hardly longer, and
 # code for each number of rows takes time to compile.
 _LEFT_OUT = 6

@@ -33,9 +33,10 @@ F64, I1 = ir.DoubleType(), ir.IntType(1)
 _INFINITE = float("inf")
 
 
-# ``_KEY_BITS`` halvings reduce the interval of all integers of ``_key`` to one integer. After ``_FIRST_HALVINGS``, few
-# candidates are left.
-_KEY_BITS, _FIRST_HALVINGS = 33, 10
+# Number of halvings that reduce the interval of all integers of ``_key`` to one integer.
+_KEY_BITS = 33
+# Number of halvings after which few candidates are left.
+_FIRST_HALVINGS = 10
 
 
 def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
