@@ -94,7 +94,7 @@ class Round:
     """The tokens that one round of a decoding loop committed. ``ended``: whether the text ends with these tokens.
     ``looping``: whether it ends because it repeats itself.
 
-    ``renewed``: whether the retrieval selection was refreshed. ``scored``: whether there are new scores of pages.
+    ``refreshed``: whether the retrieval selection was refreshed. ``scored``: whether there are new scores of pages.
     """
 
     tokens: tuple[int, ...]
@@ -103,7 +103,7 @@ class Round:
     ended: bool
     middle: Acceptance = field(default_factory=Acceptance)
     verify: Acceptance = field(default_factory=Acceptance)
-    renewed: bool = False
+    refreshed: bool = False
     scored: bool = False
     passes: int = 0  # middle passes
     lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, without a middle pass

@@ -79,7 +79,7 @@ PARTS = (
         "gammas", "Lengths given by hand.", 32768, ("hierarchical",), ("prose",), 256, 1, (0.6,), sweep="gammas"
     ),
     Experiment(
-        "refresh", "How often the selection is renewed.", 32768, SPEEDS[1:2], ALL, 1000, 1, (0.6,), sweep="refresh"
+        "refresh", "How often the selection is refreshed.", 32768, SPEEDS[1:2], ALL, 1000, 1, (0.6,), sweep="refresh"
     ),
     Experiment("lookup", "Where words from the book go.", 32768, LOOKUPS, ALL, 160, 2, questions=8),
     Experiment("threads", "Threads.", 32768, ("hierarchical",), ("prose",), sweep="threads"),

@@ -578,4 +578,4 @@ def sweep_picture(sweep: str, results: list[Measurement]) -> str:
     axis = Axis(
         {"budget": "retrieval budget, tokens", "chunk": "chunk size, tokens"}.get(sweep, sweep), sweep != "temperature"
     )
-    return line_chart(f"Acceptance against {sweep}", axis, Axis("accepted / judged, retrieval level"), lines)
+    return line_chart(f"Acceptance against {sweep}", axis, Axis("accepted / judged, middle level"), lines)

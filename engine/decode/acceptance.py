@@ -252,9 +252,9 @@ class RefreshPolicy(Protocol):
     def due(self) -> bool:
         """Whether to refresh now."""
 
-    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
-        """Learn from a round with middle passes. ``renewed``: whether the round refreshed the selection. ``round_ms``:
-        milliseconds of the round. ``refresh_ms``: milliseconds of its refresh.
+    def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
+        """Learn from a round with middle passes. ``refreshed``: whether the round refreshed the selection.
+        ``round_ms``: milliseconds of the round. ``refresh_ms``: milliseconds of its refresh.
         """
 
 
@@ -264,7 +264,7 @@ class Never:
     def due(self) -> bool:
         return False
 
-    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
+    def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
         pass
 
 
@@ -289,8 +289,8 @@ class Every:
         saved = self._share is None or self._rounds_ms * self._share >= self._refresh_ms
         return saved and self._since + 1 >= self._count and self._verified >= self._tokens
 
-    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
-        if renewed:
+    def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
+        if refreshed:
             self._since, self._verified, self._rounds_ms, self._refresh_ms = 0, 0, 0.0, refresh_ms
             return
         self._since += 1
@@ -313,12 +313,12 @@ class WhenAcceptanceDrops:
     def due(self) -> bool:
         return self._pause == 0 and self._newest.rate < self._usual.rate - self._tuning.drop
 
-    def observe(self, verify: Acceptance, *, renewed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
+    def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
         trials = min(verify.proposed, verify.accepted + 1)
         for past in (self._newest, self._usual):
             past.add(verify.accepted, trials)
-        self._pause = self._tuning.drop_pause if renewed else max(0, self._pause - 1)
-        if renewed:
+        self._pause = self._tuning.drop_pause if refreshed else max(0, self._pause - 1)
+        if refreshed:
             self._newest = _WindowRate(self._tuning.drop_newest)
 
 

@@ -33,7 +33,7 @@ from engine.decode.distributions import NO_TOKEN
 from engine.decode.tuning import TUNING, is_slow
 from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
-from engine.kv.retrieval import ChunkScoring, Reselection, SelectionRefresh
+from engine.kv.retrieval import BoundaryRefresh, ChunkScoring, SelectionRefresh
 from engine.kv.spilling import retry_with_spill
 
 if TYPE_CHECKING:
@@ -229,12 +229,12 @@ def hierarchical(
             drafter.commit(context.tokens)
         made += len(done.tokens)
         unscored = 0 if observer is not None else unscored + len(done.tokens)
-        renewed = observer is not None and observer.renews_selection
+        refreshed = observer is not None and observer.refreshes
         if plan.passes:
             cost = observer.refresh_ms if observer is not None else 0.0
-            speculation.refresh.observe(done.verify, renewed=renewed, round_ms=done.split.total, refresh_ms=cost)
+            speculation.refresh.observe(done.verify, refreshed=refreshed, round_ms=done.split.total, refresh_ms=cost)
         split = replace(done.split, other=since(began) - done.split.total)
-        done = replace(done, split=split, renewed=renewed, scored=observer is not None)
+        done = replace(done, split=split, refreshed=refreshed, scored=observer is not None)
         observation.records = speculation.recordings() > recordings
         speculation.policy.observe(plan, done, observation)
         yield done
@@ -265,16 +265,16 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """Choose the observer of this round's verification: ``Reselection`` if the tail of the retrieval cache is nearly
-    full, ``SelectionRefresh`` if a refresh is due, ``ChunkScoring`` if the pages are to be scored again, otherwise
-    None.
+    """Choose the observer of this round's verification: ``BoundaryRefresh`` if the tail of the retrieval cache is
+    nearly full, ``SelectionRefresh`` if a refresh is due, ``ChunkScoring`` if the pages are to be scored again,
+    otherwise None.
 
     Args:
         unscored: number of tokens since the pages were scored.
         missing: number of committed tokens that the retrieval cache lacks.
     """
     if retrieval.is_selected and retrieval.free_slots() - missing < 2 * (speculation.longest + 1):
-        return Reselection(retrieval, RECENT)
+        return BoundaryRefresh(retrieval, RECENT)
     if plan.passes and speculation.refresh.due():
         return SelectionRefresh(retrieval)
     return ChunkScoring(retrieval) if unscored >= _SCORE_EVERY else None

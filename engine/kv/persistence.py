@@ -156,54 +156,54 @@ class KvPersistence:
             self._store, identity, self._full, ids, tokens, shared, book.borders, several
         )
 
-    def restore_turns(self, chat: str, talk: Conversation, turns: Sequence[Turn]) -> Restored:
-        """Append the saved turns of a chat to the cached turns, and update ``talk``.
+    def restore_turns(self, chat: str, conversation: Conversation, turns: Sequence[Turn]) -> Restored:
+        """Append the saved turns of a chat to the cached turns, and update ``conversation``.
 
         Restoring ends at the first turn that is missing or refused. This turn and all later turns have to be prefilled.
-        After any outcome, ``talk`` and the cache contain the same turns.
+        After any outcome, ``conversation`` and the cache contain the same turns.
         """
-        position, restored, changed = talk.known(turns), 0, False
-        store = self._turn_store(chat, talk) if position < len(turns) else None
+        position, restored, changed = conversation.known(turns), 0, False
+        store = self._turn_store(chat, conversation) if position < len(turns) else None
         if store is None:
             return Restored()
         while position < len(turns):
-            turn, start = turns[position], talk.kv_start(position)
+            turn, start = turns[position], conversation.kv_start(position)
             try:
-                found = store.find(talk.tokens[:start], turn.question, turn.answer)
+                found = store.find(conversation.tokens[:start], turn.question, turn.answer)
                 if found is None:
                     break
                 if max(found.ids) >= self._target.vocabulary:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
                 changed = True
-                talk.forget_from(position)  # before any of the turn's tokens is replaced
+                conversation.forget_from(position)  # before any of the turn's tokens is replaced
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
             except SnapshotRefused as error:
                 if _is_damaged(error):
                     with suppress(OSError):
-                        store.forget(talk.tokens[:start], turn.question, turn.answer)
+                        store.forget(conversation.tokens[:start], turn.question, turn.answer)
                 return Restored(restored, error.cause, changed)
-            talk.recall(turn, found.ids)
+            conversation.recall(turn, found.ids)
             restored += len(found.ids) - 1
             position += 1
         return Restored(restored, changed=changed)
 
-    def save_turns(self, chat: str, talk: Conversation) -> None:
+    def save_turns(self, chat: str, conversation: Conversation) -> None:
         """Begin to write, in the background, the turns of a chat that are not yet on disk."""
-        store = self._turn_store(chat, talk)
-        if store is None or not talk.turns:
+        store = self._turn_store(chat, conversation)
+        if store is None or not conversation.turns:
             return
         store.prepare()
-        starts = [talk.kv_start(position) for position in range(len(talk.turns))]
+        starts = [conversation.kv_start(position) for position in range(len(conversation.turns))]
         spans = [
             TurnSpan(held.turn.question, held.turn.answer, start, held.stop - 1)
-            for start, held in zip(starts, talk.turns, strict=True)
+            for start, held in zip(starts, conversation.turns, strict=True)
         ]
         self._turn_writers = [writer for writer in self._turn_writers if not writer.finish(0)]
         after: Writer | None = self._turn_writers[-1] if self._turn_writers else self._book_writer
-        self._turn_writers.append(TurnWriter(store, self._full, list(talk.tokens), spans, after))
+        self._turn_writers.append(TurnWriter(store, self._full, list(conversation.tokens), spans, after))
 
     def cancel_beyond(self, length: int) -> None:
         """Stop writing the turns that end after ``length`` tokens. Call this before the cache is cropped to ``length``
@@ -232,11 +232,11 @@ class KvPersistence:
                 return ""
         return next((str(writer.error) for writer in writers if writer.error), "")
 
-    def _turn_store(self, chat: str, talk: Conversation) -> TurnStore | None:
+    def _turn_store(self, chat: str, conversation: Conversation) -> TurnStore | None:
         """The store of a chat's turns. None if the chat has no name, or if the book is not saved."""
-        if self._store is None or not chat or not talk.document.sha256:
+        if self._store is None or not chat or not conversation.document.sha256:
             return None
-        return TurnStore(self._store, self._identity(talk.document, talk.book.ids).folder, chat)
+        return TurnStore(self._store, self._identity(conversation.document, conversation.book.ids).folder, chat)
 
     def _identity(self, document: Document, ids: Sequence[int]) -> Identity:
         self._model = self._model or model_fingerprint(self._target)

@@ -200,7 +200,7 @@ class RetrievalCache:
         step = shown_step(self.full.shape.layers)
         shown = list(enumerate(queries))[::step]
         self.score({layer: _of_prompt(q) * scaling for layer, q in shown})
-        self._awaited = lambda: self.reselect(max(0, self.full.length - recent), queries, scaling)
+        self._awaited = lambda: self.select_at(max(0, self.full.length - recent), queries, scaling)
 
     @property
     def is_selected(self) -> bool:
@@ -212,7 +212,7 @@ class RetrievalCache:
         if self._awaited is not None:
             self._awaited()
 
-    def reselect(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
+    def select_at(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
         """Choose chunks for a context that is divided at ``boundary``, with each layer's ``queries`` (1, heads, n,
         head_dim). The boundary is rounded down to a chunk. The tail becomes the full cache's tokens from the boundary
         on.
@@ -500,7 +500,7 @@ class VerifyObserver(Protocol):
     """
 
     @property
-    def renews_selection(self) -> bool:
+    def refreshes(self) -> bool:
         """Whether the observer changes the selection."""
 
     @property
@@ -524,7 +524,7 @@ class SelectionRefresh:
     while it is at hand (``observe``).
     """
 
-    renews_selection = True
+    refreshes = True
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
@@ -554,7 +554,7 @@ class ChunkScoring:
     30 layers made every sixteenth token take 1.5 times as long.
     """
 
-    renews_selection, refresh_ms = False, 0.0
+    refreshes, refresh_ms = False, 0.0
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
@@ -585,16 +585,16 @@ class QueryRecorder:
         self.scaling = scaling
 
 
-class Reselection(QueryRecorder):
+class BoundaryRefresh(QueryRecorder):
     """Moves the boundary to ``recent`` tokens before the end of the context, and chooses chunks with the queries of the
     running pass.
     """
 
-    renews_selection, refresh_ms = True, 0.0
+    refreshes, refresh_ms = True, 0.0
 
     def __init__(self, cache: RetrievalCache, recent: int) -> None:
         super().__init__(cache.full.shape.layers)
         self._cache, self._recent = cache, recent
 
     def finish(self) -> None:
-        self._cache.reselect(max(0, self._cache.full.length - self._recent), self.queries, self.scaling)
+        self._cache.select_at(max(0, self._cache.full.length - self._recent), self.queries, self.scaling)

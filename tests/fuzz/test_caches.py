@@ -126,7 +126,7 @@ def test_retrieval(prompt: int, rounds: list[tuple[int, int]], slots: int, share
     tokens = list(range(prompt))
     _store(full, 0, tokens)
     cache = RetrievalCache(full, slots * CHUNK, CHUNK, tail=120, share=share, most=10 * CHUNK)
-    cache.reselect(max(0, prompt - 5), [_q(1)] * LAYERS, 1.0)
+    cache.select_at(max(0, prompt - 5), [_q(1)] * LAYERS, 1.0)
     _retrieves(cache, full, tokens)
     fresh = prompt
     for proposed, accepted in rounds:
@@ -134,7 +134,7 @@ def test_retrieval(prompt: int, rounds: list[tuple[int, int]], slots: int, share
         fresh += proposed
         base = len(tokens)
         if cache.free_slots() < 2 * SLACK:
-            cache.reselect(max(0, base - 5), [_q(1)] * LAYERS, 1.0)
+            cache.select_at(max(0, base - 5), [_q(1)] * LAYERS, 1.0)
         if new:  # the middle level writes what it computed itself, and crops to what it let stand
             step = cache.extend()
             for layer in range(LAYERS):

@@ -68,7 +68,7 @@ class Levels:
         recorder = QueryRecorder(self.decoder.num_layers)
         self._refill(made.prompt, recorder)
         small = RetrievalCache(self.full, budget, FINE_CHUNK, TAIL, policy=KINDS[kind]())
-        small.reselect(self.full.length - RECENT, recorder.queries, recorder.scaling)
+        small.select_at(self.full.length - RECENT, recorder.queries, recorder.scaling)
         inputs, overlaps = [made.prompt[-1], *made.tokens], []
         for first in range(0, len(made.tokens), BLOCK):
             block, start = inputs[first : first + BLOCK], self.full.length

@@ -151,12 +151,12 @@ def test_a_round_waits_once_and_once_more_for_every_middle_pass(
     plan: DraftPlan, params: SamplingParams, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = rounds_of(session, Always(plan), params)
-    renewed = 0
+    refreshed = 0
     with watched(monkeypatch) as waits:
         for done in rounds:
             assert waits.take() == ["tolist"] * (done.passes + 1)
-            renewed += done.renewed
-    assert (renewed > 0) == (plan.passes > 0)
+            refreshed += done.refreshed
+    assert (refreshed > 0) == (plan.passes > 0)
 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])

@@ -264,7 +264,7 @@ def test_policies_of_refreshing() -> None:
     due = []
     for _ in range(7):
         due.append(every.due())
-        every.observe(good, renewed=due[-1])
+        every.observe(good, refreshed=due[-1])
     assert due == [False, False, True, False, False, True, False]
     assert all(policy_of("every", 1).due() for _ in range(3))
     # Ten tokens a verification, then two: a refresh costs as much as a plain step, and must have time to pay.
@@ -272,29 +272,29 @@ def test_policies_of_refreshing() -> None:
         ours, due = policy_of("every", None), []
         for _ in range(18):
             due.append(ours.due())
-            ours.observe(verified, renewed=due[-1])
+            ours.observe(verified, refreshed=due[-1])
         assert [place for place, is_due in enumerate(due) if is_due][: len(expected)] == expected
     # One that took a tenth of the time of ten rounds waits for a longer time than that.
     ours, due = policy_of("every", None), []
     for _ in range(80):
         due.append(ours.due())
-        ours.observe(good, renewed=due[-1], round_ms=10.0, refresh_ms=10.0)
+        ours.observe(good, refreshed=due[-1], round_ms=10.0, refresh_ms=10.0)
     assert [place for place, is_due in enumerate(due) if is_due] == [3, 38, 73]  # 340 ms are 3 % and no less
     never = policy_of("never", 1)
-    never.observe(bad, renewed=False)
+    never.observe(bad, refreshed=False)
     assert not never.due()
     drops = policy_of("drop", 1)
     assert isinstance(drops, WhenAcceptanceDrops)
     for _ in range(20):
-        drops.observe(good, renewed=False)
+        drops.observe(good, refreshed=False)
         assert not drops.due()
     for _ in range(4):
-        drops.observe(bad, renewed=False)
+        drops.observe(bad, refreshed=False)
     assert drops.due()
-    drops.observe(bad, renewed=True)
+    drops.observe(bad, refreshed=True)
     assert not drops.due()  # the new selection is given a chance
     for _ in range(6):
-        drops.observe(bad, renewed=False)
+        drops.observe(bad, refreshed=False)
     assert drops.due()
 
 

@@ -82,7 +82,7 @@ def test_cheap_passes_find_room_too(pair: tuple[str, str]) -> None:
             retrieval, queries = RetrievalCache(cache, 64, 8, 128), QueryRecorder(target.num_layers)
             full_pass(target, cache, 0, ids[:-1], queries)
             cache.advance(len(ids) - 1)
-            retrieval.reselect(64, queries.queries, queries.scaling)
+            retrieval.select_at(64, queries.queries, queries.scaling)
             drafter.begin(ids)
             fed = target.ids(ids[-1:] * 3)
             gpu.allocations, gpu.fails_at = 0, failing
@@ -318,7 +318,7 @@ def test_a_verification_that_is_scored_waits_for_nothing(tiny: Callable[..., str
         retrieval = RetrievalCache(cache, 64, 8, 128)
         full_pass(model, cache, 0, list(range(10, 210)))
         cache.advance(200)
-        retrieval.reselect(160, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
+        retrieval.select_at(160, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
         before = Counter(gpu.waits)
         observer = kind(retrieval)
         full_pass(model, cache, 200, list(range(20, 29)), observer)

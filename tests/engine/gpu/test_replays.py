@@ -137,7 +137,7 @@ def test_a_replayed_verification_waits_for_nothing_and_launches_little(count: in
 
 @pytest.mark.usefixtures("always_faster")
 def test_who_looks_on_sees_the_queries_of_a_replay(tiny: Callable[..., str]) -> None:
-    """The selection that a verification renews is the one that an ordinary pass would have chosen."""
+    """The selection that a verification refreshes is the one that an ordinary pass would have chosen."""
     with simulated_cuda("lazy"), torch.no_grad():
         model = loading.load(tiny("llama", spread=0.1), window=1024, device=GPU, dtype="float32")
         chosen = []
@@ -145,7 +145,7 @@ def test_who_looks_on_sees_the_queries_of_a_replay(tiny: Callable[..., str]) -> 
             cache, recorded = begun(model), recording(model)
             backend: Backend = recorded if records else model
             retrieval, seen = RetrievalCache(cache, 32, 8, 128), PassQueries()
-            retrieval.reselect(80, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
+            retrieval.select_at(80, [torch.ones(1, 4, 20, 16, device=GPU)] * model.num_layers, 0.25)
             for at in range(4):
                 refresh = SelectionRefresh(retrieval)
                 full_pass(backend, cache, BOOK, tokens(5, at), refresh)

@@ -99,7 +99,7 @@ def test_a_middle_pass_on_two_cards_is_a_graph_for_each_run_of_layers(
         made = Passes.on(gpu, pair[0], planner.layout_of(shares, CARDS), Tier.DEVICE)
         model, retrieval = made.model, RetrievalCache(made.cache, 64, 8, 256)
         heads = [torch.ones(1, 4, 20, 16, device=made.cache.shape.device_of(layer)) for layer in range(LAYERS)]
-        retrieval.reselect(CONTEXT - 40, heads, 0.25)
+        retrieval.select_at(CONTEXT - 40, heads, 0.25)
         replays = Replays(CudaRecorder(*CARDS), "middle", model.dtype)
         backend = RecordedBackend(model, replays)
         for at in range(10):

@@ -78,7 +78,7 @@ def test_planted_chunk_is_selected() -> None:
     chunk, at = 8, 77
     cache, queries = planted(1600, chunk, at)
     retrieval = RetrievalCache(cache, budget=64, chunk_size=chunk, tail=256)
-    retrieval.reselect(1500, [queries] * SHAPE.layers, 1.0)
+    retrieval.select_at(1500, [queries] * SHAPE.layers, 1.0)
     assert retrieval.boundary == 1496
     for layer in range(SHAPE.layers):
         slots = retrieval._slots[layer]
@@ -105,7 +105,7 @@ def test_a_selection_that_waits_is_the_one_that_is_made_at_once() -> None:
     assert waits._slots == [None] * SHAPE.layers, "no chunk has been chosen"
     fill(cache, 40)
     waits.ensure_selected()
-    made.reselect(1540 - 64, [queries] * SHAPE.layers, 1.0)
+    made.select_at(1540 - 64, [queries] * SHAPE.layers, 1.0)
     assert (waits.is_selected, waits.boundary, waits.length, waits.num_exact) == (True, 1472, 1540, 1540)
     for layer in range(SHAPE.layers):
         for mine, other in zip(waits._parts(layer), made._parts(layer), strict=True):
@@ -117,7 +117,7 @@ def test_a_selection_that_waits_is_the_one_that_is_made_at_once() -> None:
 
 @pytest.mark.parametrize("copied", ["by our kernel", "what changed", "all, as on a GPU"])
 def test_retrieval_holds_what_it_says(copied: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every slot holds its chunk's KV, and the tail holds the newest tokens, after a renewal as after the first."""
+    """Every slot holds its chunk's KV, and the tail holds the newest tokens, after a refresh as after the first."""
     done: list[bool] = []
     if copied == "by our kernel":
         kernel = cpu.copy_chunks
@@ -130,8 +130,8 @@ def test_retrieval_holds_what_it_says(copied: str, monkeypatch: pytest.MonkeyPat
     fill(cache, 400)
     retrieval = RetrievalCache(cache, budget=40, chunk_size=chunk, tail=64)
     g = torch.Generator().manual_seed(3)
-    retrieval.reselect(380, [torch.randn(1, 4, 2, 8, generator=g)] * 2, 1.0)
-    for renewal in range(6):
+    retrieval.select_at(380, [torch.randn(1, 4, 2, 8, generator=g)] * 2, 1.0)
+    for refresh in range(6):
         for layer in range(2):
             slots, keys = retrieval._slots[layer], retrieval._keys[layer]
             assert slots is not None
@@ -143,7 +143,7 @@ def test_retrieval_holds_what_it_says(copied: str, monkeypatch: pytest.MonkeyPat
             assert torch.equal(keys[:, 40:60], cache.keys(layer, 380, 400))
         observer = SelectionRefresh(retrieval)
         for layer in range(2):
-            observer.observe(layer, torch.randn(1, 4, 5, 8, generator=g), 1.0 + renewal)
+            observer.observe(layer, torch.randn(1, 4, 5, 8, generator=g), 1.0 + refresh)
         observer.finish()
     assert all(done)
     assert len(done) == (7 if copied == "by our kernel" else 0), "all layers at once"
@@ -171,7 +171,7 @@ def test_the_budget_grows_with_the_context_and_shrinks_with_it() -> None:
         retrieval.forget_after(cache.length)
         if length > cache.length:
             fill(cache, length - cache.length)
-        retrieval.reselect(length - 4, [torch.randn(1, 4, 2, 8, generator=g)] * 2, 1.0)
+        retrieval.select_at(length - 4, [torch.randn(1, 4, 2, 8, generator=g)] * 2, 1.0)
         assert retrieval.selected == min(expected, retrieval.boundary)
         assert retrieval.held == retrieval.selected + length - retrieval.boundary
         for layer in range(2):
@@ -210,7 +210,7 @@ def test_small_context_is_held_whole() -> None:
     cache = FullCache(SHAPE, 1000)
     fill(cache, 50)
     retrieval = RetrievalCache(cache, budget=512, chunk_size=8, tail=64)
-    retrieval.reselect(40, [torch.zeros(1, 4, 1, 8)] * 2, 1.0)
+    retrieval.select_at(40, [torch.zeros(1, 4, 1, 8)] * 2, 1.0)
     assert retrieval.held == 50
     assert torch.equal(retrieval._keys[0][:, :50], cache.keys(0, 0, 50))
     assert retrieval.free_slots() == 64 - 10
@@ -219,11 +219,11 @@ def test_small_context_is_held_whole() -> None:
 def test_retrieval_reset_equals_new() -> None:
     cache, queries = planted(800, 8, 33)
     used = RetrievalCache(cache, 64, 8, 128)
-    used.reselect(700, [queries * 0.5] * 2, 1.0)
+    used.select_at(700, [queries * 0.5] * 2, 1.0)
     used.reset()
     new = RetrievalCache(cache, 64, 8, 128)
     for retrieval in (used, new):
-        retrieval.reselect(780, [queries] * 2, 1.0)
+        retrieval.select_at(780, [queries] * 2, 1.0)
     for layer in range(2):
         assert torch.equal(used._slots[layer], new._slots[layer])  # type: ignore[arg-type]
         assert torch.equal(used._keys[layer][:, : used.held], new._keys[layer][:, : new.held])

@@ -124,7 +124,7 @@ def test_retrieval_takes_the_same_chunks(decoder: Decoder, placed: FullCache) ->
         prefill.run(decoder, cache, ids, segment=300, block=100, observer=tap)
         moved = cache.moved_bytes
         with torch.inference_mode():
-            retrieval.reselect(590, tap.queries, tap.scaling)
+            retrieval.select_at(590, tap.queries, tap.scaling)
         assert cache.moved_bytes == moved
         chosen.append(retrieval)
     for layer in range(LAYERS):

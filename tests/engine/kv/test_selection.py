@@ -162,7 +162,7 @@ def test_fine_chunks_find_a_sharp_key_that_coarse_ones_lose() -> None:
     held = {}
     for chunk in (2, 8):
         retrieval = RetrievalCache(cache, 64, chunk, 256)
-        retrieval.reselect(4_096, [direction.expand(1, 2, 1, 16)], 1.0)
+        retrieval.select_at(4_096, [direction.expand(1, 2, 1, 16)], 1.0)
         slots = retrieval._slots[0]
         assert slots is not None
         held[chunk] = bool((slots == place // chunk).any(dim=1).all())
@@ -172,7 +172,7 @@ def test_fine_chunks_find_a_sharp_key_that_coarse_ones_lose() -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 4, 8, 16])
 def test_the_sinks_are_held_whatever_the_chunks(chunk: int) -> None:
     retrieval = RetrievalCache(holding(random(1, 2, 900, 16, seed=4), 1_000), 64, chunk, 256)
-    retrieval.reselect(800, [random(1, 2, 3, 16, seed=5)], 1.0)
+    retrieval.select_at(800, [random(1, 2, 3, 16, seed=5)], 1.0)
     slots, mass = retrieval._slots[0], retrieval.chunk_scores()
     assert slots is not None
     assert mass is not None

@@ -80,7 +80,7 @@ def a_chat(name: str) -> list[torch.Tensor]:
     prefill.run(model, full, ids[:300], segment=256, observer=queries)
     cache = RetrievalCache(full, budget=64, chunk_size=8, tail=128)
     with torch.inference_mode():
-        cache.reselect(280, queries.queries, queries.scaling)
+        cache.select_at(280, queries.queries, queries.scaling)
         full.reserve(340)
         rope = model.rope(model.span(300, 9))
         for view in (full.extend(300), cache.extend()):

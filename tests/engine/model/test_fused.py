@@ -80,7 +80,7 @@ def test_a_pass_is_one_call_where_its_kv_is_in_place(
         queries = QueryRecorder(full.shape.layers)
         prefill.run(model, full, ids[:300], segment=256, observer=queries)
         cache = RetrievalCache(full, budget=64, chunk_size=8, tail=128)
-        cache.reselect(280, queries.queries, queries.scaling)
+        cache.select_at(280, queries.queries, queries.scaling)
         layers_called.clear()
         looked = PassQueries()
         outs, at = looked.queries, 300

@@ -51,7 +51,7 @@ def levels(session: Session) -> tuple[Replays, Replays, Replays]:
 
 
 def answers(session: Session, book: Document, *, books: int = 1) -> list[AnswerDone]:
-    """Two questions about each book: what the buffers hold is renewed, cropped and evicted meanwhile."""
+    """Two questions about each book: what the buffers hold is refreshed, cropped and evicted meanwhile."""
     found = []
     for pages in (book.pages[3:], book.pages)[:books]:
         read(session, Document(book.title, "", pages, "text", str(len(pages)) * 64))
@@ -228,7 +228,7 @@ def test_a_pass_of_fixed_shape_is_the_pass(tiny: Callable[..., str]) -> None:
         for boundary in (200, 30, 280):
             queries = [torch.randn(1, 4, 8, 16, generator=g) for _ in range(3)]
             for cache in (plain, recorded):
-                cache.reselect(boundary, queries, 0.25)
+                cache.select_at(boundary, queries, 0.25)
                 cache.crop(min(cache.length, cache.boundary + 20))
             for _ in range(12):
                 count = rng.choice((1, 3))
