@@ -32,9 +32,18 @@ class BookParser:
     def __init__(self, books: Books, read_document: Reader, *, comments: bool = True) -> None:
         self._books = books
         self._read_document = read_document
-        self.comments = comments
+        self._comments = comments
         # passwords of locked books, keyed by hash; needed again to draw pages from the file
         self.passwords: dict[str, str] = {}
+
+    @property
+    def comments(self) -> bool:
+        """Whether readers' and reviewers' comments are read."""
+        return self._comments
+
+    def read_comments(self, wanted: bool) -> None:
+        """Set whether comments are read in books that are parsed later."""
+        self._comments = wanted
 
     def parse(self, book: Book, password: str | None = None, recognition: Recognition | None = None) -> Document:
         """Parse a book into a document. The passwords of its files are remembered.
@@ -72,7 +81,7 @@ class BookParser:
         """
         read = self._read_document
         if isinstance(read, TextCache):  # other readers do not take ``recognition`` and ``comments``
-            read = partial(read, recognition=recognition, comments=self.comments)
+            read = partial(read, recognition=recognition, comments=self._comments)
         try:
             document = read(self._books.path(book), password=password)
         except TrifoldError as error:

@@ -145,7 +145,7 @@ class AppState:
         with self._lock:
             if wanted == self.parser.comments:
                 return
-            self.parser.comments = wanted
+            self.parser.read_comments(wanted)
             keep_value(self.chats.database, _COMMENTS, wanted)
             if (book := self._current.book) is not None:
                 self.open(book)

@@ -28,6 +28,9 @@ from engine.model.products import linear, padded
 _Asked = tuple[int, torch.Tensor]
 """The index of an expert, and the places where it occurs in the flattened (n, chosen) indices of all tokens."""
 
+Fetch = Callable[[Iterator[_Asked]], Iterator[_Asked]]
+"""Yields the chosen experts again, each while its weights are on the compute device."""
+
 
 class Router(nn.Module):
     """Chooses the experts of a token. Computes the weight of each chosen expert's output, which is called its share.
@@ -123,15 +126,24 @@ class Experts(nn.Module):
             self.opens = functools.partial(_clamped, alpha=experts.alpha, limit=experts.limit)
         elif experts.act_fn is not functional.silu and not type(experts.act_fn).__name__.startswith("SiLU"):
             self.opens = functools.partial(_opened, act=experts.act_fn)
-        self.at_hand: Callable[[Iterator[_Asked]], Iterator[_Asked]] = iter
-        """Iterates over the chosen experts. During each iteration the expert's weights are on the compute device."""
+        self._fetched: Fetch = iter
         self.fused: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-        """One function for each expert that computes it in one call, for at most ``most_rows`` tokens
-        (``engine.model.backends.program``).
+        """One function for each expert that computes it in one call (``engine.model.backends.program``); () if there
+        are none.
         """
-        self.most_rows = 0
+        self._most_rows = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
+
+    def fetch_by(self, fetch: Fetch) -> None:
+        """Iterate over the chosen experts by ``fetch``. During each iteration the weights of the expert must be on the
+        compute device. ``iter`` suffices if they always are.
+        """
+        self._fetched = fetch
+
+    def fuse(self, fused: Sequence[Callable[[torch.Tensor], torch.Tensor]], most_rows: int) -> None:
+        """Compute each expert by its function in ``fused``, for at most ``most_rows`` tokens."""
+        self.fused, self._most_rows = fused, most_rows
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """Compute the outputs of the experts ``ids`` (n, chosen) for tokens (n, hidden). Return their sum, weighted by
@@ -139,9 +151,9 @@ class Experts(nn.Module):
         """
         (count, chosen), width = ids.shape, hidden_states.shape[1]
         answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
-        for expert, places in self.at_hand(_asked(ids.flatten())):
+        for expert, places in self._fetched(_asked(ids.flatten())):
             asking = hidden_states[places // chosen]
-            if len(places) <= self.most_rows:
+            if len(places) <= self._most_rows:
                 answers[places] = self.fused[expert](asking)
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)

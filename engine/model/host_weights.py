@@ -166,7 +166,7 @@ def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[
         most = max(len(part.gates) for part in mixtures.values())
         held = _Places(experts, _LAYERS * most, device)
         for number, part in mixtures.items():
-            part.at_hand = _one_by_one(held, number)
+            part.fetch_by(_one_by_one(held, number))
     return {
         f"model.layers.{number}.{name}": weights
         for number, block in blocks.items()
@@ -217,8 +217,8 @@ def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callabl
 
 
 def _one_by_one(places: _Places, number: int) -> Callable[..., Iterator[tuple[int, torch.Tensor]]]:
-    """Make the function ``Experts.at_hand`` of layer ``number``, which copies the weights of each chosen expert to the
-    device.
+    """Make the function for ``Experts.fetch_by`` of layer ``number``. The function copies the weights of each chosen
+    expert to the device.
     """
 
     def bring(asked: Iterator[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:

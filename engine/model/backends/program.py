@@ -404,8 +404,7 @@ def fuse_experts(model: Any, kernels: Native) -> None:
         if gates.in_features % kernels.lanes or down.in_features % kernels.lanes:
             continue
         nothing = torch.zeros(gates.out_features)
-        part.fused = [FusedExpert(gates, down, kernels, memory, nothing) for gates, down in pairs]
-        part.most_rows = MOST_ROWS
+        part.fuse([FusedExpert(gates, down, kernels, memory, nothing) for gates, down in pairs], MOST_ROWS)
 
 
 def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers | None:

@@ -72,7 +72,7 @@ def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) ->
         hooks.clear()  # otherwise these hooks would copy the block's weights from host memory in every pass
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, Experts):
-            layer.at_hand = iter
+            layer.fetch_by(iter)
         if isinstance(layer, nn.Linear):
             replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
     for part in twin.modules():  # unquantized weights that wait in host memory are copied to the device
