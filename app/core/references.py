@@ -19,6 +19,18 @@ from engine.document import Document
 _YEAR = re.compile(r"(?<!\d)(1[0-9]{3}|20[0-9]{2})(?!\d)")
 _WORD = re.compile(r"[a-z0-9]+")
 _BETWEEN_NAMES = re.compile(r"\s*;\s*|\s+(?:and|&)\s+")
+# Words that are part of an institution's name and not of a person's: no word that is also a surname (Church, Bank,
+# Press, School). English, German, French, Spanish. Legal forms count at the end of a name, and as they are spelled.
+_OF_AN_OFFICE = "Administration|Agency|Bureau|Cent(?:er|re)s?|Commission|Committee|Council|Department|Ministry|Office"
+_INSTITUTION = re.compile(
+    rf"\b(?:{_OF_AN_OFFICE}|Academy|Association|Authority|Company|Corporation|Federation|Foundation|Government|Institute"
+    r"|Institution|Laborator(?:y|ies)|Nations|Organi[sz]ation|Parliament|Society|University|Akademie|Bundes\w+"
+    r"|Gesellschaft|Hochschule|\w*[Mm]inisterium|Institut|Stiftung|Universität|Verein|Verlag|Académie|Agence|Ministère"
+    r"|Société|Université|Agencia|Fundación|Instituto|Ministerio|Sociedad|Universidad)\b"
+    r"|[\s,](?:AG|BV|Co\.|Corp\.?|e\. ?V\.|GmbH|Inc\.?|KG|LLC|LLP|Ltd\.?|N\.?V\.|PLC|plc|S\.A\.)$"
+)
+# Both are one name: "Department of Health and Human Services", "Holt & Wren Ltd."
+_NAME_WITH_AND = re.compile(rf"(?:[\w.]+ )*(?:{_OF_AN_OFFICE}) (?:of|for|on) [^;,]+? and [^;,]+|\w+ & \w+,? [^;,]+")
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -46,11 +58,21 @@ class Source:
     @property
     def authors(self) -> tuple[str, ...]:
         """The names of the authors, spelled as in the file: "Herman Melville" or "Melville, Herman"."""
+        whole = self.author.strip()
+        if _NAME_WITH_AND.fullmatch(whole) and is_institution(whole):
+            return (whole,)
         names: list[str] = []
-        for name in _BETWEEN_NAMES.split(self.author.strip()):
+        for name in _BETWEEN_NAMES.split(whole):
             parts = [part.strip() for part in name.split(",")]
             names += parts if all(len(part.split()) > 1 for part in parts) else [name]
         return tuple(filter(None, names))
+
+
+def is_institution(name: str) -> bool:
+    """Whether an author's name contains a word of institutions or ends with a legal form, such as "University" or
+    "GmbH". A name without such a word counts as a person's.
+    """
+    return _INSTITUTION.search(name) is not None
 
 
 def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
@@ -113,7 +135,7 @@ def as_bibtex(sources: Sequence[Source], notes: Sequence[Note]) -> str:
         own = [_line(note, source) for note in notes if note.book == source.sha256]
         values = {
             "title": f"{{{_tex(source.title)}}}",
-            "author": " and ".join(map(_tex, source.authors)),
+            "author": " and ".join(map(_bibtex_name, source.authors)),
             "year": source.year,
             "annote": "\n\n".join(map(_tex, own)),
         }
@@ -172,6 +194,13 @@ def _key(source: Source, taken: set[str]) -> str:
 def _words(text: str) -> list[str]:
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return _WORD.findall(plain)
+
+
+def _bibtex_name(name: str) -> str:
+    """Write an author's name. Braces keep an institution's name together, which would else be split into first and last
+    names.
+    """
+    return f"{{{_tex(name)}}}" if is_institution(name) else _tex(name)
 
 
 def _tex(text: str) -> str:

@@ -14,7 +14,7 @@ from app.core import db, notes
 from app.core.books import Books
 from app.core.db import Database
 from app.core.notes import Note, NoteStore
-from app.core.references import FORMS, Source, sources_of
+from app.core.references import FORMS, Source, as_bibtex, as_ris, sources_of
 from engine.document import Document
 from engine.errors import OptionError
 
@@ -235,6 +235,33 @@ def test_bibtex_says_what_the_file_says_and_no_more() -> None:
     assert "author = {Maren Holt and Tobias Wren}" in second
     assert "year" not in second
     assert [text.count("{") - text.count("}") for text in (first, second)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("stated", "in_bibtex", "in_ris"),
+    [
+        ("Department of Veterans Affairs", "{Department of Veterans Affairs}", ["Department of Veterans Affairs"]),
+        (
+            "U.S. Department of Health and Human Services",
+            "{U.S. Department of Health and Human Services}",
+            ["U.S. Department of Health and Human Services"],
+        ),
+        ("Orre Lamps, Inc.", "{Orre Lamps, Inc.}", ["Orre Lamps, Inc."]),
+        ("Holt & Wren Ltd.", r"{Holt \& Wren Ltd.}", ["Holt & Wren Ltd."]),
+        ("Maren Holt; Universität Orre", "Maren Holt and {Universität Orre}", ["Maren Holt", "Universität Orre"]),
+        ("University of Orre and Maren Holt", "{University of Orre} and Maren Holt", None),
+        ("Bundesministerium der Finanzen", "{Bundesministerium der Finanzen}", None),
+        ("Leuchtfeuer GmbH", "{Leuchtfeuer GmbH}", None),
+        ("Frederic Church and Joseph Banks", "Frederic Church and Joseph Banks", None),
+        ("Vincenzo Ministri", "Vincenzo Ministri", None),
+        ("Ag, Tobias", "Ag, Tobias", None),
+    ],
+)
+def test_an_institution_stays_one_name(stated: str, in_bibtex: str, in_ris: list[str] | None) -> None:
+    source = Source("a" * 64, "Claims", stated)
+    assert f"  author = {{{in_bibtex}}}\n" in as_bibtex((source,), ())
+    written_names = [line[6:] for line in as_ris((source,), ()).split("\r\n") if line.startswith("AU")]
+    assert in_ris is None or written_names == in_ris
 
 
 def test_entries_of_the_same_name_are_told_apart() -> None:
