@@ -51,12 +51,14 @@ def _together(value: Any) -> tuple[str, ...]:
 
 class DocumentsAsked(Asked):
     """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
-    of these documents. ``of``: the book that the person saw.
+    of these documents. ``of``: the book that the person saw. ``recognise``: whether the person agreed to the
+    recognition of pages.
     """
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_together)] = Field(default=(), validate_default=True)
     anew: Any = False
     of: Text = ""
+    recognise: Any = False
 
 
 class DocumentsPanel:
@@ -93,11 +95,12 @@ class DocumentsPanel:
     async def cost(self, request: Request) -> Response:
         asked = await parsed(request, DocumentsAsked)
         cost = await run_in_threadpool(cost_of, self._state, asked.ids)
-        return JSONResponse({"said": cost.said, "fits": cost.fits, "without": list(cost.without)})
+        return JSONResponse({"said": cost.said, "fits": cost.fits, "without": list(cost.without), "recognise": cost.recognises})
 
     async def arrange(self, request: Request) -> None:
         asked = await parsed(request, DocumentsAsked)
-        await run_in_threadpool(lambda: self._state.arrange(asked.ids, anew=asked.anew is True, of=asked.of))
+        how = {"anew": asked.anew is True, "agreed": asked.recognise is True}
+        await run_in_threadpool(lambda: self._state.arrange(asked.ids, of=asked.of, **how))
 
 
 def documents_view(document: Document) -> list[View]:

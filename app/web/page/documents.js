@@ -76,14 +76,15 @@ async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
   const cost = await call("/documents/cost", { ids: wanted });
   byId("toast").hidden = true;
   if (cost.cause) return tell(cost);
+  const { recognise } = cost;
   const busy = byId("trifold").dataset.asking === "yes" ? " The answer that is being written is stopped." : "";
   if (cost.fits) {
     const said = await confirmed(question, `${cost.said}${busy}`, { yes, no: "Cancel" });
-    return said === "yes" ? tell(await post("/documents", { ids: wanted, anew, of })) : undefined;
+    return said === "yes" ? tell(await post("/documents", { ids: wanted, anew, of, recognise })) : undefined;
   }
   const some = cost.without.length && cost.without.length < wanted.length;
   const said = await confirmed("Too long together", cost.said, { yes: some ? "Leave that out" : "Choose others", no: "Cancel" });
-  if (said === "yes" && some) tell(await post("/documents", { ids: cost.without, anew, of }));
+  if (said === "yes" && some) tell(await post("/documents", { ids: cost.without, anew, of, recognise }));
 }
 
 export function addToOpen(added, title) {

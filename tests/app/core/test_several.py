@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.core.books import COLLECTION, Book, Books
+from app.core.books import COLLECTION, Book, Books, TextCache
 from app.core.chats import Chats
 from app.core.contents import chapters
 from app.core.db import Database
@@ -19,8 +19,9 @@ from app.core.open_book import Stage
 from app.core.several import cost_of
 from app.core.state import AppState
 from app.core.suggestions import chapter_questions, suggestions
+from app.readers.recognition import Recognition
 from engine.document import Document, OutlineItem
-from engine.errors import DocumentError, PasswordNeeded
+from engine.errors import DocumentError, NoTextLayer, PasswordNeeded
 from engine.plan import BookFit
 from tests.app.scripted import ScriptedEngine, wait_for
 
@@ -165,6 +166,43 @@ def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path
     wait_for(lambda: state.current.stage is Stage.READY)
     assert state.parser.passwords == {locked.sha256: "lamp"}
     assert opened(state, [locked, a]).pages == 4
+
+
+def scanned(asked: list[Recognition]) -> TextCache:
+    """Reads a scan of four pages as recognition would: each page after it has been told about, until it is stopped."""
+
+    def read(path: Path, password: str | None = None, recognition: Recognition | None = None) -> Document:
+        if path.read_text() != "scan":
+            return reader(path, password)
+        if recognition is None:
+            raise NoTextLayer("It has no text.")
+        asked.append(recognition)
+        recognition.progress(0, 4, None)
+        done = 0
+        while done < 4 and not recognition.stop.is_set():
+            done += 1
+            recognition.progress(done, 4, (4 - done) * 40.0)
+        whole = Document.from_pages("A scan", ["A line."] * 4)
+        unread = [replace(page, text="", picture="unread") for page in whole.pages[done:]]
+        return replace(whole, pages=(*whole.pages[:done], *unread))
+
+    return TextCache(read)
+
+
+def test_a_scan_that_was_never_opened_is_added_with_its_minutes_said(make_state: Make, tmp_path: Path) -> None:
+    asked: list[Recognition] = []
+    state = make_state(Counting(), reader=scanned(asked))
+    a, scan = taken_in(state, tmp_path, "a", "scan")
+    state.open(a)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    cost = cost_of(state, [a.sha256, scan.sha256])
+    assert (cost.fits, cost.recognises) == (True, True)
+    assert cost.said.startswith("Words in pictures of pages are recognised first: 3 pages, about 2 min. ")
+    assert asked[0].folder is not None, "the page that was recognised for the estimate is kept"
+    both = opened(state, [a, scan], agreed=cost.recognises)
+    assert (asked[-1].agreed, asked[-1].doubtful) == (True, False)
+    assert both.pages == 6
+    assert not cost_of(state, [a.sha256, scan.sha256]).recognises, "its text is kept"
 
 
 @pytest.mark.parametrize("damage", ['{"documents": [7]}', "[" * 100_000])
