@@ -6,8 +6,6 @@ from playwright.sync_api import Page
 
 from tests.e2e.steps import (
     PATIENCE,
-    Open,
-    Server,
     answered,
     ask,
     clean_page,
@@ -38,8 +36,7 @@ def tab_to(page: Page, wanted: str) -> None:
     raise AssertionError(f"no way to {wanted} by Tab")
 
 
-def test_a_book_is_opened_asked_and_asked_otherwise_by_keys(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_book_is_opened_asked_and_asked_otherwise_by_keys(page: Page) -> None:
     text = b"Book Opened by keys"
     page.evaluate("document.activeElement.blur()")
     if page.locator("#drop").is_visible():
@@ -69,8 +66,7 @@ def test_a_book_is_opened_asked_and_asked_otherwise_by_keys(scripted: Server, op
     assert page.input_value("#ask-box textarea") == ""
 
 
-def test_a_new_name_leaves_the_focus_at_the_chat(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_new_name_leaves_the_focus_at_the_chat(page: Page) -> None:
     read_text(page, "Book Named by keys", "named.txt")
     clean_page(page)
     ask(page, "Who?")
@@ -89,8 +85,7 @@ def test_a_new_name_leaves_the_focus_at_the_chat(scripted: Server, open_page: Op
     assert focus(page) == place
 
 
-def test_a_race_that_was_closed_stays_closed(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_race_that_was_closed_stays_closed(page: Page) -> None:
     read_text(page, "Book Raced by keys", "raced.txt")
     clean_page(page)
     page.locator("#race-start").focus()
