@@ -95,7 +95,9 @@ class DocumentsPanel:
     async def cost(self, request: Request) -> Response:
         asked = await parsed(request, DocumentsAsked)
         cost = await run_in_threadpool(cost_of, self._state, asked.ids)
-        return JSONResponse({"said": cost.said, "fits": cost.fits, "without": list(cost.without), "recognise": cost.recognises})
+        return JSONResponse(
+            {"said": cost.said, "fits": cost.fits, "without": list(cost.without), "recognise": cost.recognises}
+        )
 
     async def arrange(self, request: Request) -> None:
         asked = await parsed(request, DocumentsAsked)
