@@ -344,6 +344,7 @@ class BookWords:
         return scores
 
     def _length(self, place: int) -> float:
+        """BM25's factor for the length of a passage; 1 for a passage of mean length."""
         return 1 - LENGTH_SHARE + LENGTH_SHARE * len(self.places[place].keys) / self._mean
 
     def _favour(self, place: int, favour: Sequence[float]) -> float:

@@ -144,6 +144,7 @@ class EvidenceIndex:
         """Find the evidence for one sentence of an answer.
 
         Args:
+            sentence: a sentence of the answer.
             question: the question, whose words decide between passages that share the same words with the sentence.
             favour: a weight for each page, such as its attention, which decides between equal passages.
             pages_read: number of pages, from the first, that the model had read. Evidence is taken only from these

@@ -114,6 +114,7 @@ def index_bytes(heads: int, head_dim: int, itemsize: int, chunk_size: int, quant
 
     Args:
         heads: KV heads of all layers together.
+        head_dim: numbers in the mean key of one head.
         itemsize: bytes of the compute dtype.
         chunk_size: tokens that share a mean key.
         quantized: see ``index_is_quantized``.

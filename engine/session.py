@@ -439,7 +439,7 @@ def fitted(
     Args:
         window: maximum tokens of the model's context.
         shape: shape of the model's KV.
-        free: memory that KV may take.
+        free: bytes that KV may take.
         fit: whether a book that is too long is cut.
 
     Raises:

@@ -218,6 +218,7 @@ class Experience:
         """Seconds to read ``tokens``.
 
         Args:
+            model: the model that reads; None if no model is loaded.
             probed: seconds that the engine's probes predict; None without probes. Used only if this model has no
                 observation.
         """
@@ -247,6 +248,7 @@ class Experience:
         """Words per second after ``tokens`` of context.
 
         Args:
+            model: the model that answers; None if no model is loaded.
             step_ms: milliseconds of a plain decoding step, from the engine's probes. Used only without a similar
                 observation. The gain of speculation is unknown and not included.
         """

@@ -402,7 +402,10 @@ def answer_line(
     book 91 % · 2.3 times faster than plain".
 
     Args:
+        figures: the speed of the answer; None if it was not measured.
+        stopped: how the answer ended; None if it has not ended.
         tokens: tokens of the whole answer, if known. ``figures`` cover only the part that was written last.
+        answer: the answer's text, whose words are counted.
         why_not: the reason why the answer's speed does not count (``speed.uncounted``).
     """
     parts = []

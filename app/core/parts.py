@@ -243,6 +243,7 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int 
     """Choose the parts that a question goes to.
 
     Args:
+        parts: all parts of the book, in order.
         words: the words of the whole book.
         wanted: number of parts to ask, from the highest ranked; 0 lets the question decide.
     """

@@ -269,6 +269,7 @@ def _fits(above: Line, line: Line, margin: Margins) -> bool:
 
 def _has_room(above: Line, line: Line, edge: float) -> bool:
     word = line.text.split(" ", 1)[0]
+    # estimated width of the first word and a space, from the mean width of the characters of ``line``
     width = (line.x1 - line.x0) / max(len(line.text), 1) * (len(word) + 1)
     return edge - above.x1 > width + _SLACK * above.height
 

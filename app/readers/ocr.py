@@ -276,6 +276,7 @@ def _line(
     page: RecognisedPage, quad: NDArray[np.float32], text: str, columns: Sequence[int], count: float
 ) -> RecognisedLine:
     corners = [page.straightened(float(x), float(y)) for x, y in quad]
+    # the corners are in the order top left, top right, bottom right, bottom left
     x0, x1 = (corners[0][0] + corners[3][0]) / 2, (corners[1][0] + corners[2][0]) / 2
     top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
     parts = text.split()

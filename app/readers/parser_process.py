@@ -18,7 +18,7 @@ def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Ge
 
     Args:
         request: the child's task, as JSON.
-        limits: limits for memory and for the time between two messages.
+        limits: limits for memory (in bytes) and for the time between two messages (in seconds).
         deadline: value of ``time.monotonic()`` at which the child is killed.
 
     Raises:

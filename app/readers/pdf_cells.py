@@ -81,7 +81,7 @@ def fine_parts(piece: Line) -> list[Line]:
 
 
 def _gap(before: Word, word: Word) -> float:
-    """Return the gap between two words, which may run from right to left."""
+    """Return the gap in points between two words, which may run from right to left."""
     return max(word[1] - before[2], before[1] - word[2])
 
 

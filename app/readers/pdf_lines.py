@@ -225,8 +225,9 @@ def _append(line: Line, text: str, gap: float, word: tuple[str, float, float], r
     """Append a word to a line.
 
     Args:
+        line: the line, which is changed in place.
         text: the word and the spaces before it.
-        gap: the gap between the line and the word.
+        gap: the gap between the line and the word, in points.
         word: (text, left edge, right edge) of the word.
         rows: (top, bottom) of the word.
     """

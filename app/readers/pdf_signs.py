@@ -421,7 +421,7 @@ class CharacterBoxes:
         return 0 <= across <= self._width and 0 <= down <= self._height
 
     def place(self, index: int) -> float | None:
-        """Return a character's centre on the x axis; None if pdfium has no box."""
+        """Return a character's centre on the x axis, in points; None if pdfium has no box."""
         box = self._one(index)
         return None if box is None else (box[0] + box[1]) / 2
 

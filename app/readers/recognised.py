@@ -75,6 +75,7 @@ class RecognisedPage:
         return ((u, v), (1 - v, u), (1 - u, 1 - v), (v, 1 - u))[self.turns % 4]
 
     def _swung(self, x: float, y: float, angle: float) -> tuple[float, float]:
+        """Rotate a point around the middle of the page by ``angle``, in radians."""
         middle_x, middle_y = self.size[0] / 2, self.size[1] / 2
         dx, dy = x - middle_x, y - middle_y
         cosine, sine = math.cos(angle), math.sin(angle)

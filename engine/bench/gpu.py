@@ -205,6 +205,7 @@ def _kernels(sizes: Sizes) -> Iterator[Figure]:
 def _attention(
     device: torch.device, dtype: torch.dtype, heads: int, group: int, keys: int, queries: int, rate: float
 ) -> Iterator[Figure]:
+    # bytes of keys and values with a head_dim of 128
     moved = 2 * heads * keys * 128 * dtype.itemsize
     for name in cuda.installed():
         what = f"{name}: {queries} queries, {keys:,} keys, {heads} KV heads, group {group}"

@@ -182,6 +182,7 @@ class LlamaCpp:
         """Generate at most ``count`` tokens after ``prompt``; ``sampling`` is as in the module's ``generate``.
 
         Args:
+            end_ids: ids of the tokens that end the answer.
             row: the row, which says what proposes tokens: the binding's prompt lookup, the draft (``take_draft``), or
                 nothing.
         """
@@ -226,9 +227,9 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Make a run. ``stamps`` holds for each step the length of the text after the step, and the time when the step
-    ended. A step's duration is divided equally among its tokens. The duration of the first step is unknown, so its
-    tokens get no times.
+    """Make a run. ``stamps`` holds for each step the length of the text in tokens after the step, and the time when the
+    step ended, in seconds. A step's duration is divided equally among its tokens. The duration of the first step is
+    unknown, so its tokens get no times.
     """
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):

@@ -114,11 +114,11 @@ class Measurement:
     difference of the logits of these two tokens. ``exact`` is the share of exact quotations among those that were not
     cut off. An exact quotation is the book's own text, from the words asked for to the end of a sentence.
 
-    ``circling`` is the share of timed tokens that are in loops, and ``circling_ms_per_token`` the time of such a token.
-    Times and acceptance in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the row's
-    program read the book; None if the program did not read the book. ``cores`` and ``read_cores`` are processor time
-    over wall time of the row's process, while it decoded and while it read. ``first_token_s`` is the time in seconds
-    from the cached prompt to the first token, including everything that is started or timed in between.
+    ``circling`` is the share of timed tokens that are in loops, and ``circling_ms_per_token`` the milliseconds of such
+    a token. Times and acceptance in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the
+    row's program read the book; None if the program did not read the book. ``cores`` and ``read_cores`` are processor
+    time over wall time of the row's process, while it decoded and while it read. ``first_token_s`` is the time in
+    seconds from the cached prompt to the first token, including everything that is started or timed in between.
 
     ``over_floor``, for plain rows, is the time per token divided by the time of reading all weights and KV once at
     ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the speed of each run as a multiple of
@@ -209,6 +209,8 @@ def measurement_of(
     """Make the line of one row from all runs of all rows.
 
     Args:
+        row: name of the row.
+        runs: the runs of each row, keyed by the row's name.
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
         difference: position and logit margin of the first token that differs from plain.
         exact: share of the row's quotations that are exact.

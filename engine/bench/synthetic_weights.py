@@ -220,6 +220,7 @@ def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None
     theirs, ours = small.self_attn, layer.self_attn
     dims, spread = _head_dims(old.head_dim, new.head_dim), math.sqrt(new.head_dim / old.head_dim)
     group, old_group = (c.num_attention_heads // c.num_key_value_heads for c in (new, old))
+    # Every KV head of the large shape has more query heads. Each query head of the small model keeps its KV head.
     heads = [head // old_group * group + head % old_group for head in range(old.num_attention_heads)]
     queries = torch.tensor([head * new.head_dim + dim for head in heads for dim in dims])
     keys = torch.tensor([head * new.head_dim + dim for head in range(old.num_key_value_heads) for dim in dims])

@@ -431,6 +431,7 @@ def cost_of(
     Args:
         one_ms: milliseconds of a pass over one token.
         long_ms: milliseconds of a pass over ``long_tokens`` tokens.
+        experts: the experts that a pass reads; only for a mixture of experts.
         two_ms: milliseconds of a pass over two tokens. If it is given, base and slope follow from the passes over two
             and over ``long_tokens`` tokens, and the pass over one token is kept apart from them (``PassCost.one``).
     """

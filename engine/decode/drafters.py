@@ -247,6 +247,7 @@ class Drafter(Protocol):
         call.
 
         Args:
+            generator: draws the proposed tokens.
             sampler: the sampler after ``context``.
             stop: ends the proposal early.
             hint: tokens to propose as point masses, up to the first that is not the drafter's most likely token.

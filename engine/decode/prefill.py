@@ -82,7 +82,7 @@ def segment_size(segment: int, start: int, *, moves: bool) -> int:
     """The number of tokens in the segment that begins at ``start``.
 
     Args:
-        segment: the usual size.
+        segment: the usual number of tokens in a segment.
         moves: whether every segment fetches the spilled KV of all earlier segments over a bus, which takes longer than
             the computation. Each segment is then at least half as long as the context before it. So all segments
             together fetch about twice the bytes of the final KV, however long the book is. But a reading that is

@@ -573,6 +573,7 @@ def full_pass(
 
     Args:
         tokens: ids as integers, or as a tensor (n,) on the device, so that the host need not read it first.
+        observer: reads each layer's queries after the attention of the layer; None reads no queries.
     """
 
     def work() -> torch.Tensor:

@@ -163,6 +163,8 @@ def write_turn_manifest(
         folder: the turn's folder.
         reading: name of the folder of the book's reading.
         ids: token ids of the whole context, up to and including the token after the last shard.
+        shards: the files with the turn's KV, in order.
+        window: the file for the layers of fixed size, if the model has any.
     """
     start, stop = shards[0].start, shards[-1].stop
     own, whole = list(ids[start : stop + 1]), ids_hash(ids[: stop + 1])

@@ -117,6 +117,7 @@ class SnapshotStore:
         """Make a temporary folder for a new snapshot of about ``needed`` bytes, after freeing space for it.
 
         Args:
+            identity: the book and the model of the snapshot.
             documents: hashes of the files of several documents. The snapshot is deleted when any of these documents is
                 deleted.
 
@@ -432,7 +433,9 @@ def _size(folder: Path) -> int:
 
 
 def _last_used(unit: Path) -> float:
-    """The time at which a reading (from its manifest) or a chat (from its folder) was last used."""
+    """The time, in seconds since the epoch, at which a reading (from its manifest) or a chat (from its folder) was last
+    used.
+    """
     for path in (unit / MANIFEST, unit):
         with suppress(OSError):
             return path.stat().st_mtime

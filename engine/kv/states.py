@@ -30,7 +30,7 @@ class RecurrentLayer:
     """One layer's states.
 
     Args:
-        size: the size of a state.
+        size: dimensions of a state.
         dtype: the model's dtype.
         most: maximum number of newest tokens whose traces are stored; a longer pass leaves no traces.
     """

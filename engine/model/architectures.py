@@ -464,6 +464,7 @@ def state_size(config: Any) -> StateSize:
         return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
     if FAMILIES[config.model_type].others == MAMBA:
         heads, keys, width = config.mamba_n_heads, config.mamba_d_state, config.mamba_d_head
+        # the convolution takes the values of all heads, and the keys and queries (Mamba's B and C) of all groups
         return StateSize(heads, keys, width, heads * width + 2 * config.mamba_n_groups * keys, config.mamba_d_conv)
     heads, width = config.linear_num_value_heads, config.linear_value_head_dim
     keys = config.linear_num_key_heads * config.linear_key_head_dim

@@ -330,6 +330,7 @@ def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
     """
 
     def let_go() -> None:
+        # only pages that lie completely in the tensor, because the pages at its ends also hold other tensors
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE - first
         if length > 0 and hasattr(held, "madvise"):

@@ -80,7 +80,7 @@ class Recurrent:
 
     Args:
         layers: indices of these layers in the model.
-        size: size of one layer's state.
+        size: dimensions of one layer's state.
     """
 
     layers: tuple[int, ...]

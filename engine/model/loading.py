@@ -64,6 +64,7 @@ def load(
 
     Args:
         window: maximum tokens of a context; None takes the model's own limit.
+        dtype: name of the dtype of activations; "auto" as in ``architectures.pick_dtype``.
         weights: "stored", or "8bit" or "4bit" to quantize the weights. The decoder's name then states the bits.
         packed: whether to pack weights for a processor's kernels, and to use fused norms on a GPU. Otherwise the model
             is transformers' own.

@@ -87,6 +87,8 @@ def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> Non
     """Make a folder with the weights of ``plain`` and with RoPE stretched by YaRN (arXiv 2309.00071).
 
     Args:
+        folder: the folder to make.
+        factor: factor by which the window grows.
         window: tokens of the window that the model was trained with.
     """
     with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as work:

@@ -82,6 +82,7 @@ class InputTrace:
         return self.inputs.nbytes
 
     def first(self, count: int) -> InputTrace:
+        # the inputs before the traced tokens stay, because the convolution needs them
         return InputTrace(self.inputs[: self.inputs.shape[0] - self.count + count], count)
 
     def after(self, state: RecurrentState) -> RecurrentState:
@@ -125,6 +126,7 @@ class DeltaTrace:
             memory = self.kernels.replayed(self.keys, self.updates, self.decays, state.memory)
             return RecurrentState(memory, inputs)
         faded = self.decays.double().cumsum(dim=0)
+        # the share of each token's update that is left after the decays of all later tokens
         left = (faded[-1] - faded).float().exp()
         keys = _for_each_head(self.keys, self.updates.shape[1]) * left.unsqueeze(-1)
         added = torch.einsum("nhk,nhv->hkv", keys, self.updates)

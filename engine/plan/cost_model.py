@@ -147,6 +147,7 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
         busy_s: seconds that all processors worked, summed.
         own_s: seconds that processors worked for this program.
         seconds: elapsed seconds.
+        cores: number of processors.
     """
     return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
 

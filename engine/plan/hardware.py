@@ -75,10 +75,10 @@ class ModelFacts:
 
     ``context_limit`` is the number of tokens of the window. ``device`` describes in words where the model computes.
     ``context_in_memory`` is the longest context, in tokens, whose KV fits on the compute devices. ``context_in_all`` is
-    the longest context whose KV fits on the compute devices, in host memory and on disk together. ``window_kv``
-    describes in words where the KV of the longest possible context is placed ("" if there is no room). ``speeds`` are
-    measured on this machine with one layer of the model's shape. ``expected`` are the estimated times for books of
-    several lengths.
+    the longest context, in tokens, whose KV fits on the compute devices, in host memory and on disk together.
+    ``window_kv`` describes in words where the KV of the longest possible context is placed ("" if there is no room).
+    ``speeds`` are measured on this machine with one layer of the model's shape. ``expected`` are the estimated times
+    for books of several lengths.
 
     The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
     ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` is a note about the format of KV.

@@ -222,6 +222,8 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
     """Describe in words which parts of the model are on which device.
 
     Args:
+        device: the only device, if ``split`` is None.
+        split: the device of each layer.
         in_host: number of layers whose weights wait in host memory.
         drafts: whether there is a draft model.
     """
@@ -294,6 +296,8 @@ def free_resources(
     memory.
 
     Args:
+        device: where passes begin and end.
+        config: limits of host memory and device memory, and the folder for spilled KV.
         given_back: bytes of the open book and its buffers, which count as free because they are freed first.
         others: further devices with layers of the model.
     """
@@ -324,7 +328,7 @@ def complete_config(
     """Choose the settings that the configuration leaves open, by measured costs and by memory.
 
     Args:
-        free: memory that retrieval cache and KV may take; None takes the memory that is free now, with the models
+        free: bytes that retrieval cache and KV may take; None takes the memory that is free now, with the models
             loaded.
     """
     block = config.prefill_block or (costs.prefill_block if costs else 0) or None

@@ -171,7 +171,7 @@ def measure(
     sees_all = reading / layers  # share of the model's layers that read the whole context, as the probed layer does
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
-        window = shape.sliding.window if shape.sliding else 0
+        window = shape.sliding.window if shape.sliding else 0  # tokens that a sliding layer sees in any long context
         return LayerCost(cost.base + (1 - sees_all) * cost.per_token * window, sees_all * cost.per_token)
 
     return CostModel(

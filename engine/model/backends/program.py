@@ -280,6 +280,7 @@ class FusedLayers:
             places: the layers' entries of ``_places``, (6,) for one layer or (6, layers).
             entering: the address of each layer's input.
             out: receives the output of every layer.
+            cos, sin: RoPE's cosines and sines of the new tokens.
         """
         entered, turned, _, _, added, left = places
         arguments = self._program.arguments

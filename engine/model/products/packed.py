@@ -238,6 +238,7 @@ class PackedBlocks(PackedLinear):
         for some in ids.flatten().split(ROWS_AT_ONCE):
             panels = torch.empty(self.in_features, len(some) * columns, dtype=self.dtype)
             segment.unpack(some // columns, panels, 0)
+            # each id has its own unpacked panel; take from it the column of the id
             found.append(panels[:, torch.arange(len(some)) * columns + some % columns].t())
         return torch.cat(found).view(*ids.shape, self.in_features)
 
