@@ -225,8 +225,7 @@ def test_a_failure_is_a_sentence_with_the_button_that_mends_it(page: Page) -> No
     assert page.locator("#chat .user").count() == 1
 
 
-def test_books_that_need_something(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_books_that_need_something(page: Page) -> None:
     give_text(page, "LOCKED book")
     page.wait_for_selector("#password", state="visible")
     assert "This book is locked." in page.inner_text("#password-form")
@@ -253,8 +252,7 @@ def test_books_that_need_something(scripted: Server, open_page: Open) -> None:
     assert page.inner_text("#trouble-mend") == "Choose another book"
 
 
-def test_a_second_book_does_not_stop_the_first_one_unasked(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_second_book_does_not_stop_the_first_one_unasked(page: Page) -> None:
     slow = '#trifold[data-stage="reading"]'
     give_text(page, "Book A slow one")
     page.wait_for_selector(slow)
@@ -334,8 +332,7 @@ def test_several_files_are_read_together_and_asked_one_by_one(scripted: Server, 
     page.wait_for_selector('#trifold[data-asking="no"]')
 
 
-def test_a_file_that_did_not_arrive_is_told_beside_the_password(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_file_that_did_not_arrive_is_told_beside_the_password(page: Page) -> None:
     give_text(page, "LOCKED book once more")
     page.wait_for_selector("#password", state="visible")
     give_text(page, "", "nothing.txt")
