@@ -207,7 +207,7 @@ def hold(held: ExitStack, path: Path) -> bool:
 
 
 def find_running(instance_file: Path) -> int | None:
-    """The port of the app that runs with this data folder, or None."""
+    """Return the port that the instance file names if the app answers there; otherwise None."""
     try:
         port = json.loads(instance_file.read_text(encoding="utf-8"))["port"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

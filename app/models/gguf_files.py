@@ -86,8 +86,8 @@ class GgufFile:
 @dataclass(frozen=True)
 class GgufModel:
     """A model, as described by the header of its GGUF file. ``shape``: its sizes. ``rounded``: name of the quantization
-    format; "" if unknown. ``licence``: as the file states it; "" if it states none. ``licence``: as the file states it;
-    "" if it states none. ``files``: the file, or all parts of a split model.
+    format; "" if unknown. ``licence``: as the file states it; "" if it states none. ``files``: the file, or all parts
+    of a split model.
     """
 
     shape: ModelShape

@@ -562,7 +562,9 @@ def _sign(node: ElementTree.Element) -> str:
 
 
 def _shown(ended: _Field) -> str:
-    """Return the text of a field that Word computes: a tick, a choice, a fraction, a sign; "" for other fields."""
+    """Return what Word shows for a field: the tick of a checkbox, or, if the file has no text of the field, the entry
+    of a drop-down list, an equation or a symbol; "" otherwise.
+    """
     for part in ended.settings if ended.settings is not None else ():
         tag = local(part.tag)
         if tag == "checkBox":

@@ -206,12 +206,13 @@ def measurement_of(
     exact: float | None = None,
     read: tuple[float, float | None] | None = None,
 ) -> Measurement:
-    """Make the line of one row from all runs of all rows.
+    """Make the ``Measurement`` of one row. The runs of other rows are needed to compare it with ``plain`` and
+    ``hf_generate``.
 
     Args:
         row: name of the row.
         runs: the runs of each row, keyed by the row's name.
-        place: ``workload``, ``context``, ``temperature`` and ``settings`` of the line.
+        place: ``workload``, ``context``, ``temperature`` and ``settings`` of the row.
         difference: position and logit margin of the first token that differs from plain.
         exact: share of the row's quotations that are exact.
         read: tokens a second at which the row's program read the book, and the cores that the program used.

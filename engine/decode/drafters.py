@@ -563,8 +563,8 @@ class LookupDrafter:
         if match.length < self._tuning.alone:
             hint = found[: self._tuning.agreed]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
-            # Drawn tokens that happen to equal the hint do not count as agreement. Otherwise a draw would decide what
-            # is proposed.
+            # Tokens that were drawn may equal the hint by chance. So ``hinted`` is tested instead of the tokens: the
+            # choice between looked-up and drafted tokens must not depend on a draw.
             if not made.hinted:
                 return made
         stride = self._tuning.stride

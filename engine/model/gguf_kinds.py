@@ -269,8 +269,8 @@ def generation_of(header: Header) -> dict[str, Any]:
 
 
 def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) -> None:
-    """Change RoPE settings according to the factors that stretch positions. ``factors`` holds lists, keyed by the names
-    in ``FACTORS``, with one factor for each pair of a head's numbers.
+    """Set the RoPE scaling in ``settings`` from the scaling factors of a file. ``factors`` holds lists, keyed by the
+    names in ``FACTORS``, with one factor for each pair of head dimensions.
 
     Raises:
         ModelError: the factors are of an unsupported kind.
@@ -284,7 +284,7 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
 
 
 def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
-    """Find the RoPE settings that give these factors, one factor for each pair of a head's numbers.
+    """Find the RoPE settings that give these scaling factors, one factor for each pair of head dimensions.
 
     Raises:
         ModelError: the factors are not those of Llama 3.

@@ -350,7 +350,8 @@ def complete_config(
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
     """Choose the chunk size: ``FINE_CHUNK`` on a CPU if its mean keys fit in addition to the KV of a full window,
-    otherwise ``CHUNK``. Small chunks select tokens with sharp attention better, but need more mean keys.
+    otherwise ``CHUNK``. If attention is concentrated on a few tokens, small chunks select them better, but more
+    mean keys must be stored.
     """
     if shape.device.type != "cpu":
         return CHUNK

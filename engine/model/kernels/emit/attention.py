@@ -356,8 +356,8 @@ def add_values(
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
-    """Emit the merge of the pieces of one KV head. Writes ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``made``,
-    and ``LOGSUM`` (kv_heads, rows) to base 2.
+    """Emit a function that merges the partial results ("pieces") of one KV head. The function writes the head's rows of
+    ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``made``, and of ``LOGSUM`` (kv_heads, rows), to base 2.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments
