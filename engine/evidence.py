@@ -19,7 +19,7 @@ attribute an action to the wrong person (assets/evaluation), and asking takes a 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,6 +34,11 @@ Level = Literal["says so", "near", "not found", ""]
 """How far passages support a sentence. "" for a sentence that claims nothing about the book, or has no related passage.
 """
 
+_A_YEAR = re.compile(r"#(?:1\d|20)\d\d")
+_YEARS = frozenset(["year", "jahr", "annee", "ano"])
+"""Words, without accents, of a question for a year. A passage with the year and all else of the question need not have
+the word.
+"""
 MOST_OF_IT = 0.6
 """Minimum share of a sentence's words, by weight, that a passage with the level "says so" must have."""
 FACT = 0.8
@@ -235,7 +240,7 @@ class EvidenceIndex:
         adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
-        said, fact, subject = share(terms), share(new), share(asked)
+        said, fact, subject = share(terms), share(new), 1.0 if _dates(own, asked, new) else share(asked)
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
         if most and numbers and names and same and adds and not stranger:
@@ -252,3 +257,11 @@ class EvidenceIndex:
         if judged.level == "says so" and roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
             return replace(judged, level="near")
         return judged
+
+
+def _dates(own: Container[str], asked: Sequence[Term], new: Sequence[Term]) -> bool:
+    """Whether the answer's new words ``new`` have a year, and a passage with the words ``own`` has all of the question
+    but its word for a year.
+    """
+    rest = [term.key for term in asked if term.whole not in _YEARS]
+    return any(_A_YEAR.fullmatch(term.key) for term in new) and bool(rest) and all(key in own for key in rest)

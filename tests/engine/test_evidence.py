@@ -449,6 +449,17 @@ def test_a_thing_of_somebody_else_is_no_evidence() -> None:
     assert door.level == "says so"
 
 
+def test_a_passage_with_a_year_need_not_say_that_it_is_one() -> None:
+    """ "1912" was only near, since the passage has no "year", which the book has elsewhere."""
+    built = "The ferry to the island was built in 1912 by two brothers, who had lost their boats to the ice."
+    light = ["The lighthouse was white, and it stood where the road ended."] * 6
+    text = [built, *light, "She waited a year, and the ferry was sold."]
+    index = EvidenceIndex(Document.from_text("Ferry", "\n\n".join(text)))
+    assert index.find("In which year was the ferry built?", "1912").level == "says so"
+    assert index.find("In which year was the ferry sold?", "1912").level == "near"
+    assert index.find("In which year was the lighthouse built?", "1912").level == "near"
+
+
 def test_a_passage_with_the_rest_of_the_question_need_not_name_its_subject() -> None:
     """ "Thirty-one years." was not found, since the Warden is "he" for more than eight passages."""
     between = ["The wind was in the east, and nothing else was written down on that day by anybody."] * 12
