@@ -201,8 +201,8 @@ def supported(page: Page, fact: str) -> None:
     answer = page.locator("#chat .bot").last
     assert fact in last_answer(page)
     answer.locator(".cite.says, .cite.verbatim, .cite.quoted").first.click()
-    page.wait_for_selector("#page-text mark")
-    assert fact in " ".join(page.locator("#page-text mark").all_inner_texts())
+    # the page may still show the mark of the question before
+    until(page, lambda: fact in " ".join(page.locator("#page-text mark").all_inner_texts()))
     page.keyboard.press("Escape")
     page.wait_for_selector("#page-panel", state="hidden")
     assert " ms a token" in answer.locator(".under").first.inner_text()
