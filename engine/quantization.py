@@ -10,15 +10,15 @@ BITS = {"8bit": 8, "4bit": 4}
 GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
 
-LEVEL_BITS = 4
-"""Number of bits of a level. 4-bit weights are stored as levels (integers)."""
-LAST_LEVEL = 15
-"""The highest level of a 4-bit weight."""
-MIDDLE_LEVEL = 8
-"""The level that represents the middle between a group's minimum and maximum."""
+QUANT_BITS = 4
+"""Number of bits of a quant. 4-bit weights are stored as quants (integers)."""
+LAST_QUANT = 15
+"""The highest quant of a 4-bit weight."""
+MIDDLE_QUANT = 8
+"""The quant that represents the middle between a group's minimum and maximum."""
 
-WORD_LEVELS = 32 // LEVEL_BITS
-"""Number of 4-bit levels in a 32-bit word of weights packed for a processor."""
+WORD_QUANTS = 32 // QUANT_BITS
+"""Number of 4-bit quants in a 32-bit word of weights packed for a processor."""
 
 KERNEL_WIDTH = 16
 """Number of 8-bit values that torch's matrix product with 8-bit weights reads at once on a processor. If the length of

@@ -383,7 +383,7 @@ class FullCache:
         resident = isinstance(self._stores[layer], ResidentStore)
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
-    def levels(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def quants(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the keys and values [0, stop) of a layer in 8 bits, (kv_heads, stop, storage_dim). None if the cache
         is not quantized. For a spilled layer also None if no buffer holds these tokens in 8 bits.
         """
@@ -392,9 +392,9 @@ class FullCache:
         if isinstance(store := self._stores[layer], ResidentStore):
             return store.keys[:, :stop], store.values[:, :stop]
         here = self._at_hand(layer, stop)
-        if not isinstance(here, StagedLayer) or here.levels is None:
+        if not isinstance(here, StagedLayer) or here.quants is None:
             return None
-        return here.levels[0][:, :stop], here.levels[1][:, :stop]
+        return here.quants[0][:, :stop], here.quants[1][:, :stop]
 
     def is_resident(self, layer: int) -> bool:
         """Whether a layer always stays on the compute device."""
@@ -594,13 +594,13 @@ class FullPass:
             window = cache.shape.window_of(layer)
             return attention.attend_newest(q, keys, values, scaling, window, sinks, cap)
         layer = place
-        as_stored = cache.shape.quantized and attention.reads_levels(q)
+        as_stored = cache.shape.quantized and attention.reads_quants(q)
         if not (as_stored and cache.is_resident(layer)):
             cache.bring(layer, stop if k is None else start)
         if k is not None and v is not None:
             cache.write(layer, start, k, v)
-        levels = cache.levels(layer, stop) if as_stored else None
-        keys, values = levels or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
+        quants = cache.quants(layer, stop) if as_stored else None
+        keys, values = quants or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks, cap=cap)
         # if k is None, the layer reads the KV of another layer and shares that layer's selection
         if self._observer is not None and k is not None:

@@ -389,29 +389,29 @@ class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
     If the cache is quantized and the compute device is a processor, the buffer also holds the keys and values in the
-    8-bit storage format: ``levels``, each (kv_heads, capacity, storage_dim). The CPU kernels read this format, as they
+    8-bit storage format: ``quants``, each (kv_heads, capacity, storage_dim). The CPU kernels read this format, as they
     do for resident layers, so a spilled layer and a resident layer give the same bits.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
         super().__init__(shape, capacity)
-        self.levels: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.quants: tuple[torch.Tensor, torch.Tensor] | None = None
         if shape.quantized and shape.device.type == "cpu":
             size = (shape.kv_heads, capacity, shape.storage_dim)
-            self.levels = torch.empty(size, dtype=shape.storage_dtype), torch.empty(size, dtype=shape.storage_dtype)
+            self.quants = torch.empty(size, dtype=shape.storage_dtype), torch.empty(size, dtype=shape.storage_dtype)
 
     @property
     def allocated(self) -> int:
-        return super().allocated + sum(tensor.nbytes for tensor in self.levels or ())
+        return super().allocated + sum(tensor.nbytes for tensor in self.quants or ())
 
     def fill(self, start: int, stop: int, k: torch.Tensor, v: torch.Tensor) -> None:
         super().fill(start, stop, k, v)
-        if self.levels is not None:
-            self.levels[0][:, start:stop], self.levels[1][:, start:stop] = k, v
+        if self.quants is not None:
+            self.quants[0][:, start:stop], self.quants[1][:, start:stop] = k, v
 
     def free(self) -> None:
         super().free()
-        self.levels = None
+        self.quants = None
 
 
 class Workspace:

@@ -188,4 +188,4 @@ class KeyIndex:
             means = self._means[:, :count].to(rows.dtype)
             return rows @ means.mul_(self._scales[:, :count].unsqueeze(-1)).transpose(1, 2)
         per_head = zip(rows.to(_SCALE_DTYPE).contiguous(), self._means[:, :count], self._scales[:, :count], strict=True)
-        return torch.stack([torch._weight_int8pack_mm(row, levels, scales) for row, levels, scales in per_head])
+        return torch.stack([torch._weight_int8pack_mm(row, quants, scales) for row, quants, scales in per_head])

@@ -202,7 +202,7 @@ def attend_newest(
     """Compute the causal attention of n new tokens, whose keys are the last n keys.
 
     With a ``window``, a token sees only the newest ``window`` keys up to its own. Shapes as in ``attend``; returns only
-    out, on the device of q. k and v may be in the 8-bit storage format if ``reads_levels`` allows it.
+    out, on the device of q. k and v may be in the 8-bit storage format if ``reads_quants`` allows it.
 
     A single token without a window needs no mask. A few tokens on a CPU are computed in one call with a mask, which
     takes half the time of two calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is
@@ -295,11 +295,11 @@ def _attend_windows(
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
 
-def reads_levels(q: torch.Tensor) -> bool:
+def reads_quants(q: torch.Tensor) -> bool:
     """Whether ``attend_newest`` can read KV in the 8-bit storage format (``engine.model.kv_shape``) for these
     queries.
     """
-    return q.device.type == "cpu" and cpu.reads_levels(q)
+    return q.device.type == "cpu" and cpu.reads_quants(q)
 
 
 def attend_seen(

@@ -1,15 +1,15 @@
 """Describes the shape of a model's KV, and its storage format: the model's dtype, or 8 bits.
 
 KV in 8 bits is used on request. It takes half the memory of bfloat16 and a quarter of float32, and is the engine's only
-approximation. A key or value of one head (head_dim numbers) is stored as head_dim levels of one byte, followed by one
-scale of two bytes. The quantization is symmetric: the number with the largest magnitude becomes level 127 or -127, zero
-stays zero, and a dequantized number is its level times the scale. A scale belongs to one token, so a token is quantized
+approximation. A key or value of one head (head_dim numbers) is stored as head_dim quants of one byte, followed by one
+scale of two bytes. The quantization is symmetric: the number with the largest magnitude becomes quant 127 or -127, zero
+stays zero, and a dequantized number is its quant times the scale. A scale belongs to one token, so a token is quantized
 by itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved alone. (A
 scale per channel would fit keys better, but would depend on later tokens.) Keys are quantized and stored after RoPE,
 which mixes pairs of channels and keeps the norm.
 
 The scale is float16 for models in float16. For all other models it is bfloat16, whose range is that of float32.
-Rounding the scale costs no accuracy, because levels are computed with the rounded scale. Even the pass that writes KV
+Rounding the scale costs no accuracy, because quants are computed with the rounded scale. Even the pass that writes KV
 reads the dequantized numbers (``dequantize``), so all ways of decoding compute with the same KV.
 """
 
@@ -29,8 +29,8 @@ from engine.quantization import (
     sliding_capacity,
 )
 
-LEVELS = 127
-"""The largest magnitude of a level."""
+LARGEST_QUANT = 127
+"""The largest magnitude of a quant."""
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,8 @@ class KvShape:
 
 
 def quantize_symmetric(x: torch.Tensor, scale_dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize vectors (..., n). Return levels (..., n), which are integers in float32, and scales (..., 1)."""
+    """Quantize vectors (..., n). Return quants (..., n), which are integers in float32, and scales (..., 1)."""
     values = x.float()
-    scale = (values.abs().amax(dim=-1, keepdim=True) / LEVELS).clamp(min=torch.finfo(scale_dtype).tiny).to(scale_dtype)
-    return (values / scale.float()).round().clamp(-LEVELS, LEVELS), scale
+    step = values.abs().amax(dim=-1, keepdim=True) / LARGEST_QUANT
+    scale = step.clamp(min=torch.finfo(scale_dtype).tiny).to(scale_dtype)
+    return (values / scale.float()).round().clamp(-LARGEST_QUANT, LARGEST_QUANT), scale

@@ -116,7 +116,7 @@ def assert_the_cache_is_what_its_tokens_say(session: Session) -> None:
     anew = FullCache(full.shape, full.limit)
     ids = session.target.ids(talk.tokens[: full.length])
     prefill.run(session.target, anew, ids, segment=256, block=512)
-    near = 1.0 if full.shape.quantized else 1e-3  # a level at most, where a number lies between two
+    near = 1.0 if full.shape.quantized else 1e-3  # a quant at most, where a number lies between two
     for layer in range(full.shape.layers):
         for one, other in zip(full.export(layer, 0, full.length), anew.export(layer, 0, full.length), strict=True):
             assert torch.allclose(one, other, atol=near)

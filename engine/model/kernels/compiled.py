@@ -24,7 +24,7 @@ class Compiled:
         self._compile, self.emitters = pool, EMIT
         self.lanes = lanes or pool.lanes()
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
-        self.looks_up_levels = self.multiplies_pairs and pool.looks_up_bytes()
+        self.looks_up_quants = self.multiplies_pairs and pool.looks_up_bytes()
         self.multiplies_fixed = not self.multiplies_pairs and pool.adds_integer_pairs(self.lanes)
         """Whether products with blocks of GGUF files take activations in fixed point."""
         self.columns = abi.PANEL_VECTORS * self.lanes

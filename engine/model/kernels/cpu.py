@@ -42,7 +42,7 @@ def attend(
     return split_attend(q, k, v, pieces, functools.partial(_fused, scaling=scaling))
 
 
-def reads_levels(q: torch.Tensor) -> bool:
+def reads_quants(q: torch.Tensor) -> bool:
     """Whether ``attend_newest`` can read KV in the 8-bit storage format, for queries of this shape (1, heads, n,
     head_dim).
     """
@@ -73,7 +73,7 @@ def attend_newest(
     """Compute the attention of the last ``new`` tokens, each to the keys up to and including its own. With a
     ``window``, a token sees only the newest ``window`` of these keys.
 
-    Returns parts over disjoint keys, which the caller merges. If ``reads_levels`` allows it, k and v may be stored in 8
+    Returns parts over disjoint keys, which the caller merges. If ``reads_quants`` allows it, k and v may be stored in 8
     bits, (1, kv_heads, seq, storage_dim) of int8.
     """
     own = native.own()

@@ -1,7 +1,7 @@
-"""Describes the blocks of GGUF files: where levels and scales of weights are in a block.
+"""Describes the blocks of GGUF files: where quants and scales of weights are in a block.
 
-A block holds 256 or 32 weights of one output: a level of a few bits for each weight, scales for groups of 16 or 32
-weights in most formats, and one or two half-precision factors that scales or levels are multiplied by. Needs neither
+A block holds 256 or 32 weights of one output: a quant of a few bits for each weight, scales for groups of 16 or 32
+weights in most formats, and one or two half-precision factors that scales or quants are multiplied by. Needs neither
 torch nor llvmlite.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RUN = 16
-"""Number of inputs in a run. The levels of a run are in neighbouring words, with the same shift. Each word has the
-levels of four inputs, one in each byte.
+"""Number of inputs in a run. The quants of a run are in neighbouring words, with the same shift. Each word has the
+quants of four inputs, one in each byte.
 """
 
 RUN_WORDS = 4
@@ -20,14 +20,14 @@ RUN_WORDS = 4
 
 @dataclass(frozen=True)
 class Bits:
-    """The positions of some bits of every level, or of every scale, in the words of a block.
+    """The positions of some bits of every quant, or of every scale, in the words of a block.
 
     Args:
         count: number of bits.
-        at: position of the lowest of these bits in the level or scale.
-        words: for levels, the index, for each run, of the word with the run's first four inputs; the run's other words
+        at: position of the lowest of these bits in the quant or scale.
+        words: for quants, the index, for each run, of the word with the run's first four inputs; the run's other words
             follow. For scales, the index, for each group, of the word that holds the scale.
-        shifts: for levels, the shift of the bits within each byte, for each run. For scales, the shift of the scale
+        shifts: for quants, the shift of the bits within each byte, for each run. For scales, the shift of the scale
             within its word, for each group.
         spread: whether the bits of a run are neighbours in one word, in the order of the inputs, instead of one in each
             byte.
@@ -44,7 +44,7 @@ class Bits:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of block. A weight is ``factor * scale * (level - zero) - least``, where ``least`` is a multiple of a
+    """A kind of block. A weight is ``factor * scale * (quant - zero) - least``, where ``least`` is a multiple of a
     second factor.
 
     Args:
@@ -54,17 +54,17 @@ class Format:
         bytes: size of a block.
         halves: offsets in bytes of the 16-bit numbers of a block. The first is the factor.
         words: offset in bytes and number of 32-bit words, for each contiguous part of a block.
-        levels: positions of the bits of the levels.
-        group: number of levels that share a scale.
-        zero: the level that stands for 0, before ``least`` is subtracted.
+        quants: positions of the bits of the quants.
+        group: number of quants that share a scale.
+        zero: the quant that stands for 0, before ``least`` is subtracted.
         scale: positions of the bits of the scales; () means that every scale is 1.
         least: positions of the bits of the numbers that the second factor is multiplied by; () means that there is no
             ``least``.
         scale_zero: number that is subtracted from a stored scale.
         is_signed: whether a scale is a signed byte.
         adds: whether the second factor itself is added to every weight.
-        flips: whether levels are stored as signed bytes. Adding 128 makes them unsigned.
-        codes: the numbers that the levels stand for, indexed by level; () means that levels are numbers themselves.
+        flips: whether quants are stored as signed bytes. Adding 128 makes them unsigned.
+        codes: the numbers that the quants stand for, indexed by quant; () means that quants are numbers themselves.
         has_exponent: whether the factor is a power of two, stored as a byte with its exponent.
     """
 
@@ -74,7 +74,7 @@ class Format:
     bytes: int
     halves: tuple[int, ...]
     words: tuple[tuple[int, int], ...]
-    levels: tuple[Bits, ...]
+    quants: tuple[Bits, ...]
     group: int
     zero: int = 0
     scale: tuple[Bits, ...] = ()
@@ -98,8 +98,8 @@ class Format:
 
     @property
     def bits(self) -> int:
-        """Number of bits of a level."""
-        return sum(part.count for part in self.levels)
+        """Number of bits of a quant."""
+        return sum(part.count for part in self.quants)
 
     @property
     def word_offsets(self) -> list[int]:
@@ -114,26 +114,26 @@ def _runs(
 
 
 def _nibbles_of_32(first: int) -> Bits:
-    """Bit positions of 32 4-bit levels in 16 bytes: the lower halves of the bytes hold inputs 0-15, the upper halves
+    """Bit positions of 32 4-bit quants in 16 bytes: the lower halves of the bytes hold inputs 0-15, the upper halves
     16-31.
     """
     return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
 
 
 def _nibbles_of_64(first: int) -> Bits:
-    """Bit positions of 4-bit levels: in each 32 bytes, the lower halves hold 32 inputs, the upper halves the next
+    """Bit positions of 4-bit quants: in each 32 bytes, the lower halves hold 32 inputs, the upper halves the next
     32.
     """
     return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
 
 
 def _bits_of_32(first: int) -> Bits:
-    """Bit positions of the fifth (highest) bit of each of 32 levels, all in one word."""
+    """Bit positions of the fifth (highest) bit of each of 32 quants, all in one word."""
     return Bits(1, 4, *_runs(2, lambda _: first, lambda run: 16 * run), spread=True)
 
 
 def _twos_of_128(first: int, at: int = 0) -> Bits:
-    """Bit positions of 2-bit levels: in each 32 bytes, bits 0-1 of the bytes hold inputs 0-31, bits 2-3 inputs 32-63,
+    """Bit positions of 2-bit quants: in each 32 bytes, bits 0-1 of the bytes hold inputs 0-31, bits 2-3 inputs 32-63,
     and so on up to 127.
     """
     return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
@@ -160,7 +160,7 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-# The numbers that the levels of MXFP4 stand for, doubled so that all are integers. The factor is halved instead.
+# The numbers that the quants of MXFP4 stand for, doubled so that all are integers. The factor is halved instead.
 _MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
@@ -173,7 +173,7 @@ _FORMATS = (
         bytes=18,
         halves=(0,),
         words=((2, 4),),
-        levels=(_nibbles_of_32(0),),
+        quants=(_nibbles_of_32(0),),
         group=32,
         zero=8,
     ),
@@ -184,7 +184,7 @@ _FORMATS = (
         bytes=20,
         halves=(0, 2),
         words=((4, 4),),
-        levels=(_nibbles_of_32(0),),
+        quants=(_nibbles_of_32(0),),
         group=32,
         adds=True,
     ),
@@ -195,7 +195,7 @@ _FORMATS = (
         bytes=22,
         halves=(0,),
         words=((2, 5),),
-        levels=(_nibbles_of_32(1), _bits_of_32(0)),
+        quants=(_nibbles_of_32(1), _bits_of_32(0)),
         group=32,
         zero=16,
     ),
@@ -206,7 +206,7 @@ _FORMATS = (
         bytes=24,
         halves=(0, 2),
         words=((4, 5),),
-        levels=(_nibbles_of_32(1), _bits_of_32(0)),
+        quants=(_nibbles_of_32(1), _bits_of_32(0)),
         group=32,
         adds=True,
     ),
@@ -217,7 +217,7 @@ _FORMATS = (
         bytes=34,
         halves=(0,),
         words=((2, 8),),
-        levels=(Bits(8, 0, *_runs(2, lambda run: 4 * run, lambda _: 0)),),
+        quants=(Bits(8, 0, *_runs(2, lambda run: 4 * run, lambda _: 0)),),
         group=32,
         zero=128,
         flips=True,
@@ -229,7 +229,7 @@ _FORMATS = (
         bytes=84,
         halves=(80, 82),
         words=((0, 20),),
-        levels=(_twos_of_128(4),),
+        quants=(_twos_of_128(4),),
         group=16,
         scale=(Bits(4, 0, *_runs(16, lambda group: group // 4, lambda group: 8 * (group % 4))),),
         least=(Bits(4, 0, *_runs(16, lambda group: group // 4, lambda group: 8 * (group % 4) + 4)),),
@@ -241,7 +241,7 @@ _FORMATS = (
         bytes=110,
         halves=(108,),
         words=((0, 27),),
-        levels=(
+        quants=(
             _twos_of_128(8),
             Bits(1, 2, *_runs(16, lambda run: 4 * (run % 2), lambda run: 4 * (run // 8) + run % 8 // 2)),
         ),
@@ -260,7 +260,7 @@ _FORMATS = (
         bytes=144,
         halves=(0, 2),
         words=((4, 35),),
-        levels=(_nibbles_of_64(3),),
+        quants=(_nibbles_of_64(3),),
         group=32,
         scale=_SCALE_K,
         least=_LEAST_K,
@@ -272,7 +272,7 @@ _FORMATS = (
         bytes=176,
         halves=(0, 2),
         words=((4, 43),),
-        levels=(_nibbles_of_64(11), Bits(1, 4, *_runs(16, lambda run: 3 + 4 * (run % 2), lambda run: run // 2))),
+        quants=(_nibbles_of_64(11), Bits(1, 4, *_runs(16, lambda run: 3 + 4 * (run % 2), lambda run: run // 2))),
         group=32,
         scale=_SCALE_K,
         least=_LEAST_K,
@@ -284,7 +284,7 @@ _FORMATS = (
         bytes=210,
         halves=(208,),
         words=((0, 52),),
-        levels=(
+        quants=(
             Bits(
                 4,
                 0,
@@ -308,7 +308,7 @@ _FORMATS = (
         bytes=17,
         halves=(0,),
         words=((1, 4),),
-        levels=(_nibbles_of_32(0),),
+        quants=(_nibbles_of_32(0),),
         group=32,
         codes=_MXFP4,
         has_exponent=True,
@@ -320,7 +320,7 @@ _FORMATS = (
         bytes=18,
         halves=(0,),
         words=((2, 4),),
-        levels=(_nibbles_of_32(0),),
+        quants=(_nibbles_of_32(0),),
         group=32,
         codes=_IQ4,
     ),
@@ -331,7 +331,7 @@ _FORMATS = (
         bytes=136,
         halves=(0, 2),
         words=((4, 33),),
-        levels=(Bits(4, 0, *_runs(16, lambda run: 1 + 4 * (run // 2), lambda run: 4 * (run % 2))),),
+        quants=(Bits(4, 0, *_runs(16, lambda run: 1 + 4 * (run // 2), lambda run: 4 * (run % 2))),),
         group=32,
         scale=(
             Bits(4, 0, *_runs(8, lambda _: 0, lambda group: 4 * group)),

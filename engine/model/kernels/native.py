@@ -20,7 +20,7 @@ from engine.model.kernels.compiled import Compiled
 from engine.model.kernels.own_attention import OwnAttention
 from engine.model.kernels.own_sampling import OwnSampling
 from engine.model.kernels.program import EACH_ROW, Call
-from engine.quantization import LAST_LEVEL, LEVEL_BITS, WORD_LEVELS
+from engine.quantization import LAST_QUANT, QUANT_BITS, WORD_QUANTS
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Native(Compiled):
         """Pack weights (out, in) as panels (panels, in, columns), with zeros after the last output.
 
         Args:
-            pairs: whether to store pairs of inputs, (panels, in / 2, columns, 2). If the weights are levels, the
+            pairs: whether to store pairs of inputs, (panels, in / 2, columns, 2). If the weights are quants, the
                 columns are then in ``LOOKED_UP`` order.
         """
         outputs, inputs = weight.shape
@@ -106,8 +106,8 @@ class Native(Compiled):
             packed = packed[:, :, torch.tensor(abi.LOOKED_UP).argsort()]
         return packed.transpose(2, 3).flatten(1, 2)
 
-    def pack4(self, levels: torch.Tensor, pairs: bool = False) -> torch.Tensor:
-        """Pack levels (out, in) from 0 to 15 as words (panels, in / 8, columns), with input ``8 * word + n`` at bit ``4
+    def pack4(self, quants: torch.Tensor, pairs: bool = False) -> torch.Tensor:
+        """Pack quants (out, in) from 0 to 15 as words (panels, in / 8, columns), with input ``8 * word + n`` at bit ``4
         * n``.
 
         Args:
@@ -115,21 +115,21 @@ class Native(Compiled):
                 lower bits of two bytes, and the last two in the upper bits.
         """
         if pairs:
-            low, high = self.pack(levels, pairs=True).unflatten(1, (-1, 2)).unbind(2)
-            return low | high << LEVEL_BITS
-        panels = self.pack(levels.to(torch.int32)).unflatten(1, (-1, WORD_LEVELS))
+            low, high = self.pack(quants, pairs=True).unflatten(1, (-1, 2)).unbind(2)
+            return low | high << QUANT_BITS
+        panels = self.pack(quants.to(torch.int32)).unflatten(1, (-1, WORD_QUANTS))
         words = torch.zeros_like(panels[:, :, 0])
         for place in range(panels.shape[2]):
-            words |= panels[:, :, place] << LEVEL_BITS * place
+            words |= panels[:, :, place] << QUANT_BITS * place
         return words
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
-        """Recover the levels from the result of ``pack4``, as panels (panels, in, columns)."""
+        """Recover the quants from the result of ``pack4``, as panels (panels, in, columns)."""
         if is_paired(words):
-            both = torch.stack([words & LAST_LEVEL, words >> LEVEL_BITS], dim=2)
+            both = torch.stack([words & LAST_QUANT, words >> QUANT_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))
-        places = LEVEL_BITS * torch.arange(WORD_LEVELS, dtype=torch.int32)
-        return ((words.unsqueeze(2) >> places[:, None]) & LAST_LEVEL).flatten(1, 2)
+        places = QUANT_BITS * torch.arange(WORD_QUANTS, dtype=torch.int32)
+        return ((words.unsqueeze(2) >> places[:, None]) & LAST_QUANT).flatten(1, 2)
 
     def product(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply x (rows, in) by packed weights. Returns (rows, panels * columns) in float32.
@@ -331,12 +331,12 @@ class Native(Compiled):
             for stored in (dtype, torch.int8):
                 self.attention.addresses(head_dim, dtype, stored, capped)
         half = dtype is torch.bfloat16
-        levels_as_pairs = half and self.looks_up_levels
+        quants_as_pairs = half and self.looks_up_quants
         if 8 in bits:
-            self.address("product_pairs" if levels_as_pairs else "product", KIND[torch.int8], KIND[dtype])
+            self.address("product_pairs" if quants_as_pairs else "product", KIND[torch.int8], KIND[dtype])
         if 4 in bits:
-            self.address(*(("group_sums",) if levels_as_pairs else ("spread", KIND[dtype])))
-            self.address("product4_pairs" if levels_as_pairs else "product4", KIND[torch.bfloat16])
+            self.address(*(("group_sums",) if quants_as_pairs else ("spread", KIND[dtype])))
+            self.address("product4_pairs" if quants_as_pairs else "product4", KIND[torch.bfloat16])
         if half:
             self.address("product_pairs" if self.multiplies_pairs else "product", KIND[dtype])
         else:

@@ -64,16 +64,16 @@ class OwnAttention:
         """Compute attention. In each head, row r of q sees the keys [``first[r]``, ``seen[r]``), at least one. If
         ``first`` is None, the row sees all keys before ``seen[r]``.
 
-        k and v may be quantized (``model.kv_shape``): levels followed by a scale, (1, kv_heads, seq, storage_dim).
+        k and v may be quantized (``model.kv_shape``): quants followed by a scale, (1, kv_heads, seq, storage_dim).
 
         Returns:
             The output, with the shape of q, and the log-sum-exp of each row's scores (1, kv_heads, rows).
         """
         heads, rows, head_dim = q.shape[1:]
         length, half = k.shape[2], q.dtype is torch.bfloat16
-        levels = k.dtype is torch.int8
+        quantized = k.dtype is torch.int8
         out, lse = torch.empty(heads, rows, head_dim, dtype=q.dtype), torch.empty(heads, rows)
-        q = (q.float() if levels and not (half and self.takes_pairs(head_dim)) else q).contiguous()
+        q = (q.float() if quantized and not (half and self.takes_pairs(head_dim)) else q).contiguous()
         first = from_first(rows) if first is None else first
         kernel, join = self.addresses(head_dim, out.dtype, k.dtype, cap is not None)
         addresses = kv_addresses([k], [v])[:, 0].tolist()

@@ -272,7 +272,7 @@ def adds_integer_pairs(lanes: int) -> bool:
 
 
 def looks_up_bytes() -> bool:
-    """Whether this processor supports ``Emitter.looked_up``, which turns levels into pairs."""
+    """Whether this processor supports ``Emitter.looked_up``, which turns quants into pairs."""
     return multiplies_pairs() and bool(_features().get("avx512vbmi"))
 
 

@@ -10,7 +10,7 @@ in half the bytes. With activations in bfloat16, weights are stored in pairs if 
 
 Each format of weights is a subclass of ``PackedLinear``. The subclass defines how weights are packed, which kernel
 calls compute the product, and how weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read
-levels directly, in half or a quarter of the bytes of bfloat16.
+quants directly, in half or a quarter of the bytes of bfloat16.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.model.products.blocks import ROWS_AT_ONCE, BlockEmbedding, BlockLine
 from engine.model.products.norms import PackedNorm, is_norm
 from engine.model.products.quantized import Linear4, Linear8, wide_dtype
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
-from engine.quantization import BITS, GROUP, MIDDLE_LEVEL
+from engine.quantization import BITS, GROUP, MIDDLE_QUANT
 
 if TYPE_CHECKING:
     from engine.model.kernels.native import Native
@@ -133,9 +133,9 @@ class PackedLinear8(PackedLinear):
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         scale = torch.cat([layer.scale for layer in layers])
-        levels = torch.cat([layer.weight for layer in layers])
-        pairs = self.kernels.looks_up_levels and self._can_pair(scale.dtype)
-        self.weight = fixed(self.kernels.pack(levels, pairs))
+        quants = torch.cat([layer.weight for layer in layers])
+        pairs = self.kernels.looks_up_quants and self._can_pair(scale.dtype)
+        self.weight = fixed(self.kernels.pack(quants, pairs))
         self.scale = fixed(self.kernels.pack(scale.unsqueeze(1)).flatten())
         return scale.dtype
 
@@ -151,8 +151,8 @@ class PackedLinear4(PackedLinear):
     """``PackedLinear`` for layers with 4-bit weights."""
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        pairs = self.kernels.looks_up_levels and self._can_pair(layers[0].dtype)
-        self.weight = fixed(self.kernels.pack4(torch.cat([layer.levels() for layer in layers]), pairs))
+        pairs = self.kernels.looks_up_quants and self._can_pair(layers[0].dtype)
+        self.weight = fixed(self.kernels.pack4(torch.cat([layer.quants() for layer in layers]), pairs))
         steps = torch.cat([layer.scales_and_middles for layer in layers])
         # (panels, groups, 2, columns), a scale and a middle for each group
         self.scales = fixed(torch.stack([self.kernels.pack(part) for part in steps.unbind(-1)], dim=2))
@@ -167,9 +167,9 @@ class PackedLinear4(PackedLinear):
             program.add_call(call)
 
     def unpacked(self) -> torch.Tensor:
-        levels = self.kernels.unpack4(self.weight).to(wide_dtype(self.dtype)).sub_(MIDDLE_LEVEL)
-        scale, middle = (part.unsqueeze(2).to(levels.dtype) for part in self.scales.unbind(dim=2))
-        return self._as_columns(levels.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
+        quants = self.kernels.unpack4(self.weight).to(wide_dtype(self.dtype)).sub_(MIDDLE_QUANT)
+        scale, middle = (part.unsqueeze(2).to(quants.dtype) for part in self.scales.unbind(dim=2))
+        return self._as_columns(quants.unflatten(1, (-1, GROUP)).mul_(scale).add_(middle).flatten(1, 2))
 
 
 class PackedBlocks(PackedLinear):

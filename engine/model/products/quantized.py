@@ -24,9 +24,9 @@ from torch.nn import functional
 from engine.errors import ModelError
 from engine.model.experts import choosing
 from engine.model.products import fixed, replace
-from engine.quantization import BITS, GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
+from engine.quantization import BITS, GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS
 
-_LEVELS_8 = 127
+_LARGEST_QUANT_8 = 127
 _MIN_SCALE = 1e-8
 _PROBE_WIDTH = 256  # rows and columns of the matrices that ``computes_in_half`` multiplies
 _PROBE_TIMES = 3  # number of timed products of each dtype
@@ -44,8 +44,8 @@ class Linear8(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         weight = linear.weight.detach()
-        scale = (weight.float().abs().amax(dim=1) / _LEVELS_8).clamp(min=_MIN_SCALE).to(weight.dtype)
-        rounded = (weight.float() / scale.float()[:, None]).round().clamp(-_LEVELS_8, _LEVELS_8)
+        scale = (weight.float().abs().amax(dim=1) / _LARGEST_QUANT_8).clamp(min=_MIN_SCALE).to(weight.dtype)
+        rounded = (weight.float() / scale.float()[:, None]).round().clamp(-_LARGEST_QUANT_8, _LARGEST_QUANT_8)
         self.weight = fixed(rounded.to(torch.int8))
         self.scale = fixed(scale)
         self.bias = linear.bias
@@ -74,26 +74,26 @@ class Linear4(nn.Module):
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
         # scales are stored in two bytes even if the weights of ``linear`` are in float32
         kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16
-        scale = ((high - low) / LAST_LEVEL).clamp(min=_MIN_SCALE).to(kept)
-        middle = (low + MIDDLE_LEVEL * scale.float()).to(kept)
-        levels = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_LEVEL
-        whole = levels.round().clamp(0, LAST_LEVEL).reshape(self.out_features, -1).to(torch.uint8)
+        scale = ((high - low) / LAST_QUANT).clamp(min=_MIN_SCALE).to(kept)
+        middle = (low + MIDDLE_QUANT * scale.float()).to(kept)
+        quants = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_QUANT
+        whole = quants.round().clamp(0, LAST_QUANT).reshape(self.out_features, -1).to(torch.uint8)
         self.scales_and_middles = fixed(torch.stack([scale, middle], dim=-1))  # (out, groups, 2)
-        self.weight = fixed(whole[:, 0::2] | (whole[:, 1::2] << LEVEL_BITS))
+        self.weight = fixed(whole[:, 0::2] | (whole[:, 1::2] << QUANT_BITS))
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return _wide(x, self.unpacked(), self.bias)
 
-    def levels(self) -> torch.Tensor:
-        """The levels (out, in) from 0 to 15, as bytes."""
-        return torch.stack([self.weight & LAST_LEVEL, self.weight >> LEVEL_BITS], dim=-1).flatten(1)
+    def quants(self) -> torch.Tensor:
+        """The quants (out, in) from 0 to 15, as bytes."""
+        return torch.stack([self.weight & LAST_QUANT, self.weight >> QUANT_BITS], dim=-1).flatten(1)
 
     def unpacked(self) -> torch.Tensor:
         """The weights (out, in) that this layer computes with."""
-        levels = self.levels().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_LEVEL
+        quants = self.quants().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_QUANT
         scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
-        return (levels * scale + middle).flatten(1)
+        return (quants * scale + middle).flatten(1)
 
 
 def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from engine.model.products import SmallLinear, fixed, linear, replace
 from engine.model.products.quantized import Linear4, Linear8
-from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL
+from engine.quantization import GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS
 
 _log = logging.getLogger(__name__)
 
@@ -46,26 +46,26 @@ class TiledLinear(SmallLinear):
     """A linear layer in the layout of torch's 4-bit product: the base class of both formats.
 
     Args:
-        levels: (out, in) from 0 to 15, as bytes.
+        quants: (out, in) from 0 to 15, as bytes.
         scales_and_middles: (out, groups, 2) in bfloat16, for each group of ``group`` inputs.
         bias: added to the outputs.
-        copies: how many times the input is repeated: twice if a weight is stored as two levels.
+        copies: how many times the input is repeated: twice if a weight is stored as two quants.
     """
 
     def __init__(
         self,
-        levels: torch.Tensor,
+        quants: torch.Tensor,
         scales_and_middles: torch.Tensor,
         group: int,
         bias: torch.Tensor | None,
         copies: int = 1,
     ) -> None:
         super().__init__()
-        self.out_features, width = levels.shape
+        self.out_features, width = quants.shape
         self.in_features, self._copies, self._group = width // copies, copies, group
         tiles = next(tiles for tiles in _TILES if width % (tiles * _TILE_IN) == 0)
-        # torch expects the first of two levels in the upper four bits
-        halves = (levels[:, 0::2] << LEVEL_BITS) | levels[:, 1::2]
+        # torch expects the first of two quants in the upper four bits
+        halves = (quants[:, 0::2] << QUANT_BITS) | quants[:, 1::2]
         self.weight = fixed(torch.ops.aten._convert_weight_to_int4pack(halves, tiles))
         self.scales_and_middles = fixed(scales_and_middles.transpose(0, 1).contiguous())
         self.bias = bias
@@ -79,11 +79,11 @@ class TiledLinear(SmallLinear):
         out = out if self.bias is None else out + self.bias
         return out.view(*x.shape[:-1], self.out_features)
 
-    def levels(self) -> torch.Tensor:
-        """The levels (out, in) that the constructor was given."""
+    def quants(self) -> torch.Tensor:
+        """The quants (out, in) that the constructor was given."""
         outs, wide, _, words = self.weight.shape
-        held = self.weight.view(torch.uint8)  # two levels in a byte, in torch's order, which the next lines undo
-        both = torch.stack([held & LAST_LEVEL, held >> LEVEL_BITS], dim=-1)
+        held = self.weight.view(torch.uint8)  # two quants in a byte, in torch's order, which the next lines undo
+        both = torch.stack([held & LAST_QUANT, held >> QUANT_BITS], dim=-1)
         tiles = both.view(outs, wide, TILE_OUT, 4, words, 2, 4)
         return tiles.permute(0, 2, 1, 4, 6, 3, 5).reshape(self.out_features, -1)
 
@@ -93,35 +93,35 @@ class TiledLinear(SmallLinear):
 
 
 class TiledLinear4(TiledLinear):
-    """A ``Linear4`` on a GPU. It has the same weights except for rounding: ``level * scale + middle`` is rounded to
-    bfloat16 once, whereas ``Linear4`` also rounds the product ``level * scale``.
+    """A ``Linear4`` on a GPU. It has the same weights except for rounding: ``quant * scale + middle`` is rounded to
+    bfloat16 once, whereas ``Linear4`` also rounds the product ``quant * scale``.
     """
 
     def __init__(self, given: Linear4) -> None:
-        super().__init__(given.levels(), given.scales_and_middles, GROUP, given.bias)
+        super().__init__(given.quants(), given.scales_and_middles, GROUP, given.bias)
 
     def unpacked(self) -> torch.Tensor:
-        levels = self.levels().unflatten(1, (-1, self._group)).bfloat16() - MIDDLE_LEVEL
+        quants = self.quants().unflatten(1, (-1, self._group)).bfloat16() - MIDDLE_QUANT
         scale, middle = self.scales_and_middles.transpose(0, 1).unsqueeze(-1).unbind(dim=2)
-        return torch.addcmul(middle, levels, scale).flatten(1)
+        return torch.addcmul(middle, quants, scale).flatten(1)
 
 
 class TiledLinear8(TiledLinear):
-    """A ``Linear8`` on a GPU, with the same weights. A level is stored as two numbers, an upper one from -8 to 7 and a
-    lower one from 0 to 15; the level is ``16 * upper + lower``.
+    """A ``Linear8`` on a GPU, with the same weights. A quant is stored as two numbers, an upper one from -8 to 7 and a
+    lower one from 0 to 15; the quant is ``16 * upper + lower``.
     """
 
     def __init__(self, given: Linear8) -> None:
-        lower, upper = given.weight & LAST_LEVEL, (given.weight >> LEVEL_BITS) + MIDDLE_LEVEL
+        lower, upper = given.weight & LAST_QUANT, (given.weight >> QUANT_BITS) + MIDDLE_QUANT
         group = next(group for group in _GROUPS if given.in_features % group == 0)
         scale, groups = given.scale[:, None], given.in_features // group
-        steps = [torch.stack(pair, -1) for pair in ((scale * 16, scale * 0), (scale, scale * MIDDLE_LEVEL))]
+        steps = [torch.stack(pair, -1) for pair in ((scale * 16, scale * 0), (scale, scale * MIDDLE_QUANT))]
         steps = [step.expand(-1, groups, -1) for step in steps]
         super().__init__(torch.cat([upper, lower], 1).to(torch.uint8), torch.cat(steps, 1), group, given.bias, 2)
 
     def unpacked(self) -> torch.Tensor:
-        upper, lower = self.levels().to(torch.int8).chunk(2, dim=1)
-        whole = (upper - MIDDLE_LEVEL) * 16 + lower
+        upper, lower = self.quants().to(torch.int8).chunk(2, dim=1)
+        whole = (upper - MIDDLE_QUANT) * 16 + lower
         return whole.bfloat16() * self.scales_and_middles[-1, :, :1]
 
 
@@ -156,13 +156,13 @@ def multiplies_tiles(device: torch.device) -> bool:
     numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
     x = numbers.cos().bfloat16()
     for kind in (Linear4, Linear8):
-        levels = kind(linear(numbers.bfloat16()))
-        expected = x.float() @ levels.unpacked().float().t()
+        quantized = kind(linear(numbers.bfloat16()))
+        expected = x.float() @ quantized.unpacked().float().t()
         try:
-            made = tiled(levels)
+            made = tiled(quantized)
             assert made is not None
             off = (made(x).float() - expected).abs().max() / expected.abs().max()
-            exact = (made.unpacked() - levels.unpacked()).abs().max() / levels.unpacked().abs().max()
+            exact = (made.unpacked() - quantized.unpacked()).abs().max() / quantized.unpacked().abs().max()
         # raised on AMD's GPUs before CDNA 2, and by builds of torch without the product
         except (RuntimeError, NotImplementedError) as error:
             _log.info("weights are unpacked for every pass on %s: %s", device, error)

@@ -975,14 +975,14 @@ def _attention(
     return out, lse
 
 
-def _pack_tiles(gpu: Gpu, levels: DeviceTensor, tiles: int) -> DeviceTensor:
-    """torch's order of weights in 4 bits, with the constraints of its int4mm.cu: levels (out, in / 2), the first of two
+def _pack_tiles(gpu: Gpu, quants: DeviceTensor, tiles: int) -> DeviceTensor:
+    """torch's order of weights in 4 bits, with the constraints of its int4mm.cu: quants (out, in / 2), the first of two
     in the upper half of a byte, become words (out / 8, in / 16 tiles, 32, tiles / 2)."""
-    outs, pairs = levels.shape
-    if levels.dtype != torch.uint8 or not levels.is_contiguous() or outs % 8 or pairs % (8 * tiles):
+    outs, pairs = quants.shape
+    if quants.dtype != torch.uint8 or not quants.is_contiguous() or outs % 8 or pairs % (8 * tiles):
         raise RuntimeError("weights in 4 bits do not have this shape")
     made = gpu.like(torch.empty(outs // 8, pairs // (8 * tiles), 32, tiles // 2, dtype=torch.int32, device="meta"))
-    source, into = levels.elem, made.elem
+    source, into = quants.elem, made.elem
 
     def work() -> None:
         # Rows of eight, words of four bytes that stand four apart: lane = 4 * row + column.
@@ -1010,9 +1010,9 @@ def _tiles_product(gpu: Gpu, x: DeviceTensor, words: DeviceTensor, group: int, s
     def work() -> None:
         halves = (packed.long().unsqueeze(-1) >> (4 * torch.arange(8))) & 15
         both = halves.unflatten(-1, (2, 4)).movedim(-2, -1).unflatten(2, (8, 4))  # the first of two, and the second
-        levels = both.permute(0, 2, 1, 4, 5, 3, 6).reshape(outs, -1, group)
+        quants = both.permute(0, 2, 1, 4, 5, 3, 6).reshape(outs, -1, group)
         scale, middle = steps.float().transpose(0, 1).unsqueeze(-1).unbind(2)
-        weight = ((levels - 8) * scale + middle).bfloat16().flatten(1)
+        weight = ((quants - 8) * scale + middle).bfloat16().flatten(1)
         into.copy_(rows.float() @ weight.float().t())
 
     gpu.current().enqueue(work)

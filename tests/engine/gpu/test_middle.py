@@ -1,4 +1,4 @@
-"""The middle level by a copy in 4 bits on a simulated card: torch's product reads the levels as they are, the copy is
+"""The middle level by a copy in 4 bits on a simulated card: torch's product reads the quants as they are, the copy is
 planned for, proposes, and changes no token."""
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ BOOK = Document("The Lamp", "Nobody", (Page(1, "1", TEXT),), "text", "0" * 64)
 
 
 @pytest.mark.parametrize(("width", "rows"), [(32, 1), (64, 5), (384, 17)])
-def test_the_product_reads_the_levels_as_they_are(width: int, rows: int) -> None:
+def test_the_product_reads_the_quants_as_they_are(width: int, rows: int) -> None:
     linear = nn.Linear(width, 24, dtype=torch.bfloat16).requires_grad_(False)
-    levels = Linear4(linear)
+    quantized = Linear4(linear)
     x = torch.randn(1, rows, width).bfloat16()
-    expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
+    expected = x.float() @ quantized.unpacked().float().t() + quantized.bias.float()
     with simulated_cuda("lazy") as gpu, torch.no_grad():
-        tiled = TiledLinear4(levels.to(GPU))
+        tiled = TiledLinear4(quantized.to(GPU))
         before = gpu.launches
         found = tiled(x.to(GPU))
         assert gpu.launches - before <= 3, "the input, the product and its bias"
@@ -55,16 +55,16 @@ def test_the_product_reads_the_levels_as_they_are(width: int, rows: int) -> None
 @pytest.mark.parametrize(("width", "rows"), [(32, 1), (96, 5), (512, 16), (256, 64)])
 def test_the_product_of_8_bits_is_one_of_two_halves(width: int, rows: int) -> None:
     linear = nn.Linear(width, 24, dtype=torch.bfloat16).requires_grad_(False)
-    levels = Linear8(linear)
+    quantized = Linear8(linear)
     x = torch.randn(rows, width).bfloat16()
-    expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
+    expected = x.float() @ quantized.unpacked().float().t() + quantized.bias.float()
     with simulated_cuda("lazy") as gpu, torch.no_grad():
-        made = TiledLinear8(levels.to(GPU))
+        made = TiledLinear8(quantized.to(GPU))
         before = gpu.launches
         found = made(x.to(GPU))
         assert gpu.launches - before <= 3
         assert (found.cpu().float() - expected).abs().max() < 0.02 * expected.abs().max()
-        assert torch.equal(made.unpacked().cpu(), levels.unpacked().cpu())
+        assert torch.equal(made.unpacked().cpu(), quantized.unpacked().cpu())
     held = sum(weights.nbytes for weights in (made.weight, made.scales_and_middles))
     assert held <= 1.25 * width * 24
 
@@ -81,13 +81,13 @@ def test_a_product_that_is_wrong_here_is_not_taken(monkeypatch: pytest.MonkeyPat
 def test_many_rows_are_a_product_of_what_is_unpacked(kind: type[Linear4 | Linear8]) -> None:
     """A prompt: the same weights as for a few rows, from the same memory."""
     linear = nn.Linear(384, 24, dtype=torch.bfloat16).requires_grad_(False)
-    levels = kind(linear)
+    quantized = kind(linear)
     x = torch.randn(1, 200, 384).bfloat16()
-    expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
+    expected = x.float() @ quantized.unpacked().float().t() + quantized.bias.float()
     with simulated_cuda("lazy"), torch.no_grad():
-        made = tiled(levels.to(GPU))
+        made = tiled(quantized.to(GPU))
         assert made is not None
-        assert (made.unpacked().cpu().float() - levels.unpacked().cpu().float()).abs().max() < 2e-3
+        assert (made.unpacked().cpu().float() - quantized.unpacked().cpu().float()).abs().max() < 2e-3
         assert (made(x.to(GPU)).cpu().float() - expected).abs().max() < 0.02 * expected.abs().max()
 
 

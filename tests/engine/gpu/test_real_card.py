@@ -206,13 +206,13 @@ def test_logits_of_half_precision(kind: str, dtype: str, tiny: Callable[..., str
 
 @pytest.mark.parametrize(("width", "rows"), [(32, 1), (96, 5), (512, 16), (4096, 1), (4096, 64), (14336, 8)])
 @pytest.mark.parametrize("kind", [Linear4, Linear8])
-def test_products_with_levels(kind: type[Linear4 | Linear8], width: int, rows: int) -> None:
-    levels = kind(torch.nn.Linear(width, 64, dtype=torch.bfloat16).requires_grad_(False))
+def test_products_with_quants(kind: type[Linear4 | Linear8], width: int, rows: int) -> None:
+    quantized = kind(torch.nn.Linear(width, 64, dtype=torch.bfloat16).requires_grad_(False))
     x = torch.randn(rows, width).bfloat16()
-    expected = x.float() @ levels.unpacked().float().t() + levels.bias.float()
+    expected = x.float() @ quantized.unpacked().float().t() + quantized.bias.float()
     assert multiplies_tiles(GPU)
     with torch.no_grad():
-        made = tiled(levels.to(GPU))
+        made = tiled(quantized.to(GPU))
         assert made is not None
         found = made(x.to(GPU)).cpu().float()
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()

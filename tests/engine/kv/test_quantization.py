@@ -22,7 +22,7 @@ from engine.kv.offload import Placement, Tier
 from engine.kv.snapshot_io import restore
 from engine.model import loading
 from engine.model.kernels import plain as attend_slowly
-from engine.model.kv_shape import LEVELS, KvShape
+from engine.model.kv_shape import LARGEST_QUANT, KvShape
 from engine.plan.hardware import inspect_model
 from engine.plan.memory_budget import FINE_CHUNK
 from engine.plan.planner import Resources, plan
@@ -44,13 +44,13 @@ def noise(*size: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_comes_back_is_the_nearest_level(dtype: torch.dtype) -> None:
+def test_what_comes_back_is_the_nearest_quant(dtype: torch.dtype) -> None:
     shape = replace(SHAPE, dtype=dtype)
     sizes = 10.0 ** torch.arange(-2, 3).repeat_interleave(20).reshape(1, 1, -1, 1)  # every token has its own scale
     x = (noise(1, 2, 100, 64) * sizes).to(dtype)
     kept = shape.quantize(x)
     assert (kept.dtype, kept.shape) == (torch.int8, (1, 2, 100, 66))
-    step = x.float().abs().amax(dim=-1, keepdim=True) / LEVELS
+    step = x.float().abs().amax(dim=-1, keepdim=True) / LARGEST_QUANT
     back = shape.dequantize(kept)
     assert (back.dtype, back.shape) == (dtype, x.shape)
     # Half a step; more where the scale is rounded up, and where the product has the model's few bits.
@@ -58,7 +58,7 @@ def test_what_comes_back_is_the_nearest_level(dtype: torch.dtype) -> None:
     assert (
         (back.float() - x.float()).abs() <= 0.5001 * (1 + eps) * step + torch.finfo(dtype).eps * x.float().abs()
     ).all()
-    assert (kept[..., :64].abs().amax(dim=-1) == LEVELS).all()
+    assert (kept[..., :64].abs().amax(dim=-1) == LARGEST_QUANT).all()
 
 
 def test_codes_and_scales_number_by_number() -> None:

@@ -41,8 +41,8 @@ def everything(name: str, kernels: native.Native) -> list[torch.Tensor]:
     for dtype, head_dim, cap in ((WIDE, 16, None), (HALF, 32, 2.0))[: 1 + kernels.multiplies_pairs]:
         x, weight = numbers(5, 64).to(dtype), numbers(96, 64, seed=1)
         pairs = dtype is HALF
-        levels, scales = (weight * 40).round().clamp(-127, 127).to(torch.int8), numbers(96, seed=2).to(dtype)
-        found.append(kernels.product(x, kernels.pack(levels, pairs), kernels.pack(scales[:, None]).flatten()))
+        large, scales = (weight * 40).round().clamp(-127, 127).to(torch.int8), numbers(96, seed=2).to(dtype)
+        found.append(kernels.product(x, kernels.pack(large, pairs), kernels.pack(scales[:, None]).flatten()))
         small = (weight * 4 + 8).round().clamp(0, 15).to(torch.uint8)
         steps = torch.stack([kernels.pack(numbers(96, 2, seed=at).to(HALF)) for at in (3, 4)], dim=2)
         found.append(kernels.product4(x, kernels.pack4(small, pairs), steps))

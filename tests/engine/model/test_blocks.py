@@ -30,7 +30,7 @@ def stored(kind: int, outputs: int, inputs: int, seed: int = 0, order: Any = Non
         return Stored(data, kind, inputs, order)
     form: Format = FORMATS[kind]
     raw = random.integers(0, 256, (outputs, inputs // form.values, form.bytes), dtype=np.uint8)
-    raw[1] = 255  # the largest levels and scales
+    raw[1] = 255  # the largest quants and scales
     if form.has_exponent:
         raw[:, :, 0] = random.integers(100, 140, raw.shape[:2])
         return Stored(torch.from_numpy(raw.reshape(outputs, -1)), kind, inputs, order)
@@ -89,13 +89,13 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         layer = BlockLinear(stored(kinds[name], 70, 256), None, dtype)
         packed = PackedBlocks([layer], kernels, Unpacked())
         x = torch.randn(17, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
-        x[2, 32:96], x[6], x[7] = 0, 1, -1  # with the largest levels, the largest sums that must be exact
+        x[2, 32:96], x[6], x[7] = 0, 1, -1  # with the largest quants, the largest sums that must be exact
         is_fixed = kernels.multiplies_fixed and dtype is HALF and name not in ("F16", "BF16")
         taken = in_fixed_point(x) if is_fixed else x
         expected = taken.double() @ layer.values().double().t()
         found = packed._product(x)[:, :70]
         size = taken.abs().double() @ layer.values().abs().double().t()
-        # the levels of these are stored with an offset, which can be larger than the levels
+        # the quants of these are stored with an offset, which can be larger than the quants
         near = 5e-6 if name in ("Q8_0", "MXFP4") else 5e-7
         assert ((found - expected).abs() <= near * size).all(), name
         for rows in (1, 2, 3, 5, 8, 13):

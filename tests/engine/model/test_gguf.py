@@ -71,7 +71,7 @@ def check_logits(folder: Path, reference: Any, near: float) -> None:
 
 
 def random_blocks(random: np.random.Generator, rows: int, width: int, kind: int) -> np.ndarray[Any, Any]:
-    """Any levels, with factors so small that weights are of a usual size."""
+    """Any quants, with factors so small that weights are of a usual size."""
     form = FORMATS[kind]
     raw = random.integers(0, 256, (rows, width // form.values, form.bytes), dtype=np.uint8)
     size = 0.15 / 2**form.bits / (64 if form.scale else 1) / (8 if form.codes else 1)

@@ -64,7 +64,7 @@ def test_a_norm_in_one_kernel_is_that_of_transformers(offset: float, dtype: torc
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rounding_is_to_the_nearest_level(dtype: torch.dtype) -> None:
+def test_rounding_is_to_the_nearest_quant(dtype: torch.dtype) -> None:
     layer = linear(dtype)
     weight = layer.weight.float()
     eight = Linear8(layer).unpacked().float()

@@ -83,7 +83,7 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         (Linear4, PackedLinear4, 96, [64, 16, 17]),
     ],
 )
-def test_a_product_reads_levels_as_they_are(
+def test_a_product_reads_quants_as_they_are(
     kernels: native.Native,
     small: type[Linear8 | Linear4],
     packed: type[PackedLinear],
@@ -205,7 +205,7 @@ def test_attention_to_all_keys_is_exact(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("head_dim", "cap"), [(16, None), (128, None), (32, 1.5)])
 @pytest.mark.parametrize("keys", [1, 65, 1300])
-def test_attention_reads_levels_as_they_are(
+def test_attention_reads_quants_as_they_are(
     kernels: native.Native, keys: int, head_dim: int, dtype: torch.dtype, cap: float | None
 ) -> None:
     """KV in 8 bits; what is unpacked in float32 is the definition."""
@@ -237,7 +237,7 @@ def test_newest_tokens_see_what_each_of_them_would_see_alone(
     n, group, head_dim = 33, 3, 64
     shape = KvShape(1, 2, head_dim, dtype, CPU).stored_as(kv)
     q = numbers(1, 2 * group, n, head_dim).to(dtype)
-    if shape.quantized and not attention.reads_levels(q):
+    if shape.quantized and not attention.reads_quants(q):
         pytest.skip("no kernels of our own on this processor")
     buffer = shape.quantize(torch.full((2, 2, past + n + 7, head_dim), float("nan")).to(dtype)).clone()
     buffer[:, :, : past + n] = shape.quantize(numbers(2, 2, past + n, head_dim, seed=5).to(dtype))

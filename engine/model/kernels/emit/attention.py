@@ -2,7 +2,7 @@
 
 Keys are processed in blocks whose borders are absolute positions. For each block the scores are computed, then the
 online softmax, then the values. ``join`` merges the pieces of ``PIECE`` keys in order. All arithmetic is in float32.
-Keys and values may be stored in bfloat16, or as 8-bit integers (levels) with a scale for each key or value. They are
+Keys and values may be stored in bfloat16, or as 8-bit integers (quants) with a scale for each key or value. They are
 converted to float32 in registers, which is exact.
 """
 
@@ -39,7 +39,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     times the usual scale (``scaled``).
 
     Args:
-        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means levels, followed by
+        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means quants, followed by
             their scale in bfloat16. Queries have this dtype too, or float32 if it is "int8".
         capped: whether scores have a cap.
     """
@@ -59,7 +59,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
     # Scratch memory of a worker, in float32. First for the keys, then for the values: a copy of an incomplete block in
-    # the stored dtype, and the scales of levels. After these, the queries and the scores of all rows.
+    # the stored dtype, and the scales of quants. After these, the queries and the scores of all rows.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
@@ -100,20 +100,20 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 class Vectors:
     """The keys or values of a block in their stored form. Neighbouring tokens are ``step`` numbers apart.
 
-    ``scales`` are the scales of levels in float32; None if the numbers are not levels.
+    ``scales`` are the scales of quants in float32; None if the numbers are not quants.
     """
 
     def __init__(self, e: Emitter, place: ir.Value, step: ir.Value, kind: ir.Type, scales: ir.Value | None) -> None:
         self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
 
     def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load a vector of the block's ``token``-th key or value, from its ``at``-th number on. Levels are not
+        """Load a vector of the block's ``token``-th key or value, from its ``at``-th number on. Quants are not
         scaled.
         """
         return self._e.load_vector(self._place, self._where(token, at), self.kind)
 
     def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Levels become bfloat16 without their scale,
+        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Quants become bfloat16 without their scale,
         which is exact.
         """
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
@@ -174,10 +174,10 @@ def block_of(
 ) -> Vectors:
     """Emit access to a block's keys or values.
 
-    A whole block is read in place. An incomplete block is copied to ``room``, followed by zeros. The scales of levels
+    A whole block is read in place. An incomplete block is copied to ``room``, followed by zeros. The scales of quants
     are written to ``room``, after the space for the copy.
     """
-    size = head_dim + 2 if kind is I8 else head_dim  # the scale follows the levels
+    size = head_dim + 2 if kind is I8 else head_dim  # the scale follows the quants
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
     here = e.at(source, e.b.mul(start, stride), kind)
     with e.b.if_then(e.b.not_(whole)):
@@ -195,9 +195,9 @@ def block_of(
     return Vectors(e, place, step, kind, scales)
 
 
-def scale_of(e: Emitter, levels: ir.Value, head_dim: int) -> ir.Value:
-    """Load the scale that is stored after the levels of a key or value."""
-    bits = e.b.zext(e.load(e.at(levels, long(head_dim), I8), I16, align=1), I32)
+def scale_of(e: Emitter, quants: ir.Value, head_dim: int) -> ir.Value:
+    """Load the scale that is stored after the quants of a key or value."""
+    bits = e.b.zext(e.load(e.at(quants, long(head_dim), I8), I16, align=1), I32)
     return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
 
 

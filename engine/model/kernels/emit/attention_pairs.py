@@ -60,7 +60,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
     # Scratch memory of a worker: a copy of the current block of keys or values, if the block is incomplete; the scales
-    # of the block's levels; the block laid out in pairs; the scales of the piece's values; the scores of all rows.
+    # of the block's quants; the block laid out in pairs; the scales of the piece's values; the scores of all rows.
     room = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     laid_out = e.at(room, long(BLOCK * (head_dim + 1)), F32)
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
@@ -103,11 +103,11 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 
 
 def _collect_scales(
-    e: Emitter, levels: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
+    e: Emitter, quants: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
     """Collect the scales of a piece's values in ``room``, followed by zeros."""
     with e.loop(long(0), count) as at:
-        e.store(scale_of(e, e.at(levels, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
+        e.store(scale_of(e, e.at(quants, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:
         e.store(number(0.0), e.at(room, at, F32))
 

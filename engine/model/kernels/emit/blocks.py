@@ -4,16 +4,16 @@
 panel word by word: the first word of every output, then the second word of every output, and so on. So each lane of a
 vector holds one output.
 
-In every format a word, after a shift and a mask, holds four bytes: the levels of four neighbouring inputs. How levels
+In every format a word, after a shift and a mask, holds four bytes: the quants of four neighbouring inputs. How quants
 are multiplied depends on the processor and the model:
 
-- If the processor multiplies pairs of bfloat16, the bits of a power of two are put before a level. The result is a
+- If the processor multiplies pairs of bfloat16, the bits of a power of two are put before a quant. The result is a
   bfloat16 number that is too large by that power. The product is corrected by the power times the sum of the inputs.
 - For models in bfloat16 on other processors with AVX2 or AVX-512BW, activations are in fixed point
   (``engine.model.kernels.emit.fixed``).
-- Otherwise a level is converted to float32.
+- Otherwise a quant is converted to float32.
 
-Activations are never rounded to 8-bit levels. As in ``products``, a row has the same bits whatever other rows are
+Activations are never rounded to 8-bit quants. As in ``products``, a row has the same bits whatever other rows are
 computed, because sums have a fixed order: the products of a run are summed and multiplied by the scale, and these
 results are added in the order of the inputs.
 """
@@ -36,7 +36,7 @@ _HALF = 0x00010001
 _EXPONENT = 127  # exponent bias of bfloat16
 _MANTISSA = 7  # mantissa bits of bfloat16
 _NIBBLE = 4  # bits of half a byte
-_LEVELS_8 = 8  # bits of a level in formats with 8-bit levels
+_QUANTS_8 = 8  # bits of a quant in formats with 8-bit quants
 # A number of rows for which no code is emitted: six rows are computed as four and two. This takes hardly longer, and
 # code for each number of rows takes time to compile.
 _LEFT_OUT = 6
@@ -51,11 +51,11 @@ class Block:
 
     Args:
         base: address of the blocks.
-        levels: places of the levels of those runs that ``levels`` is called for; those of all runs if empty.
+        quants: places of the quants of those runs that ``quants`` is called for; those of all runs if empty.
     """
 
-    def __init__(self, e: Emitter, form: Format, base: ir.Value, levels: Sequence[Bits] = ()) -> None:
-        self._e, self._form, self._base, self._levels = e, form, base, levels or form.levels
+    def __init__(self, e: Emitter, form: Format, base: ir.Value, quants: Sequence[Bits] = ()) -> None:
+        self._e, self._form, self._base, self._quants = e, form, base, quants or form.quants
         self._columns, self.nothing = e.lanes * PANEL_VECTORS, e.constant(0.0)
         self._first_word = len(form.halves) * self._columns // 2
         self._fours: dict[tuple[tuple[Bits, ...], int, int], ir.Value] = {}
@@ -99,11 +99,11 @@ class Block:
         return e.load(place, ir.VectorType(I16, e.lanes), align=2)
 
     def scales(self, group: ir.Value, offset: int) -> list[tuple[ir.Value, ir.Value]]:
-        """Emit, for each vector of the panel, the two numbers that turn a level into a weight: a factor, and a number
+        """Emit, for each vector of the panel, the two numbers that turn a quant into a weight: a factor, and a number
         to add.
 
         Args:
-            offset: number that was added to every level (``code_offset``). It is subtracted like the format's ``zero``.
+            offset: number that was added to every quant (``code_offset``). It is subtracted like the format's ``zero``.
         """
         e, form = self._e, self._form
         found = []
@@ -169,26 +169,26 @@ class Block:
         zeros = ir.Constant(parts, [I8(0)] * parts.count)
         return e.b.bitcast(e.b.shuffle_vector(e.b.bitcast(words, parts), zeros, mask), e.whole)
 
-    def levels(self, run: ir.Value, word: int, vector: int, shifts: Sequence[int] = ()) -> ir.Value:
-        """Emit the levels of four inputs as the bytes of a word. If the format has a table ``codes``, the bytes are the
+    def quants(self, run: ir.Value, word: int, vector: int, shifts: Sequence[int] = ()) -> ir.Value:
+        """Emit the quants of four inputs as the bytes of a word. If the format has a table ``codes``, the bytes are the
         table's numbers plus ``_CODE_OFFSET``.
 
         Args:
-            shifts: for each part of the levels, a shift in addition to that of ``run``.
+            shifts: for each part of the quants, a shift in addition to that of ``run``.
         """
-        e, form, levels = self._e, self._form, None
-        for part, shift in zip(self._levels, shifts or [0] * len(self._levels), strict=True):
+        e, form, quants = self._e, self._form, None
+        for part, shift in zip(self._quants, shifts or [0] * len(self._quants), strict=True):
             some = self._shifted(part, run, word, vector)
             some = e.b.lshr(some, e.whole_splat(shift)) if shift else some
             some = e.b.and_(some, e.whole_splat(((1 << part.count) - 1) * _BYTE))
             some = e.b.shl(some, e.whole_splat(part.at)) if part.at else some
-            levels = some if levels is None else e.b.or_(levels, some)
-        assert levels is not None
+            quants = some if quants is None else e.b.or_(quants, some)
+        assert quants is not None
         if form.flips:
-            return e.b.xor(levels, e.whole_splat(0x80 * _BYTE))
+            return e.b.xor(quants, e.whole_splat(0x80 * _BYTE))
         if form.codes:
-            return _bytes_at(e, levels, [code + _CODE_OFFSET for code in form.codes])
-        return levels
+            return _bytes_at(e, quants, [code + _CODE_OFFSET for code in form.codes])
+        return quants
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
         """Emit a word shifted so that the wanted bits are the lowest of each byte. The caller masks the bits above
@@ -205,20 +205,20 @@ class Block:
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
     def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Emit the levels of four inputs as pairs of bfloat16. Each level is too large by ``code_offset``.
+        """Emit the quants of four inputs as pairs of bfloat16. Each quant is too large by ``code_offset``.
 
         Returns:
             Items of a number and pairs. Number 0 means the first and third inputs, number 1 the second and fourth.
-                Levels of 8 bits give two items with the same number, whose pairs have to be added.
+                Quants of 8 bits give two items with the same number, whose pairs have to be added.
         """
         e, form = self._e, self._form
         if form.codes:
-            [part] = form.levels
+            [part] = form.quants
             table = [_half_of(code) for code in form.codes]
             places = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(0xF * _BYTE))
             return [(at, _halves_at(e, e.b.lshr(places, e.whole_splat(8 * at)), table)) for at in range(2)]
-        if form.bits == _LEVELS_8:
-            [part] = form.levels
+        if form.bits == _QUANTS_8:
+            [part] = form.quants
             both = self._shifted(part, run, word, vector)
             both = e.b.xor(both, e.whole_splat(0x80 * _BYTE)) if form.flips else both
             return [
@@ -227,8 +227,8 @@ class Block:
                 for start in (0, _NIBBLE)
             ]
         top = _MANTISSA - form.bits
-        levels = None
-        for part in form.levels:
+        quants = None
+        for part in form.quants:
             if part.spread:
                 one = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(_BYTE))
                 some = e.b.shl(one, e.whole_splat(top + part.at))
@@ -236,29 +236,29 @@ class Block:
                 index = e.b.add(_picked(e, part.words, run), long(word))
                 turns = [shift - top - part.at for shift in part.shifts]
                 some = _rotated(e, self.word(index, vector), turns, run)
-            if levels is None:
-                levels = some
+            if quants is None:
+                quants = some
                 continue
             mask = (((1 << part.count) - 1) << top + part.at) * _BYTE
-            levels = e.b.or_(e.b.and_(levels, e.whole_splat(~mask & 0xFFFFFFFF)), e.b.and_(some, e.whole_splat(mask)))
-        assert levels is not None
-        return [(at, _numbers(e, _turned(e, levels, 8 * at), form.bits, form.bits)) for at in range(2)]
+            quants = e.b.or_(e.b.and_(quants, e.whole_splat(~mask & 0xFFFFFFFF)), e.b.and_(some, e.whole_splat(mask)))
+        assert quants is not None
+        return [(at, _numbers(e, _turned(e, quants, 8 * at), form.bits, form.bits)) for at in range(2)]
 
 
 def code_offset(form: Format, pairs: bool = False) -> int:
-    """The offset that ``Block.pairs`` (if ``pairs``) or ``Block.levels`` add to each level."""
+    """The offset that ``Block.pairs`` (if ``pairs``) or ``Block.quants`` add to each quant."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
         return 0
-    return (1 << _NIBBLE) + (1 << 2 * _NIBBLE) if form.bits == _LEVELS_8 else 1 << form.bits
+    return (1 << _NIBBLE) + (1 << 2 * _NIBBLE) if form.bits == _QUANTS_8 else 1 << form.bits
 
 
 def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
-    """Emit ``2 ** exponent + level * 2 ** (exponent - count)`` as bfloat16, in both halves of a word.
+    """Emit ``2 ** exponent + quant * 2 ** (exponent - count)`` as bfloat16, in both halves of a word.
 
     Args:
-        word: has the ``count`` bits of a level at the top of each half's mantissa. Its other bits are ignored.
+        word: has the ``count`` bits of a quant at the top of each half's mantissa. Its other bits are ignored.
     """
     kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
     return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
@@ -359,13 +359,13 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
     return e.b.bitcast(e.intrinsic(name, kind, constant, e.b.bitcast(places, kind)), e.whole)
 
 
-def _level(e: Emitter, levels: ir.Value, at: int) -> ir.Value:
+def _quant(e: Emitter, quants: ir.Value, at: int) -> ir.Value:
     """Emit byte ``at`` of each word as float32. The byte is not shifted, so the result is the byte divided by
     ``_share_of(at)``.
     """
     if at == RUN_WORDS - 1:  # unshifted, the highest byte could make the integer negative
-        return e.b.sitofp(e.b.lshr(levels, e.whole_splat(8 * at)), e.vector)
-    return e.b.sitofp(e.b.and_(levels, e.whole_splat(0xFF << 8 * at)), e.vector)
+        return e.b.sitofp(e.b.lshr(quants, e.whole_splat(8 * at)), e.vector)
+    return e.b.sitofp(e.b.and_(quants, e.whole_splat(0xFF << 8 * at)), e.vector)
 
 
 def _share_of(at: int) -> float:
@@ -494,7 +494,7 @@ def _add_least(
     scales: list[tuple[ir.Value, ir.Value]],
     total: list[Variable],
 ) -> None:
-    """Add the part of a group's product that does not depend on its levels: the sum of x times ``least``."""
+    """Add the part of a group's product that does not depend on its quants: the sum of x times ``least``."""
     sum_of_x = e.load(e.at(sums_of_x, first, F32), F32)
     for at in range(1, runs):
         sum_of_x = e.b.fadd(sum_of_x, e.load(e.at(sums_of_x, e.b.add(first, long(at)), F32), F32))
@@ -504,7 +504,7 @@ def _add_least(
 
 
 def _add_run(e: Emitter, block: Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
-    """Add to ``sums`` the products of a run's levels with every row of x. ``lines`` are the addresses of the run's
+    """Add to ``sums`` the products of a run's quants with every row of x. ``lines`` are the addresses of the run's
     inputs in these rows.
     """
     multiply = e.dot_pairs if pairs else e.fma
@@ -513,8 +513,8 @@ def _add_run(e: Emitter, block: Block, run: ir.Value, lines: list[ir.Value], sum
             if pairs:
                 found = [(2 * word + at, pair) for at, pair in block.pairs(run, word, vector)]
             else:
-                levels = block.levels(run, word, vector)
-                found = [(RUN_WORDS * word + at, _level(e, levels, at)) for at in range(RUN_WORDS)]
+                quants = block.quants(run, word, vector)
+                found = [(RUN_WORDS * word + at, _quant(e, quants, at)) for at in range(RUN_WORDS)]
             for place, loaded in found:
                 for line, own in zip(lines, sums, strict=True):
                     number_of_row = e.splat(e.load(e.at(line, long(place), F32), F32))
@@ -542,12 +542,12 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
                 start = e.b.add(first, e.b.mul(at, long(RUN)))
                 for word in range(RUN_WORDS):
                     for vector, (step, least) in enumerate(scales):
-                        levels = own.levels(run, word, vector)
+                        quants = own.quants(run, word, vector)
                         for byte in range(RUN_WORDS):
-                            level = e.b.fmul(_level(e, levels, byte), e.constant(_share_of(byte)))
+                            quant = e.b.fmul(_quant(e, quants, byte), e.constant(_share_of(byte)))
                             place = e.b.mul(e.b.add(start, long(RUN_WORDS * word + byte)), outputs)
                             place = e.b.add(place, e.b.add(column, long(vector * lanes)))
-                            e.store_vector(e.fma(level, step, least), out, place, KINDS[made])
+                            e.store_vector(e.fma(quant, step, least), out, place, KINDS[made])
     e.end()
 
 

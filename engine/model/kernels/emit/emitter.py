@@ -15,12 +15,12 @@ from llvmlite import ir
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, PTR, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 
-LEVELS = ir.VectorType(I8, 64)
-"""A vector of 64 bytes: one level a byte. It is as large as a vector of 16 float32 lanes."""
+QUANTS = ir.VectorType(I8, 64)
+"""A vector of 64 bytes: one quant a byte. It is as large as a vector of 16 float32 lanes."""
 
 FLOAT_BYTES = 4
 BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
-"""Bytes of a number in memory, keyed by its type: float32, bfloat16 (as i16) or an 8-bit level."""
+"""Bytes of a number in memory, keyed by its type: float32, bfloat16 (as i16) or an 8-bit quant."""
 
 
 class _BFloat(ir.Type):
@@ -142,7 +142,7 @@ class Emitter:
 
     def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
         """Store a float32 vector as float32 or bfloat16, as ``kind`` says, rounded to the nearest. ``kind`` cannot be
-        an 8-bit level.
+        an 8-bit quant.
         """
         self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
@@ -230,7 +230,7 @@ class Emitter:
 
     def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
         """Load ``lanes`` pairs of numbers, from the ``index``-th number after ``base`` on. The numbers are bfloat16, or
-        8-bit levels that are converted to bfloat16. A pair fills one lane of the returned vector.
+        8-bit quants that are converted to bfloat16. A pair fills one lane of the returned vector.
         """
         both = ir.VectorType(kind, 2 * self.lanes)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
@@ -238,14 +238,14 @@ class Emitter:
             wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
             bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
             high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
-            # Exact, because the float32 of an 8-bit level has zeros in its lower half.
+            # Exact, because the float32 of an 8-bit quant has zeros in its lower half.
             loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))
         return self.b.bitcast(loaded, self.vector)
 
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """Look up entries of the table ``halves`` (bfloat16 as i16). ``places``, a vector of the type ``LEVELS``, has
+        """Look up entries of the table ``halves`` (bfloat16 as i16). ``places``, a vector of the type ``QUANTS``, has
         an index into the table in every byte. Returns two vectors of 16 lanes, with a pair of entries in each lane.
 
         The table has 16 or 128 entries. Neighbouring bytes of ``places`` form a pair. Of every 16 bytes, the first 8 go
@@ -266,13 +266,13 @@ class Emitter:
 
     def _bytes_at(self, places: ir.Value, table: Sequence[int]) -> ir.Value:
         if len(table) == 16:  # the instruction looks up within 16 bytes, so the table is repeated four times
-            return self.intrinsic("llvm.x86.avx512.pshuf.b.512", LEVELS, _bytes([*table] * 4), places)
+            return self.intrinsic("llvm.x86.avx512.pshuf.b.512", QUANTS, _bytes([*table] * 4), places)
         first, second = _bytes(table[:64]), _bytes(table[64:])
-        return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", LEVELS, first, places, second)
+        return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", QUANTS, first, places, second)
 
     def all_bytes(self, value: int) -> ir.Value:
-        """A vector of ``LEVELS`` with the same value in every byte."""
-        return _bytes([value] * LEVELS.count)
+        """A vector of ``QUANTS`` with the same value in every byte."""
+        return _bytes([value] * QUANTS.count)
 
     def interleaved(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Interleave the 16-bit numbers of two vectors into two vectors of pairs."""
@@ -428,7 +428,7 @@ def number(value: float) -> ir.Value:
 
 
 def _bytes(values: Sequence[int]) -> ir.Value:
-    return ir.Constant(LEVELS, [I8(value) for value in values])
+    return ir.Constant(QUANTS, [I8(value) for value in values])
 
 
 def _mask(places: Sequence[int] | range) -> ir.Value:

@@ -1,12 +1,12 @@
 """Emits products with weights in the blocks of GGUF files and x in fixed point, for AVX2 and AVX-512BW.
 
 Numbers of x are 16-bit integers; ``SPAN`` inputs share a unit. The rounding error is up to 1.6e-5 of the largest of
-them, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of levels times numbers is an exact
+them, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of quants times numbers is an exact
 integer, which is then multiplied by the unit and the group's scale. It is computed in one of two ways:
 
-- If levels have up to 6 bits, each of a number's two bytes is multiplied with them. One instruction multiplies 32 bytes
-  and adds neighbours in 16 bits, in which several words can be summed. Levels need only a shift and a mask.
-- With four rows or more, or 8-bit levels, 16-bit integers are multiplied. Four rows share a block that is unpacked
+- If quants have up to 6 bits, each of a number's two bytes is multiplied with them. One instruction multiplies 32 bytes
+  and adds neighbours in 16 bits, in which several words can be summed. Quants need only a shift and a mask.
+- With four rows or more, or 8-bit quants, 16-bit integers are multiplied. Four rows share a block that is unpacked
   once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
 
 A row has the same bits whatever other rows are computed, because all integers are exact and the groups are added in a
@@ -101,7 +101,7 @@ class _Product:
         self._unpacked = _Unpacked(e, form)
         self._halves = ir.VectorType(I16, 2 * e.lanes)
         largest = _HIGH if form.codes or form.flips else (1 << form.bits) - 1
-        # words of levels whose products with bytes are added in 16 bits; each adds two products
+        # words of quants whose products with bytes are added in 16 bits; each adds two products
         self._depth = min(_MOST_HALF // (2 * (_HIGH // 2) * largest), form.group // RUN_WORDS)
         self._shared = _shared(form) if self._depth else None
 
@@ -119,7 +119,7 @@ class _Product:
         shared = self._shared if count == 1 else None
         together = 2 if shared else 1
         with e.loop(long(0), self._blocks) as block:
-            own = self._block(panel, block, shared.levels if shared else ())
+            own = self._block(panel, block, shared.quants if shared else ())
             self._unpacked.take_scales(own)
             lines = self._lines(block, rows)
             with e.loop(long(0), long(form.values // form.group // together)) as step:
@@ -144,7 +144,7 @@ class _Product:
             unpacked.take_scales(own)
             with e.loop(long(0), groups) as group:
                 own.ask_next(group, self._size, form.group)
-                unpacked.take_levels(own, group)
+                unpacked.take_quants(own, group)
             with e.loop(long(0), whole, _SHARING_ROWS) as row:
                 rows = [e.b.mul(e.b.add(row, long(at)), self._inputs) for at in range(_SHARING_ROWS)]
                 lines, totals = self._lines(block, rows), []
@@ -162,10 +162,10 @@ class _Product:
         """Bytes of a panel's block."""
         return long(self._form.held_bytes * self._columns)
 
-    def _block(self, panel: ir.Value, block: ir.Value, levels: Sequence[Bits] = ()) -> Block:
+    def _block(self, panel: ir.Value, block: ir.Value, quants: Sequence[Bits] = ()) -> Block:
         e = self._e
         place = e.b.mul(e.b.add(e.b.mul(panel, self._blocks), block), self._size)
-        return Block(e, self._form, e.at(self._packed, place, I8), levels)
+        return Block(e, self._form, e.at(self._packed, place, I8), quants)
 
     def _group(self, at: ir.Value) -> ir.Value:
         """The ``at``-th group in the order in which groups are added: pairs that share words stay together."""
@@ -197,7 +197,7 @@ class _Product:
         lines_of_x: Sequence[_Line],
         shifts: Sequence[int],
     ) -> list[list[list[ir.Value]]]:
-        """Emit the sums of levels times numbers: for each group, for each row, for each vector of the panel.
+        """Emit the sums of quants times numbers: for each group, for each row, for each vector of the panel.
 
         Args:
             first_run: the run of ``block`` with which the first group begins.
@@ -212,14 +212,14 @@ class _Product:
                 run = e.b.add(first_run, long(word // RUN_WORDS))
                 for at, own in enumerate(lines):
                     further = shifts if at else ()
-                    levels = [block.levels(run, word % RUN_WORDS, vector, further) for vector in range(PANEL_VECTORS)]
+                    quants = [block.quants(run, word % RUN_WORDS, vector, further) for vector in range(PANEL_VECTORS)]
                     for line, parts in zip(own, sums[at], strict=True):
                         for byte, part in enumerate(parts):
                             place = e.at(line, long(byte * SPAN + RUN_WORDS * word), I8)
                             numbers = e.splat(e.load(place, I32))
                             part[:] = [
-                                e.b.add(so_far, e.byte_sums(level, numbers))
-                                for so_far, level in zip(part, levels, strict=True)
+                                e.b.add(so_far, e.byte_sums(quant, numbers))
+                                for so_far, quant in zip(part, quants, strict=True)
                             ]
             for mine, own in zip(totals, sums, strict=True):
                 for total, (high, low) in zip(mine, own, strict=True):
@@ -243,22 +243,22 @@ class _Product:
         group: ir.Value,
         lines_of_x: Sequence[_Line],
     ) -> list[list[ir.Value]]:
-        """Emit the sums of a group's levels times numbers, for each row and each vector of the panel.
+        """Emit the sums of a group's quants times numbers, for each row and each vector of the panel.
 
         Args:
-            pairs: gives the levels of the ``words`` words with an index in the block as pairs of 16-bit integers, each
+            pairs: gives the quants of the ``words`` words with an index in the block as pairs of 16-bit integers, each
                 for all vectors.
         """
         e, steps = self._e, self._form.group // (RUN_WORDS * words)
         lines = [self._numbers_at(line, group, 0, 2) for line in lines_of_x]
         sums = [[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in lines]
         with e.loop(long(0), long(steps)) as at:
-            for half, levels in enumerate(pairs(e.b.add(e.b.mul(group, long(steps)), at))):
+            for half, quants in enumerate(pairs(e.b.add(e.b.mul(group, long(steps)), at))):
                 place = e.b.add(e.b.mul(at, long(2 * words)), long(half))
                 for line, own in zip(lines, sums, strict=True):
                     numbers = e.splat(e.load(e.at(line, place, I32), I32))
-                    for level, so_far in zip(levels, own, strict=True):
-                        so_far.value = e.b.add(so_far.value, e.pair_sums(level, numbers))
+                    for quant, so_far in zip(quants, own, strict=True):
+                        so_far.value = e.b.add(so_far.value, e.pair_sums(quant, numbers))
         return [[each.value for each in own] for own in sums]
 
     def _numbers_at(self, line: _Line, group: ir.Value, offset: int, size: int) -> ir.Value:
@@ -312,16 +312,16 @@ class _Line(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Groups in pairs whose levels are in the same words, so that a word is loaded once for both.
+    """Groups in pairs whose quants are in the same words, so that a word is loaded once for both.
 
     Args:
         ahead: number of groups from the first of a pair to the second.
-        levels: places of the levels for the runs of all first groups.
-        shifts: for each part of the levels, the shift of the second group in addition to the first group's.
+        quants: places of the quants for the runs of all first groups.
+        shifts: for each part of the quants, the shift of the second group in addition to the first group's.
     """
 
     ahead: int
-    levels: tuple[Bits, ...]
+    quants: tuple[Bits, ...]
     shifts: tuple[int, ...]
 
 
@@ -335,15 +335,15 @@ def _shared(form: Format) -> _Shared | None:
             return None
         moved = {
             (part.words[b] - part.words[a], at, part.shifts[b] - part.shifts[a])
-            for at, part in enumerate(form.levels)
+            for at, part in enumerate(form.quants)
             for a, b in zip(firsts, seconds, strict=True)
         }
-        if len(moved) == len(form.levels) and not any(words for words, *_ in moved):
-            levels = tuple(
+        if len(moved) == len(form.quants) and not any(words for words, *_ in moved):
+            quants = tuple(
                 replace(part, words=_picked(part.words, firsts), shifts=_picked(part.shifts, firsts))
-                for part in form.levels
+                for part in form.quants
             )
-            return _Shared(ahead, levels, tuple(shift for _, _, shift in sorted(moved)))
+            return _Shared(ahead, quants, tuple(shift for _, _, shift in sorted(moved)))
     return None
 
 
@@ -352,27 +352,27 @@ def _picked(values: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
 
 
 def _pairs_of(e: Emitter, block: Block, run: ir.Value) -> list[list[ir.Value]]:
-    """Emit the levels of a run as pairs of 16-bit integers: for each pair of inputs, one vector for each vector of the
+    """Emit the quants of a run as pairs of 16-bit integers: for each pair of inputs, one vector for each vector of the
     panel. Of four inputs, the first and third are paired, and the second and fourth.
     """
     mask, found = e.whole_splat(0xFF * _HALF), []
     for word in range(RUN_WORDS):
-        levels = [block.levels(run, word, vector) for vector in range(PANEL_VECTORS)]
-        found.append([e.b.and_(each, mask) for each in levels])
-        found.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in levels])
+        quants = [block.quants(run, word, vector) for vector in range(PANEL_VECTORS)]
+        found.append([e.b.and_(each, mask) for each in quants])
+        found.append([e.b.and_(e.b.lshr(each, e.whole_splat(8)), mask) for each in quants])
     return found
 
 
 class _Unpacked:
-    """Emits access to an unpacked block on the stack: levels as pairs of 16-bit integers, and scales."""
+    """Emits access to an unpacked block on the stack: quants as pairs of 16-bit integers, and scales."""
 
     def __init__(self, e: Emitter, form: Format) -> None:
         self._e, self._form, self._groups = e, form, form.values // form.group
-        self._levels = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
+        self._quants = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
         self._scales = e.room(e.vector, self._groups * PANEL_VECTORS * 2)
 
     def take_scales(self, block: Block) -> None:
-        """Emit code that unpacks the scales of ``block`` into this object's memory. The zero point of the levels is not
+        """Emit code that unpacks the scales of ``block`` into this object's memory. The zero point of the quants is not
         included in the stored ``least``.
         """
         for group in range(self._groups):
@@ -381,12 +381,12 @@ class _Unpacked:
                 if scale is not block.nothing:
                     self._e.store(scale, place)
 
-    def take_levels(self, block: Block, group: ir.Value) -> None:
-        """Emit code that unpacks the levels of one group of ``block`` into this object's memory."""
+    def take_quants(self, block: Block, group: ir.Value) -> None:
+        """Emit code that unpacks the quants of one group of ``block`` into this object's memory."""
         e, runs = self._e, self._form.group // RUN
         with e.loop(long(0), long(runs)) as at:
             run = e.b.add(e.b.mul(group, long(runs)), at)
-            places = self._places(self._levels, e.whole, run, RUN // 2 * PANEL_VECTORS)
+            places = self._places(self._quants, e.whole, run, RUN // 2 * PANEL_VECTORS)
             for place, pair in zip(places, _flat(_pairs_of(e, block, run)), strict=True):
                 e.store(pair, place)
 
@@ -397,7 +397,7 @@ class _Unpacked:
 
     def pairs(self, word: ir.Value) -> list[list[ir.Value]]:
         """Load a word's pairs, as ``_pairs_of`` gave them."""
-        places = self._places(self._levels, self._e.whole, word, 2 * PANEL_VECTORS)
+        places = self._places(self._quants, self._e.whole, word, 2 * PANEL_VECTORS)
         found = [self._e.load(place, self._e.whole) for place in places]
         return [found[:PANEL_VECTORS], found[PANEL_VECTORS:]]
 

@@ -1,7 +1,7 @@
 """Emits products of a few rows with packed weights, which are read once.
 
 Weights lie in panels of output columns, (panels, in, columns). Each column is a lane of a vector, so a lane computes
-one output as a sum over the inputs in order. Weights may be 8-bit levels, or 4-bit levels (``product4``).
+one output as a sum over the inputs in order. Weights may be 8-bit quants, or 4-bit quants (``product4``).
 
 Kernels whose names end with ``pairs`` are for models in bfloat16, on processors that multiply pairs of bfloat16 numbers
 (AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 numbers and adds the two products of each pair in
@@ -25,15 +25,15 @@ from engine.model.kernels.emit.emitter import (
     I32,
     I64,
     KINDS,
-    LEVELS,
     PTR,
+    QUANTS,
     VOID,
     Emitter,
     Variable,
     long,
     number,
 )
-from engine.quantization import GROUP, LAST_LEVEL, LEVEL_BITS, MIDDLE_LEVEL, WORD_LEVELS
+from engine.quantization import GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, WORD_QUANTS
 
 # words whose products are summed before the scale is applied; few, so that chains of additions stay short
 _SUM_WORDS = 2
@@ -51,8 +51,8 @@ def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales
     """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
 
     Args:
-        weights: kind of the weights; "int8" means levels.
-        scales: kind of the levels' scales, one for each output.
+        weights: kind of the weights; "int8" means quants.
+        scales: kind of the quants' scales, one for each output.
     """
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
@@ -101,10 +101,10 @@ def emit_product(
 
 
 def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """Emit the product with 4-bit weights. A weight is ``(level - 8) * scale + middle``; each group of inputs has a
+    """Emit the product with 4-bit weights. A weight is ``(quant - 8) * scale + middle``; each group of inputs has a
     scale and a middle.
 
-    A word of 32 bits in a panel holds the levels of ``WORD_LEVELS`` inputs of one output. A level is masked but not
+    A word of 32 bits in a panel holds the quants of ``WORD_QUANTS`` inputs of one output. A quant is masked but not
     shifted, so it is too large by a power of 16. ``spread`` has divided x by this power. Both operations are exact.
 
     Args:
@@ -117,12 +117,12 @@ def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> Non
             word = e.b.add(start, long(ahead))
             base = e.b.mul(word, long(width))
             loaded = [e.load(e.at(here, e.b.add(base, long(at * lanes)), I32), e.whole) for at in range(PANEL_VECTORS)]
-            for place in range(WORD_LEVELS):
-                levels = [_level(e, vector, place) for vector in loaded]
-                k = e.b.add(e.b.mul(word, long(WORD_LEVELS)), long(place))
-                add_products(e, lines, k, levels, sums)
+            for place in range(WORD_QUANTS):
+                quants = [_quant(e, vector, place) for vector in loaded]
+                k = e.b.add(e.b.mul(word, long(WORD_QUANTS)), long(place))
+                add_products(e, lines, k, quants, sums)
 
-    emit_product4(module, name, lanes, scales, -float(MIDDLE_LEVEL), GROUP // WORD_LEVELS, _SUM_WORDS, add_some)
+    emit_product4(module, name, lanes, scales, -float(MIDDLE_QUANT), GROUP // WORD_QUANTS, _SUM_WORDS, add_some)
 
 
 def emit_product4(
@@ -139,7 +139,7 @@ def emit_product4(
     """Emit the product with 4-bit weights as single numbers or, with ``pairs``, as pairs.
 
     Args:
-        lowest: number that is added to each level that ``add_some`` multiplies: -8 if these levels are 0 to 15, 0 if
+        lowest: number that is added to each quant that ``add_some`` multiplies: -8 if these quants are 0 to 15, 0 if
             they are -8 to 7.
         words: number of words of a group.
         step: number of words of one call of ``add_some``. Its sums are multiplied by the group's scale.
@@ -171,7 +171,7 @@ def emit_product4(
                 sum_of_x = e.splat(e.load(e.at(sums_of_x, place, F32), F32))
                 for low, total in zip(lows, own, strict=True):
                     total.value = e.fma(sum_of_x, low, total.value)
-            here = e.at(packed, e.b.mul(number_of_group, long(GROUP * width * LEVEL_BITS // 8)), I8)
+            here = e.at(packed, e.b.mul(number_of_group, long(GROUP * width * QUANT_BITS // 8)), I8)
             lines = [
                 e.at(
                     x,
@@ -194,17 +194,17 @@ def emit_product4(
     e.end()
 
 
-def _level(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """Emit the level at ``place`` of each word as float32. The level is not shifted, so the result is the level divided
+def _quant(e: Emitter, words: ir.Value, place: int) -> ir.Value:
+    """Emit the quant at ``place`` of each word as float32. The quant is not shifted, so the result is the quant divided
     by ``_spread_of(place)``.
     """
-    if place == WORD_LEVELS - 1:  # unshifted, the highest level could make the integer negative
-        return e.b.sitofp(e.b.lshr(words, e.whole_splat(LEVEL_BITS * place)), e.vector)
-    return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_LEVEL << LEVEL_BITS * place)), e.vector)
+    if place == WORD_QUANTS - 1:  # unshifted, the highest quant could make the integer negative
+        return e.b.sitofp(e.b.lshr(words, e.whole_splat(QUANT_BITS * place)), e.vector)
+    return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_QUANT << QUANT_BITS * place)), e.vector)
 
 
 def _spread_of(place: int) -> float:
-    return 1.0 if place == WORD_LEVELS - 1 else 2.0 ** (-LEVEL_BITS * place)
+    return 1.0 if place == WORD_QUANTS - 1 else 2.0 ** (-QUANT_BITS * place)
 
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
@@ -222,7 +222,7 @@ def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
             place = e.b.add(e.b.add(first, e.b.mul(group, long(GROUP))), long(offset))
             loaded = e.load_vector(x, place, KINDS[kind])
             total = e.b.fadd(total, loaded)
-            factors = ir.Constant(e.vector, [number(_spread_of((offset + at) % WORD_LEVELS)) for at in range(lanes)])
+            factors = ir.Constant(e.vector, [number(_spread_of((offset + at) % WORD_QUANTS)) for at in range(lanes)])
             e.store(e.b.fmul(loaded, factors), e.at(out, place, F32))
         place = e.b.add(e.b.sdiv(first, long(GROUP)), group)
         e.store(e.fold(total, e.b.fadd), e.at(sums, place, F32))
@@ -318,26 +318,26 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
     """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
 
     Args:
-        weights: kind of the weights, "bfloat16" or "int8" (levels), in panels of pairs: (panels, inputs / 2, columns,
-            2). The columns of levels are in ``LOOKED_UP`` order.
-        scales: kind of the levels' scales, one for each output.
+        weights: kind of the weights, "bfloat16" or "int8" (quants), in panels of pairs: (panels, inputs / 2, columns,
+            2). The columns of quants are in ``LOOKED_UP`` order.
+        scales: kind of the quants' scales, one for each output.
     """
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         if not scales:
             return [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
-        levels = e.load(place, LEVELS, align=1)
-        size = e.intrinsic(f"llvm.abs.v{LEVELS.count}i8", LEVELS, levels, ir.Constant(ir.IntType(1), 0))
-        return [*e.looked_up(size, _SIZES, levels)]
+        quants = e.load(place, QUANTS, align=1)
+        size = e.intrinsic(f"llvm.abs.v{QUANTS.count}i8", QUANTS, quants, ir.Constant(ir.IntType(1), 0))
+        return [*e.looked_up(size, _SIZES, quants)]
 
     emit_product(module, name, lanes, weights, scales, near, pairs=True)
 
 
 def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """Emit the product with 4-bit weights in pairs. A weight is ``(level - 8) * scale + middle``; each group of inputs
+    """Emit the product with 4-bit weights in pairs. A weight is ``(quant - 8) * scale + middle``; each group of inputs
     has a scale and a middle.
 
-    A byte holds two levels. Of four inputs, the first two are in the lower bits of two bytes, and the last two in the
+    A byte holds two quants. Of four inputs, the first two are in the lower bits of two bytes, and the last two in the
     upper bits. Panels are (panels, inputs / 4, columns, 2), with columns in ``LOOKED_UP`` order. ``SUMS`` (rows,
     groups) holds the sum of each group of x.
 
@@ -348,10 +348,10 @@ def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) 
 
     def add_some(e: Emitter, here: ir.Value, _: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
         with e.loop(long(0), long(words), 2) as word:
-            both = e.load(e.at(here, e.b.mul(word, long(width)), I8), LEVELS, align=1)
+            both = e.load(e.at(here, e.b.mul(word, long(width)), I8), QUANTS, align=1)
             for at in range(2):
-                nibbles = e.b.lshr(both, e.all_bytes(LEVEL_BITS * at))
-                loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_LEVEL)), _NIBBLES)
+                nibbles = e.b.lshr(both, e.all_bytes(QUANT_BITS * at))
+                loaded = e.looked_up(e.b.and_(nibbles, e.all_bytes(LAST_QUANT)), _NIBBLES)
                 add_products(e, lines, e.b.add(word, long(at)), [*loaded], sums, pairs=True)
 
     emit_product4(module, name, lanes, scales, 0.0, words, words, add_some, pairs=True)
@@ -379,7 +379,7 @@ def _half(value: int) -> int:
 
 
 _SIZES = [_half(size) for size in range(128)]
-_NIBBLES = [_half(level - MIDDLE_LEVEL) for level in range(LAST_LEVEL + 1)]
+_NIBBLES = [_half(quant - MIDDLE_QUANT) for quant in range(LAST_QUANT + 1)]
 
 EMIT: dict[str, Callable[..., None]] = {
     "product": _emit_product,
