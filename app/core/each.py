@@ -25,7 +25,6 @@ from app.core.atomic_upload import write_whole
 from app.core.bookmark import keep_value, kept_value
 from app.core.books import Book
 from app.core.state import AppState
-from app.readers import recognition
 from app.readers.recognition import LongRecognition, Recognition
 from engine import Question
 from engine.config import Mode, SamplingParams
@@ -192,9 +191,7 @@ class AskEach:
     def _answered(self, book: Book, question: Question, claim: threading.Event) -> Asked | None:
         """Ask a document and return its answer; None if it was stopped."""
         books = self.state.books
-        known = recognition.is_kept(books.folder(book.sha256))  # use the pages recognised so far, and recognise no more
-        how = None if known else Recognition(books.folder, stop=claim)
-        document = self.state.parser.parse(book, recognition=how)
+        document = self.state.parser.parse(book, recognition=Recognition(books.folder, stop=claim))
         if claim.is_set():
             return None
         return self._followed(ask_document(self.state.engine, document, question, cancel=claim))

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from app.core.answer_table import COLUMNS, MARK
-from app.core.books import Books
+from app.core.books import Books, TextCache
 from app.core.each import AskEach
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.readers.recognition import FILE, LongRecognition, Recognition
 from engine import Question
 from engine.config import GREEDY
 from engine.document import Document
@@ -179,6 +180,24 @@ def test_a_book_that_is_opened_meanwhile_ends_it_and_stays(
     assert answers(each) == ["", "", ""]
     assert state.current.document is not None
     assert state.current.document.title == "b"
+
+
+def test_a_scan_of_which_the_first_pages_are_recognised_is_not_asked_as_if_it_were_whole(
+    make_state: Callable[..., AppState], engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    """They are kept when its minutes were counted to add it, also if it was then not added."""
+
+    def read(path: Path, password: str | None, recognition: Recognition) -> Document:
+        if not recognition.stop.is_set():
+            raise LongRecognition("It has 200 pages that are pictures.")
+        return reader(path)
+
+    state = make_state(engine, reader=TextCache(read))
+    each, ids = AskEach(state), kept(state.books, tmp_path, ["scan"])
+    (state.books.folder(ids[0]) / FILE).touch()
+    asked(each, ids)
+    said = "It has 200 pages that are pictures. Open it by itself once, and have its pages recognised."
+    assert (answers(each), engine.asked) == ([said], [])
 
 
 def test_a_deleted_document_takes_its_answers_with_it(state: AppState, tmp_path: Path) -> None:
