@@ -6,7 +6,7 @@ its name in the library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
@@ -45,19 +45,30 @@ class BookParser:
         """Set whether comments are read in books that are parsed later."""
         self._comments = wanted
 
-    def parse(self, book: Book, password: str | None = None, recognition: Recognition | None = None) -> Document:
+    def parse(
+        self,
+        book: Book,
+        password: str | None = None,
+        recognition: Recognition | None = None,
+        agreed: Collection[str] = (),
+    ) -> Document:
         """Parse a book into a document. The passwords of its files are remembered.
 
         Args:
             recognition: recognises pages that are pictures; if None, only words that were recognised earlier are used.
+            agreed: hashes of the files for whose recognition the user has agreed to wait.
 
         Raises:
             DocumentError: a file cannot be read, needs a password, or is no longer in the library.
         """
+
+        def how(part: Book) -> Recognition | None:
+            return replace(recognition, agreed=True) if recognition and part.sha256 in agreed else recognition
+
         if members := self._books.members(book):
-            parts = [self._unlocked(part, password, recognition) for part in members]
+            parts = [self._unlocked(part, password, how(part)) for part in members]
             return Document.together(parts, sha256=book.sha256)
-        return self._unlocked(book, password, recognition)
+        return self._unlocked(book, password, how(book))
 
     def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
         """Parse a file. Try the remembered password first, then ``password``."""

@@ -4,7 +4,7 @@ order.
     cost = cost_of(state, [sha256, ...])
     cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
     cost.without     the hashes of documents that fit, if all together are too long
-    cost.recognises  whether pages that are pictures are recognised before the reading
+    cost.recognises  the hashes of documents of which pages that are pictures are recognised before the reading
 
 The text up to the first document that differs from an earlier reading is restored from disk. All text after it is read.
 The documents are stored as a book (``app.core.books``), which is opened like any other (``AppState.arrange``).
@@ -31,41 +31,53 @@ MOST = 100
 @dataclass(frozen=True)
 class Cost:
     """The cost of reading some documents. ``said``: the cost in words. ``fits``: whether all documents together fit
-    into the window. If not, ``without`` has the hashes of documents that together fit. ``recognises``: whether pages
-    that are pictures are recognised first; their tokens are then not counted.
+    into the window. If not, ``without`` has the hashes of documents that together fit. ``recognises``: the hashes of
+    documents of which pages that are pictures are recognised first; the tokens of these pages are not counted.
     """
 
     said: str
     fits: bool
     without: tuple[str, ...] = ()
-    recognises: bool = False
+    recognises: tuple[str, ...] = ()
 
 
 class _Probe:
-    """Recognises one page of each document that has pages to recognise, to estimate the time for the others. The page
-    is stored, so no work is lost. ``pages``: pages that are left; ``seconds``: the time for them.
+    """Recognises one page of documents that have pages to recognise, to estimate the time for the others. The page
+    is stored, so no work is lost. ``documents``: hashes of the documents that have pages left; ``pages``: the
+    number of these pages; ``seconds``: the time for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Callable[[str], Path]) -> None:
+        self._folder = folder
+        self.documents: list[str] = []
         self.pages = 0
         self.seconds = 0.0
 
-    def of_one(self, folder: Callable[[str], Path]) -> Recognition:
+    def of_one(self, sha256: str) -> Recognition:
         """How to read one document. The recognition stops after its first page."""
         stop = threading.Event()
 
         def after(done: int, total: int, seconds: float | None) -> None:
-            if done and not stop.is_set():
-                stop.set()
+            if not done or stop.is_set():
+                return
+            stop.set()
+            if total > done:
+                self.documents.append(sha256)
                 self.pages += total - done
                 self.seconds += seconds or 0.0
 
-        return Recognition(folder, stop=stop, progress=after)
+        return Recognition(self._folder, stop=stop, progress=after)
+
+    def of_none(self) -> Recognition:
+        """How to read a document that is open: with the pages that were recognised, and no others."""
+        known = Recognition(self._folder)
+        known.stop.set()
+        return known
 
 
 def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     """Count the tokens that would be read for the documents ``wanted`` (hashes) in this order. The files are parsed,
-    but the model does not read them. Of a scan that was never opened one page is recognised, which takes seconds.
+    but the model does not read them. Of a scan that is not open one page is recognised, which takes seconds.
 
     Raises:
         DocumentError: a document cannot be read, or is no longer in the library.
@@ -74,17 +86,18 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     books = [state.books.get(sha256) for sha256 in wanted]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]
     parts = list({part.sha256: part for part in parts}.values())
-    probe, folder = _Probe(), state.books.folder
+    probe, shown = _Probe(state.books.folder), _shown(state)
     try:
-        read = [state.parser.parse(part, recognition=probe.of_one(folder)) for part in parts]
+        how = [probe.of_none() if part.sha256 in shown else probe.of_one(part.sha256) for part in parts]
+        read = [state.parser.parse(part, recognition=one) for part, one in zip(parts, how, strict=True)]
         document = Document.together(read)
     except PasswordNeeded as error:
         raise PasswordNeeded(error.cause, "Open it by itself once, with its password, and then add it.") from error
     fit, model = state.engine.measure(document), state.engine.status().model
-    first = _recognised_first(probe)
+    first, recognises = _recognised_first(probe), tuple(probe.documents)
     if not fit.fits:
         kept = tuple(part.sha256 for at, part in enumerate(parts) if at not in fit.leave_out)
-        return Cost(f"{first}{fit.sentence}", False, kept if fit.leave_out else (), probe.pages > 0)
+        return Cost(f"{first}{fit.sentence}", False, kept if fit.leave_out else (), recognises)
     anew = fit.tokens - fit.kept
     if not anew and not first:
         return Cost("All of it was read before and comes back from disk.", fits=True)
@@ -92,7 +105,15 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     said = f"{counted(anew, 'token')} to read{f', {stretch(time)}' if time else ''}."
     back = f" From disk, where they were read before: {counted(fit.kept, 'token')}." if fit.kept else ""
     more = " The words in these pictures come on top of that." if first else ""
-    return Cost(f"{first}{said}{back}{more}", fits=True, recognises=probe.pages > 0)
+    return Cost(f"{first}{said}{back}{more}", fits=True, recognises=recognises)
+
+
+def _shown(state: AppState) -> frozenset[str]:
+    """Return the hashes of the documents of the open book. They are read again as they are."""
+    current = state.current
+    if current.book is None or current.whole is None:
+        return frozenset()
+    return frozenset(part.sha256 for part in state.books.members(current.book) or (current.book,))
 
 
 def _recognised_first(probe: _Probe) -> str:

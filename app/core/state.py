@@ -120,7 +120,13 @@ class AppState:
     # The book ------------------------------------------------------------------------------------------------
 
     def open(
-        self, book: Book, password: str | None = None, chat: str = "", *, recognise: bool = False, agreed: bool = False
+        self,
+        book: Book,
+        password: str | None = None,
+        chat: str = "",
+        *,
+        recognise: bool = False,
+        agreed: Collection[str] = (),
     ) -> None:
         """Open another book and read it. Show ``chat`` if it is given. Otherwise show the last chat about the book, or
         begin one.
@@ -128,14 +134,14 @@ class AppState:
         Args:
             recognise: whether to run text recognition on pages that are pictures and on pages whose text is doubtful,
                 however long this takes. If false, only pictures are recognised, and only if that is quick.
-            agreed: whether pictures are recognised however long this takes.
+            agreed: hashes of the files of which pictures are recognised however long this takes.
         """
         with self._lock:
             if chat:
                 self._current = replace(self._current, chat=chat)
             job = self._take_over(stage=Stage.OPENING, book=book)
-        how = _recognition(self, job, agreed=agreed or recognise, doubtful=recognise)
-        start(self, job, lambda: open_book(self, job, book, password, how))
+        how = _recognition(self, job, recognise)
+        start(self, job, lambda: open_book(self, job, book, password, how, agreed))
 
     @property
     def comments(self) -> bool:
@@ -165,7 +171,7 @@ class AppState:
         ready = current.stage in (Stage.READY, Stage.PARTS) and current.document is current.whole
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
-    def arrange(self, wanted: Sequence[str], *, anew: bool = False, of: str = "", agreed: bool = False) -> None:
+    def arrange(self, wanted: Sequence[str], *, anew: bool = False, of: str = "", agreed: Collection[str] = ()) -> None:
         """Open these documents (hashes, in this order) as one book and read it.
 
         Args:
@@ -173,7 +179,8 @@ class AppState:
                 these documents.
             of: hash of the book that the user's page showed; "" if unknown. If a different book is open, the open book
                 is not changed.
-            agreed: whether the user has agreed to the recognition of pages that are pictures, however long it takes.
+            agreed: hashes of the files for which the user has agreed to the recognition of pages that are pictures,
+                however long it takes (``app.core.several.Cost.recognises``).
 
         Raises:
             DocumentError: a document is no longer in the library.
@@ -543,10 +550,12 @@ def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
     threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
 
 
-def open_book(state: AppState, job: Job, book: Book, password: str | None, how: Recognition) -> None:
+def open_book(
+    state: AppState, job: Job, book: Book, password: str | None, how: Recognition, agreed: Collection[str]
+) -> None:
     """Parse a book's file, measure the book and read it."""
     path = state.books.path(book)
-    document = state.parser.parse(book, password, how)
+    document = state.parser.parse(book, password, how, agreed)
     if job.cancelled:
         return
     kept = state.books.remember(
@@ -681,10 +690,10 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
             logger.warning("a file that is no book stays in the library: %s", error)
 
 
-def _recognition(state: AppState, job: Job, *, agreed: bool, doubtful: bool) -> Recognition:
+def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
     """The settings of text recognition for a job. Its progress is written into the record."""
 
     def show(done: int, total: int, seconds: float | None) -> None:
         state.set(job, recognising=Recognising(done, total, seconds))
 
-    return Recognition(state.books.folder, agreed=agreed, doubtful=doubtful, stop=job.enough, progress=show)
+    return Recognition(state.books.folder, agreed=recognise, doubtful=recognise, stop=job.enough, progress=show)

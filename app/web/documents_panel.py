@@ -49,16 +49,20 @@ def _together(value: Any) -> tuple[str, ...]:
     return wanted
 
 
+def _agreed(value: Any) -> tuple[str, ...]:
+    return hashes(value) if value else ()
+
+
 class DocumentsAsked(Asked):
     """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
-    of these documents. ``of``: the book that the person saw. ``recognise``: whether the person agreed to the
-    recognition of pages.
+    of these documents. ``of``: the book that the person saw. ``recognise``: hashes of the documents for which the
+    person agreed to the recognition of pages.
     """
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_together)] = Field(default=(), validate_default=True)
     anew: Any = False
     of: Text = ""
-    recognise: Any = False
+    recognise: Annotated[tuple[str, ...], BeforeValidator(_agreed)] = ()
 
 
 class DocumentsPanel:
@@ -96,13 +100,13 @@ class DocumentsPanel:
         asked = await parsed(request, DocumentsAsked)
         cost = await run_in_threadpool(cost_of, self._state, asked.ids)
         return JSONResponse(
-            {"said": cost.said, "fits": cost.fits, "without": list(cost.without), "recognise": cost.recognises}
+            {"said": cost.said, "fits": cost.fits, "without": list(cost.without), "recognise": list(cost.recognises)}
         )
 
     async def arrange(self, request: Request) -> None:
         asked = await parsed(request, DocumentsAsked)
-        how = {"anew": asked.anew is True, "agreed": asked.recognise is True}
-        await run_in_threadpool(lambda: self._state.arrange(asked.ids, of=asked.of, **how))
+        anew, agreed = asked.anew is True, asked.recognise
+        await run_in_threadpool(lambda: self._state.arrange(asked.ids, anew=anew, of=asked.of, agreed=agreed))
 
 
 def documents_view(document: Document) -> list[View]:

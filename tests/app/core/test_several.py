@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.core.books import COLLECTION, Book, Books, TextCache
+from app.core.books import COLLECTION, TEXT, Book, Books, TextCache
 from app.core.chats import Chats
 from app.core.contents import chapters
 from app.core.db import Database
@@ -169,10 +169,10 @@ def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path
 
 
 def scanned(asked: list[Recognition]) -> TextCache:
-    """Reads a scan of four pages as recognition would: each page after it has been told about, until it is stopped."""
+    """Reads a scan of four pages as recognition would: tells about each page that is done, until it is stopped."""
 
     def read(path: Path, password: str | None = None, recognition: Recognition | None = None) -> Document:
-        if path.read_text() != "scan":
+        if not path.read_text().startswith("scan"):
             return reader(path, password)
         if recognition is None:
             raise NoTextLayer("It has no text.")
@@ -196,13 +196,29 @@ def test_a_scan_that_was_never_opened_is_added_with_its_minutes_said(make_state:
     state.open(a)
     wait_for(lambda: state.current.stage is Stage.READY)
     cost = cost_of(state, [a.sha256, scan.sha256])
-    assert (cost.fits, cost.recognises) == (True, True)
+    assert (cost.fits, cost.recognises) == (True, (scan.sha256,))
     assert cost.said.startswith("Words in pictures of pages are recognised first: 3 pages, about 2 min. ")
     assert asked[0].folder is not None, "the page that was recognised for the estimate is kept"
     both = opened(state, [a, scan], agreed=cost.recognises)
     assert (asked[-1].agreed, asked[-1].doubtful) == (True, False)
     assert both.pages == 6
     assert not cost_of(state, [a.sha256, scan.sha256]).recognises, "its text is kept"
+
+
+def test_agreeing_to_a_scan_that_is_added_resumes_no_other(make_state: Make, tmp_path: Path) -> None:
+    asked: list[Recognition] = []
+    state = make_state(Counting(), reader=scanned(asked))
+    stopped, added = taken_in(state, tmp_path, "scan", "scan 2")
+    state.open(stopped)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    asked.clear()
+    (tmp_path / "books" / stopped.sha256 / TEXT).unlink()  # as if the person had stopped its recognition
+    cost = cost_of(state, [stopped.sha256, added.sha256])
+    assert cost.recognises == (added.sha256,)
+    assert ": 3 pages, " in cost.said, "of a document that is open no page is recognised"
+    asked.clear()
+    opened(state, [stopped, added], agreed=cost.recognises)
+    assert [how.agreed for how in asked] == [False, True]
 
 
 @pytest.mark.parametrize("damage", ['{"documents": [7]}', "[" * 100_000])

@@ -106,6 +106,12 @@ def test_what_is_found_says_in_which_document(state: AppState, monkeypatch: pyte
     assert [(hit["name"], hit["page"]) for hit in hits] == [("Log a, p. 2", 2), ("Log b, p. 3", 5)]
 
 
+@pytest.mark.parametrize(("value", "agreed"), [([], ()), (["a"], ("a",)), (False, ())])
+def test_recognition_is_agreed_to_for_each_document(value: object, agreed: tuple[str, ...]) -> None:
+    asked = DocumentsAsked.model_validate({"ids": ["a"], "recognise": value})
+    assert asked.recognise == agreed
+
+
 @pytest.mark.parametrize("ids", [None, [], "x", [7], ["0" * 64] * 101])
 def test_a_list_that_is_none_is_refused(ids: object) -> None:
     with pytest.raises(OptionError):
