@@ -20,7 +20,7 @@ from pathlib import Path
 from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.state import AppState
-from app.readers.recognition import Recognition
+from app.readers.recognition import PROBED, Recognition
 from engine.document import Document
 from engine.errors import PasswordNeeded
 
@@ -42,8 +42,8 @@ class Cost:
 
 
 class _Probe:
-    """Recognises one page of documents that have pages to recognise, to estimate the time for the others. The page
-    is stored, so no work is lost. ``documents``: hashes of the documents that have pages left; ``pages``: the
+    """Recognises the first pages of documents that have pages to recognise, to estimate the time for the others. These
+    pages are stored, so no work is lost. ``documents``: hashes of the documents that have pages left; ``pages``: the
     number of these pages; ``seconds``: the time for them.
     """
 
@@ -54,11 +54,11 @@ class _Probe:
         self.seconds = 0.0
 
     def of_one(self, sha256: str) -> Recognition:
-        """How to read one document. The recognition stops after its first page."""
+        """How to read one document. The recognition stops as soon as the time can be estimated."""
         stop = threading.Event()
 
         def after(done: int, total: int, seconds: float | None) -> None:
-            if not done or stop.is_set():
+            if done < PROBED or stop.is_set():
                 return
             stop.set()
             if total > done:
@@ -77,7 +77,7 @@ class _Probe:
 
 def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     """Count the tokens that would be read for the documents ``wanted`` (hashes) in this order. The files are parsed,
-    but the model does not read them. Of a scan that is not open one page is recognised, which takes seconds.
+    but the model does not read them. Of a scan that is not open the first pages are recognised, which takes seconds.
 
     Raises:
         DocumentError: a document cannot be read, or is no longer in the library.

@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
+PROBED = 3
+"""Pages after which the total time is estimated."""
 _MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; results of a different version are ignored
-_PROBED = 3  # pages after which the total time is estimated
 _LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of recognition to which the user need not agree
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
 _FAILURES = 8  # consecutive failed pages after which recognition stops, because the recogniser itself is broken
@@ -149,9 +150,10 @@ def recognise(
                         failures, done, spent = 0, done + 1, spent + float(message["seconds"])
                         left = spent / done * (total - done)
                         _keep(how, sha256, number, message["page"], password)
-                        if done == _PROBED and left > _LONGEST_UNASKED_S and not how.agreed:
-                            raise _long(path.name, total, left)
                     how.progress(done, total, left)
+                    is_offered = done == PROBED and not how.agreed and not how.stop.is_set()
+                    if is_offered and left is not None and left > _LONGEST_UNASKED_S:
+                        raise _long(path.name, total, left)
             return
         except ChildFailed as failure:
             logger.warning("page %s of a file was not recognised: %s", failure.page, failure.reason)

@@ -169,7 +169,7 @@ def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path
 
 
 def scanned(asked: list[Recognition]) -> TextCache:
-    """Reads a scan of four pages as recognition would: tells about each page that is done, until it is stopped."""
+    """Reads a scan of six pages as recognition would: tells about each page that is done, until it is stopped."""
 
     def read(path: Path, password: str | None = None, recognition: Recognition | None = None) -> Document:
         if not path.read_text().startswith("scan"):
@@ -177,12 +177,12 @@ def scanned(asked: list[Recognition]) -> TextCache:
         if recognition is None:
             raise NoTextLayer("It has no text.")
         asked.append(recognition)
-        recognition.progress(0, 4, None)
+        recognition.progress(0, 6, None)
         done = 0
-        while done < 4 and not recognition.stop.is_set():
+        while done < 6 and not recognition.stop.is_set():
             done += 1
-            recognition.progress(done, 4, (4 - done) * 40.0)
-        whole = Document.from_pages("A scan", ["A line."] * 4)
+            recognition.progress(done, 6, (6 - done) * 40.0)
+        whole = Document.from_pages("A scan", ["A line."] * 6)
         unread = [replace(page, text="", picture="unread") for page in whole.pages[done:]]
         return replace(whole, pages=(*whole.pages[:done], *unread))
 
@@ -198,10 +198,10 @@ def test_a_scan_that_was_never_opened_is_added_with_its_minutes_said(make_state:
     cost = cost_of(state, [a.sha256, scan.sha256])
     assert (cost.fits, cost.recognises) == (True, (scan.sha256,))
     assert cost.said.startswith("Words in pictures of pages are recognised first: 3 pages, about 2 min. ")
-    assert asked[0].folder is not None, "the page that was recognised for the estimate is kept"
+    assert asked[0].folder is not None, "the pages that were recognised for the estimate are kept"
     both = opened(state, [a, scan], agreed=cost.recognises)
     assert (asked[-1].agreed, asked[-1].doubtful) == (True, False)
-    assert both.pages == 6
+    assert both.pages == 8
     assert not cost_of(state, [a.sha256, scan.sha256]).recognises, "its text is kept"
 
 

@@ -395,13 +395,16 @@ def test_a_long_scan_is_offered_with_its_minutes_and_nothing_done_is_lost(
     assert sorted(records) == [1, 2, 3]
 
 
-def test_a_stop_keeps_the_pages_that_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(9, 1.0))
+@pytest.mark.parametrize(("pages", "stop_at"), [(9, 2), (2000, recognition.PROBED)])
+def test_a_stop_keeps_the_pages_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int, stop_at: int
+) -> None:
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(pages, 1.0))
     how = Recognition(lambda sha256: tmp_path)
-    how.progress = lambda done, total, seconds: how.stop.set() if done == 2 else None
+    how.progress = lambda done, total, seconds: how.stop.set() if done == stop_at else None
     records: recognition.Records = {}
-    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, 10), how, records)
-    assert sorted(records) == sorted(recognition.load(tmp_path)) == [1, 2]
+    recognition.recognise(tmp_path / "book.pdf", "a", None, range(1, pages + 1), how, records)
+    assert sorted(records) == sorted(recognition.load(tmp_path)) == list(range(1, stop_at + 1))
 
 
 def test_a_page_is_loaded_without_parsing_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
