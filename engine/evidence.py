@@ -19,7 +19,7 @@ attribute an action to the wrong person (assets/evaluation), and asking takes a 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,11 +34,9 @@ Level = Literal["says so", "near", "not found", ""]
 """How far passages support a sentence. "" for a sentence that claims nothing about the book, or has no related passage.
 """
 
-_A_YEAR = re.compile(r"#(?:1\d|20)\d\d")
+_A_YEAR = re.compile(r"(?:1\d|20)\d\d")
+_ASKS_FOR_A_YEAR = re.compile(r"\b(?:(?:which|what) year|welche[mns]? jahr|quelle année|qué año)\b", re.IGNORECASE)
 _YEARS = frozenset(["year", "jahr", "annee", "ano"])
-"""Words, without accents, of a question for a year. A passage with the year and all else of the question need not have
-the word.
-"""
 MOST_OF_IT = 0.6
 """Minimum share of a sentence's words, by weight, that a passage with the level "says so" must have."""
 FACT = 0.8
@@ -176,9 +174,9 @@ class EvidenceIndex:
         stranger = any(self._absence.is_unknown(term) and term.key in said for term in asked)
         negated = is_negated(sentence)
         ranked = self.words.ranked(terms, asked, favour, places)
-        found = [
-            self._if_same_subject(self._judged(place, terms, asked, stranger, negated), sentence) for place in ranked
-        ]
+        rest = _besides_a_year(question, asked, terms)
+        judged = (self._judged(place, terms, asked, rest, stranger, negated) for place in ranked)
+        found = [self._if_same_subject(one, sentence) for one in judged]
         best = min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
         if talk and (best is None or best.level != "says so"):
             return Evidence(sentence, "", claims=False)
@@ -203,11 +201,18 @@ class EvidenceIndex:
         return Evidence(sentence, best.level, (self.words.passage(best.place),))
 
     def _judged(
-        self, place: int, terms: Sequence[Term], asked: Sequence[Term], stranger: bool, negated: bool
+        self,
+        place: int,
+        terms: Sequence[Term],
+        asked: Sequence[Term],
+        rest: Sequence[Term],
+        stranger: bool,
+        negated: bool,
     ) -> _Judged:
         """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
+            rest: words of the question that suffice for its subject if the passage has all of them; may be empty.
             stranger: whether the sentence repeats a word of the question that the book never uses. If so, no passage
                 can reach the level "says so".
             negated: whether the sentence negates something.
@@ -228,26 +233,26 @@ class EvidenceIndex:
             return had / whole if whole else 1.0
 
         new = [term for term in terms if term.key not in question]
-        numbers = all(term.key in own for term in new if term.kind == "number")
-        names = all(term.key in own for term in new if term.kind == "name")
+        facts = all(term.key in own for term in new if term.kind != "word")
         others = sum(self.words.has(term) and term.key not in beside for term in new if term.kind == "word")
-        same = others <= OTHER_WORDS * len(terms)
-        if negated:
-            same = same and self.words.places[place].negated
-        else:
-            same = same and not any(term.key in self.words.places[place].denied for term in terms)
+        same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
         # A sentence without new words needs all its words in the passage.
         adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
-        said, fact, subject = share(terms), share(new), 1.0 if _dates(own, asked, new) else share(asked)
+        said, fact = share(terms), share(new)
+        subject = 1.0 if rest and all(term.key in own for term in rest) else share(asked)
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
-        if most and numbers and names and same and adds and not stranger:
-            level: Level = "says so"
-        else:
-            level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
+        level: Level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
+        if most and facts and same and adds and not stranger:
+            level = "says so"
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
+
+    def _negates_alike(self, place: int, terms: Sequence[Term], negated: bool) -> bool:
+        """Whether a passage negates something, as the sentence does, or else denies none of the sentence's words."""
+        passage = self.words.places[place]
+        return passage.negated if negated else not any(term.key in passage.denied for term in terms)
 
     def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
         """Lower the level to near if the passage attributes the sentence's statement to another person."""
@@ -259,9 +264,10 @@ class EvidenceIndex:
         return judged
 
 
-def _dates(own: Container[str], asked: Sequence[Term], new: Sequence[Term]) -> bool:
-    """Whether the answer's new words ``new`` have a year, and a passage with the words ``own`` has all of the question
-    but its word for a year.
+def _besides_a_year(question: str, asked: Sequence[Term], terms: Sequence[Term]) -> list[Term]:
+    """The words of a question for a year but "year" itself, if the sentence with ``terms`` has a year; otherwise none.
+    A passage with the year need not say that it is one.
     """
-    rest = [term.key for term in asked if term.whole not in _YEARS]
-    return any(_A_YEAR.fullmatch(term.key) for term in new) and bool(rest) and all(key in own for key in rest)
+    if not _ASKS_FOR_A_YEAR.search(question) or not any(_A_YEAR.fullmatch(term.raw) for term in terms):
+        return []
+    return [term for term in asked if term.whole not in _YEARS]

@@ -62,18 +62,22 @@ class Recognising:
 class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
-    - ``document``: the text that the model reads - ``recognising``: progress of the recognition of pages that are
-    pictures; None unless it is running - ``progress``: progress of the reading; ``read``: its result, at a pause the
-    result so far - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy - ``chat``:
-    id of the open chat; ``asking``: whether an answer is being written in a chat - ``figures``, ``pace``: speed of the
-    answer, and the points of its pace curve (``format.PacePoint``) - ``scores``: how strongly the newest tokens
-    attended to each page (``PagesScored``) - ``fit``: whether ``document`` fits, as measured by the engine - ``whole``,
-    ``whole_fit``: the same for the book with all its pages - ``parts``: the parts of a book that does not fit; empty if
-    a page is longer than a part - ``remaining``: the remaining time of the reading - ``paused``: whether the reading
-    waits at the end of a page while a question is answered - ``asked_by``: the tab whose question is being answered; ""
-    if the question comes from no tab - ``waiting``: what the answer waits for, in words - ``cited``: the growing answer
-    as it was when its citations were last looked up - ``before_notes``: while notes are read instead of the book, the
-    document that was read before, and its chat
+    - ``document``: the text that the model reads
+    - ``recognising``: progress of the recognition of pages that are pictures; None unless it is running
+    - ``progress``: progress of the reading; ``read``: its result, at a pause the result so far
+    - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy
+    - ``chat``: id of the open chat; ``asking``: whether an answer is being written in a chat
+    - ``figures``, ``pace``: speed of the answer, and the points of its pace curve (``format.PacePoint``)
+    - ``scores``: how strongly the newest tokens attended to each page (``PagesScored``)
+    - ``fit``: whether ``document`` fits, as measured by the engine
+    - ``whole``, ``whole_fit``: the same for the book with all its pages
+    - ``parts``: the parts of a book that does not fit; empty if a page is longer than a part
+    - ``remaining``: the remaining time of the reading
+    - ``paused``: whether the reading waits at the end of a page while a question is answered
+    - ``asked_by``: the tab whose question is being answered; "" if the question comes from no tab
+    - ``waiting``: what the answer waits for, in words
+    - ``cited``: the growing answer as it was when its citations were last looked up
+    - ``before_notes``: while notes are read instead of the book, the document that was read before, and its chat
     """
 
     stage: Stage = Stage.EMPTY

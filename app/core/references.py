@@ -23,14 +23,18 @@ _BETWEEN_NAMES = re.compile(r"\s*;\s*|\s+(?:and|&)\s+")
 # Press, School). English, German, French, Spanish. Legal forms count at the end of a name, and as they are spelled.
 _OF_AN_OFFICE = "Administration|Agency|Bureau|Cent(?:er|re)s?|Commission|Committee|Council|Department|Ministry|Office"
 _INSTITUTION = re.compile(
-    rf"\b(?:{_OF_AN_OFFICE}|Academy|Association|Authority|Company|Corporation|Federation|Foundation|Government|Institute"
+    rf"\b(?:{_OF_AN_OFFICE}|Academy|Association|Authority|Company|Corporation|Federation|Foundation|Government|Institutes?"
     r"|Institution|Laborator(?:y|ies)|Nations|Organi[sz]ation|Parliament|Society|University|Akademie|Bundes\w+"
     r"|Gesellschaft|Hochschule|\w*[Mm]inisterium|Institut|Stiftung|Universität|Verein|Verlag|Académie|Agence|Ministère"
     r"|Société|Université|Agencia|Fundación|Instituto|Ministerio|Sociedad|Universidad)\b"
     r"|[\s,](?:AG|BV|Co\.|Corp\.?|e\. ?V\.|GmbH|Inc\.?|KG|LLC|LLP|Ltd\.?|N\.?V\.|PLC|plc|S\.A\.)$"
 )
 # Both are one name: "Department of Health and Human Services", "Holt & Wren Ltd."
-_NAME_WITH_AND = re.compile(rf"(?:[\w.]+ )*(?:{_OF_AN_OFFICE}) (?:of|for|on) [^;,]+? and [^;,]+|\w+ & \w+,? [^;,]+")
+_NAME_WITH_AND = re.compile(
+    rf"(?:(?!and )[\w.]+ )*(?:{_OF_AN_OFFICE}) (?:of|for|on) [^;,]+? and [^;,]+|\w+ & \w+,? [^;,]+"
+    r"|(?:(?!and )[\w.]+ )*(?:Academy|Institutes?|University) (?:of|for) [\w ]+? and \w+$"
+    rf"|(?:(?:U\.?S\.?|National) )?\w+ and (?:\w+ )*(?:{_OF_AN_OFFICE})\b"
+)
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

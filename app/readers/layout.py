@@ -174,13 +174,14 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
 
 
 def _ends_entry(lines: Sequence[Line], index: int) -> bool:
-    """Whether a line ends an entry of a table of contents: in a page number after dot leaders, or after a gap if a line
-    next to it does likewise. Recognising a picture loses dots, and a number alone in the margin ends no line.
+    """Whether a line ends an entry of a table of contents: in a page number after dot leaders, or after a gap if one
+    of the two lines before or after does likewise. Recognising a picture loses dots, and a number alone in the
+    margin ends no line.
     """
     if _LED.search(lines[index].text):
         return True
     return _is_far(lines[index]) and any(
-        map(_is_far, (*lines[max(0, index - 1) : index], *lines[index + 1 : index + 2]))
+        map(_is_far, (*lines[max(0, index - 2) : index], *lines[index + 1 : index + 3]))
     )
 
 

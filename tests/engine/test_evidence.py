@@ -458,6 +458,15 @@ def test_a_passage_with_a_year_need_not_say_that_it_is_one() -> None:
     assert index.find("In which year was the ferry built?", "1912").level == "says so"
     assert index.find("In which year was the ferry sold?", "1912").level == "near"
     assert index.find("In which year was the lighthouse built?", "1912").level == "near"
+    rent = [
+        "The rent is 1,450 pounds a month.",
+        *light,
+        "The rent for a year is paid in May.",
+        *light,
+        "The rent is high.",
+    ]
+    index = EvidenceIndex(Document.from_text("Lease", "\n\n".join(rent)))
+    assert index.find("What is the rent per year?", "1,450 pounds.").level == "near"
 
 
 def test_a_passage_with_the_rest_of_the_question_need_not_name_its_subject() -> None:

@@ -1,6 +1,6 @@
 """A model that was really trained, on a book: what tiny random models cannot show.
 
-How much the retrieval level is accepted, near ties of bfloat16, rounding that a text survives, RoPE that is stretched.
+How much the middle level is accepted, near ties of bfloat16, rounding that a text survives, RoPE that is stretched.
 A book's beginning is read once per precision, and every row decodes behind it.
 """
 
@@ -33,7 +33,7 @@ JUDGED_TOKENS = 96  # of the book, behind what was read, whose loss is compared
 ROWS = ("plain", "hierarchical", "hierarchical_lookup")
 # Products of one row and of several round differently: where two rows part, the two tokens were this near (logits).
 NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.15}
-# The retrieval level holds a fifth of the book here; the least of four precisions was 0.88.
+# The middle level holds a fifth of the book here; the least of four precisions was 0.88.
 LEAST_ACCEPTED = 0.75
 PRECISIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},

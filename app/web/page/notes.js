@@ -31,7 +31,10 @@ let held = false; // whether the bar was touched: some phones end the selection 
 const side = new SidePanel("notes", () => {
   editing = "";
   gone = new Map();
-  for (const form of panel().querySelectorAll("#notes-list form")) drawAgain(form.closest("li"));
+  for (const form of panel().querySelectorAll("#notes-list form")) {
+    const words = form.querySelector("textarea");
+    if (words.value === words.defaultValue) drawAgain(form.closest("li")); // words that were typed are kept
+  }
 });
 const panel = () => side.element;
 const field = () => byId("notes-words");
@@ -116,7 +119,7 @@ function edit(item, note) {
   editing = note.id;
   const form = made("form");
   const words = made("textarea");
-  Object.assign(words, { value: note.words, rows: 3, maxLength: LONGEST });
+  Object.assign(words, { defaultValue: note.words, rows: 3, maxLength: LONGEST });
   words.setAttribute("aria-label", "Your own words");
   const colours = made("fieldset");
   colours.append(made("legend", "Colour", "unseen"), ...COLOURS.map((colour) => choice(colour, colour === note.colour)));
@@ -318,7 +321,11 @@ function makeBar() {
   }
   for (const one of [bar, byId("page-note")]) one.addEventListener("pointerdown", hold);
   document.addEventListener("pointerdown", release, true);
-  document.addEventListener("pointercancel", () => (held = false));
+  document.addEventListener("pointercancel", () => {
+    if (!held) return;
+    held = false;
+    showBar();
+  });
   for (const change of ["resize", "scroll"]) visualViewport.addEventListener(change, () => bar.hidden || showBar());
 }
 

@@ -250,6 +250,16 @@ def test_bibtex_says_what_the_file_says_and_no_more() -> None:
         ("Holt & Wren Ltd.", r"{Holt \& Wren Ltd.}", ["Holt & Wren Ltd."]),
         ("Maren Holt; Universität Orre", "Maren Holt and {Universität Orre}", ["Maren Holt", "Universität Orre"]),
         ("University of Orre and Maren Holt", "{University of Orre} and Maren Holt", None),
+        *(
+            (name, f"{{{name}}}", [name])
+            for name in (
+                "National Institute of Standards and Technology",
+                "Food and Drug Administration",
+                "Securities and Exchange Commission",
+                "National Institutes of Health",
+            )
+        ),
+        ("Maren Holt and Department of Health", "Maren Holt and {Department of Health}", None),
         ("Bundesministerium der Finanzen", "{Bundesministerium der Finanzen}", None),
         ("Leuchtfeuer GmbH", "{Leuchtfeuer GmbH}", None),
         ("Frederic Church and Joseph Banks", "Frederic Church and Joseph Banks", None),

@@ -105,6 +105,12 @@ def test_a_page_number_after_a_gap_ends_a_line_of_the_contents() -> None:
     assert _reflow(*rows) == "2.1 Boats 15 2.2 Tides 21 3 Losses xii"
     rows[0].last_gap = 250
     assert _reflow(*rows) == "2.1 Boats 15 2.2 Tides 21 3 Losses xii"  # a number in the margin is no contents
+    wrapped = [row for at in (0, 2, 4) for row in (_line("A long title that runs", at, x1=right), rows[at // 2])]
+    for at, row in enumerate(wrapped):
+        row.top, row.bottom = 72 + at * _PITCH, 84 + at * _PITCH
     for row in rows:
         row.last_gap = 250
+    assert _reflow(*wrapped).count("\n") == 2, "titles of two lines"
+    for at, row in enumerate(rows):
+        row.top, row.bottom = 72 + at * _PITCH, 84 + at * _PITCH
     assert _reflow(*rows) == "2.1 Boats 15\n2.2 Tides 21\n3 Losses xii"

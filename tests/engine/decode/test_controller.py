@@ -595,7 +595,7 @@ def share_of_trials(costs: Costs, known: AcceptanceRates, seed: int, tokens: tup
 
 
 def dear_draft(ms: float) -> Costs:
-    """A long book and a draft that costs so much a token; a pass of the retrieval level takes 8 ms."""
+    """A long book and a draft that costs so much a token; a pass of the middle level takes 8 ms."""
     return replace(LONG_BOOK, draft=ms)
 
 
@@ -722,7 +722,7 @@ def test_what_was_won_is_not_lost_again(costs: Costs, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_failed_in_a_hard_text_is_not_ruled_out_for_ever(seed: int) -> None:
-    """What the retrieval level says of the draft's tokens tells what the full cache would say, and the other way."""
+    """What the middle level says of the draft's tokens tells what the full cache would say, and the other way."""
     easy = AcceptanceRates(0.9, 0.97, 0.9)
     for costs, failed in ((SHORT_TEXT, "direct"), (LONG_BOOK, "middle")):
         world, controller = World(costs, easy, seed), Controller(measured(costs), LIMITS)

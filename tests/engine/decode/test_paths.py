@@ -1,6 +1,6 @@
 """Every path of a round keeps the law of the text: the real loops and judges, over models that are tables.
 
-Target, retrieval level and draft are first-order Markov chains with different laws, so the law of every token is known
+Target, middle level and draft are first-order Markov chains with different laws, so the law of every token is known
 exactly, and thousands of them show whether a path bends it (a hundred thousand were drawn once, with the same result).
 """
 
@@ -213,7 +213,7 @@ class Watched(AnyPlan):
 
 
 def test_the_time_of_a_selection_is_in_the_round_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was in no round, so the controller did not learn what the retrieval level costs an answer."""
+    """It was in no round, so the controller did not learn what the middle level costs an answer."""
     clock = [5.0]
     monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     chain = Chain({"full": table(2), "retrieval": table(3)})

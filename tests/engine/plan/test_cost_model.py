@@ -305,7 +305,7 @@ def test_kv_in_8_bits_is_unpacked_for_every_step_that_cannot_read_it(
     monkeypatch.setattr(Workspace, "acquire", acquire)
     probe.measure(config, torch.float32, CPU, tmp_path, kv="8bit", clock=Clock(0.001), limit_s=10.0)
     behind = 4096 - 512  # a window of 4,096, less the largest block
-    # Every one of the steps, unless a kernel reads 8 bits; of the passes of the retrieval level and of the blocks only
+    # Every one of the steps, unless a kernel reads 8 bits; of the passes of the middle level and of the blocks only
     # the first.
     assert unpacked.count(behind) == (1 if has_kernels else 4 + 1 + 1)
     key = partial(probe.key_of, config, torch.float32, CPU, "stored")
