@@ -94,7 +94,8 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     except PasswordNeeded as error:
         raise PasswordNeeded(error.cause, "Open it by itself once, with its password, and then add it.") from error
     fit, model = state.engine.measure(document), state.engine.status().model
-    first, recognises = _recognised_first(probe), tuple(probe.documents)
+    first = _recognised_first(probe)
+    recognises = tuple(probe.documents)
     if not fit.fits:
         kept = tuple(part.sha256 for at, part in enumerate(parts) if at not in fit.leave_out)
         return Cost(f"{first}{fit.sentence}", False, kept if fit.leave_out else (), recognises)
