@@ -398,9 +398,8 @@ class TextCache:
         comments: bool = True,
     ) -> Document:
         kept = path.parent / (TEXT if comments else TEXT_ALONE)
-        if recognition is None and is_kept(path.parent):  # use the pages recognised so far, and recognise no more
-            recognition = Recognition(lambda sha256: path.parent)
-            recognition.stop.set()
+        if recognition is None and is_kept(path.parent):
+            recognition = Recognition.stopped(lambda sha256: path.parent)
         document = load_text(kept)
         if document is not None and not (recognition and recognition.doubtful):
             return document

@@ -20,7 +20,7 @@ from pathlib import Path
 from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.state import AppState
-from app.readers.recognition import PROBED, Recognition
+from app.readers.recognition import PROBED_PAGES, Recognition
 from engine.document import Document
 from engine.errors import PasswordNeeded
 
@@ -58,7 +58,7 @@ class _Probe:
         stop = threading.Event()
 
         def after(done: int, total: int, seconds: float | None) -> None:
-            if done < PROBED or stop.is_set():
+            if done < PROBED_PAGES or stop.is_set():
                 return
             stop.set()
             if total > done:
@@ -67,12 +67,6 @@ class _Probe:
                 self.seconds += seconds or 0.0
 
         return Recognition(self._folder, stop=stop, progress=after)
-
-    def of_none(self) -> Recognition:
-        """How to read a document that is open: with the pages that were recognised, and no others."""
-        known = Recognition(self._folder)
-        known.stop.set()
-        return known
 
 
 def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
@@ -86,9 +80,13 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     books = [state.books.get(sha256) for sha256 in wanted]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]
     parts = list({part.sha256: part for part in parts}.values())
-    probe, shown = _Probe(state.books.folder), _shown(state)
+    folder, shown = state.books.folder, _shown(state)
+    probe = _Probe(folder)
     try:
-        how = [probe.of_none() if part.sha256 in shown else probe.of_one(part.sha256) for part in parts]
+        how = [
+            Recognition.stopped(state.books.folder) if part.sha256 in shown else probe.of_one(part.sha256)
+            for part in parts
+        ]
         read = [state.parser.parse(part, recognition=one) for part, one in zip(parts, how, strict=True)]
         document = Document.together(read)
     except PasswordNeeded as error:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
-PROBED = 3
+PROBED_PAGES = 3
 """Pages after which the total time is estimated."""
 _MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; results of a different version are ignored
 _LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of recognition to which the user need not agree
@@ -57,6 +57,13 @@ class Recognition:
     doubtful: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[int, int, float | None], None] = lambda done, total, seconds: None
+
+    @classmethod
+    def stopped(cls, folder: Callable[[str], Path]) -> Recognition:
+        """Use the pages that were recognised so far, and recognise no more."""
+        found = cls(folder)
+        found.stop.set()
+        return found
 
     def kept(self, sha256: str) -> Records:
         return load(self.folder(sha256)) if self.folder is not None else {}
@@ -151,7 +158,7 @@ def recognise(
                         left = spent / done * (total - done)
                         _keep(how, sha256, number, message["page"], password)
                     how.progress(done, total, left)
-                    is_offered = done == PROBED and not how.agreed and not how.stop.is_set()
+                    is_offered = done == PROBED_PAGES and not how.agreed and not how.stop.is_set()
                     if is_offered and left is not None and left > _LONGEST_UNASKED_S:
                         raise _long(path.name, total, left)
             return

@@ -395,7 +395,7 @@ def test_a_long_scan_is_offered_with_its_minutes_and_nothing_done_is_lost(
     assert sorted(records) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("pages", "stop_at"), [(9, 2), (2000, recognition.PROBED)])
+@pytest.mark.parametrize(("pages", "stop_at"), [(9, 2), (2000, recognition.PROBED_PAGES)])
 def test_a_stop_keeps_the_pages_that_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int, stop_at: int
 ) -> None:
