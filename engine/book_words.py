@@ -139,7 +139,7 @@ def _labels(text: str) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class PageRange:
     """Characters [start, end) of the text of ``document.pages[page]``."""
 
     page: int
@@ -152,7 +152,7 @@ class Passage:
     """The text of a passage of the book, as one line. ``parts`` are its places on the pages, one for each page."""
 
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[PageRange, ...]
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,7 @@ class BookWords:
         parts = (self._part(page, place) for page in range(self._page_of(place.start), last + 1))
         return Passage(text, tuple(part for part in parts if part.end > part.start))
 
-    def _part(self, page: int, place: Place) -> Part:
+    def _part(self, page: int, place: Place) -> PageRange:
         """The part of a passage on one page, as character offsets in the page's own text."""
         text = self.document.pages[page].text
         body = text.strip("\n")
@@ -372,7 +372,7 @@ class BookWords:
         start, end = max(place.start - begin, 0), min(place.end - begin, len(body))
         words = body[start:end]
         start += len(words) - len(words.lstrip())
-        return Part(page, lead + start, lead + start + len(words.strip()))
+        return PageRange(page, lead + start, lead + start + len(words.strip()))
 
     def _page_of(self, character: int) -> int:
         return max(0, bisect.bisect_right(self.document.page_starts, character) - 1)

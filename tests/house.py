@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 class Module:
     """``imports``: modules of ours that are imported at the top; ``top``: all names imported there; ``everything``:
     also those imported inside functions and for type checking; ``functions``: the lines of each function without its
-    docstring, by its name; ``shared_lines``: where one line gives numbers to several constants, or unpacks a literal
-    where it is written."""
+    docstring, by its name; ``classes``: the names of the classes at the top that are not private;
+    ``shared_lines``: where one line gives numbers to several constants, or unpacks a literal where it is written."""
 
     path: Path
     lines: int
@@ -44,6 +44,7 @@ class Module:
     top: frozenset[str]
     everything: frozenset[str]
     functions: Mapping[str, int]
+    classes: tuple[str, ...]
     shared_lines: tuple[int, ...]
 
 
@@ -61,7 +62,8 @@ def modules(root: Path = ROOT) -> dict[str, Module]:
         top, everything = _imported(tree.body, paths), _imported(nodes, paths)
         ours = frozenset(other for other in top if other in paths and other != name)
         shared = tuple(sorted({*_several_constants(tree.body), *_unpacked_literals(nodes)}))
-        found[name] = Module(path, len(text.splitlines()), ours, top, everything, dict(_functions(nodes)), shared)
+        functions, classes = dict(_functions(nodes)), tuple(_classes(tree.body))
+        found[name] = Module(path, len(text.splitlines()), ours, top, everything, functions, classes, shared)
     return found
 
 
@@ -72,6 +74,12 @@ def _functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
             tells = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
             told = (first.end_lineno or 0) - first.lineno + 1 if tells else 0
             yield f"{node.name}:{node.lineno}", (node.end_lineno or 0) - node.lineno + 1 - told
+
+
+def _classes(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
 
 
 def _several_constants(body: Iterable[ast.stmt]) -> Iterator[int]:

@@ -116,6 +116,16 @@ def test_a_file_name_that_stands_twice_is_one_concept_in_two_layers() -> None:
     assert twice == {"attention.py", "blocks.py", "contents.py", "notes.py", "program.py", "tiled.py"}
 
 
+def test_the_name_of_a_class_stands_for_one_thing() -> None:
+    """Private names may stand in several modules, because nobody meets two of them at once."""
+    named: dict[str, list[str]] = {}
+    for name, module in graph().items():
+        for one in module.classes:
+            named.setdefault(one, []).append(name)
+    assert len(named) > len(NAMES) / 2
+    assert {one: homes for one, homes in named.items() if len(homes) > 1} == {}
+
+
 def test_the_engine_is_no_deeper_than_a_reader_can_follow() -> None:
     engine = {name: graph()[name].imports & set(ENGINE_MODULES) for name in ENGINE_MODULES}
     assert depth(engine) <= MOST_FLOORS_WITH_BENCH

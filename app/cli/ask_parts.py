@@ -24,7 +24,7 @@ from app.core.abilities import Abilities, abilities
 from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
-from app.core.parts import Part, Plan, cut, left_out, mentioned, planned
+from app.core.parts import Part, PartsPlan, cut, left_out, mentioned, planned
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
 from engine import Question
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def report_of(
-    document: Document, plan: Plan, parts: tuple[Part, ...], done: PartsAnswered, model: str | None
+    document: Document, plan: PartsPlan, parts: tuple[Part, ...], done: PartsAnswered, model: str | None
 ) -> dict[str, Any]:
     """The object that ``ask --parts --json`` prints; pages are numbers from 1."""
     where = {part.number: part for part in parts}
@@ -110,7 +110,7 @@ def report_of(
     }
 
 
-def _say_plan(engine: Engine, plan: Plan, parts: tuple[Part, ...]) -> None:
+def _say_plan(engine: Engine, plan: PartsPlan, parts: tuple[Part, ...]) -> None:
     """Tell how many parts there are, which of them are asked, and how long it takes to read one."""
     largest = max(plan.parts, key=lambda part: part.tokens)
     seconds = engine.measure(largest.document).reading_s
@@ -121,7 +121,7 @@ def _say_plan(engine: Engine, plan: Plan, parts: tuple[Part, ...]) -> None:
 
 def _follow(
     engine: Engine,
-    plan: Plan,
+    plan: PartsPlan,
     question: Question,
     document: Document,
     card: Abilities,

@@ -158,7 +158,7 @@ class ChatLine:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundMessage:
     """A message that was found by a search. ``parts`` are consecutive pieces of its text, each with a flag: whether the
     piece is a searched word.
     """
@@ -331,7 +331,7 @@ class Chats:
             self.database.write(lambda connection: connection.execute("DELETE FROM chats WHERE book = ?", (book,)))
             self._chats = {id: chat for id, chat in self._chats.items() if chat.book != book}
 
-    def search(self, words: str) -> tuple[Found, ...]:
+    def search(self, words: str) -> tuple[FoundMessage, ...]:
         """Find the messages of all chats that contain all of the words; the last word may be incomplete. The best
         matches come first.
         """
@@ -339,7 +339,7 @@ class Chats:
         if not query:
             return ()
         return tuple(
-            Found(row["chat"], row["book"], row["message"], row["role"], row["written"], _parts(row["snippet"]))
+            FoundMessage(row["chat"], row["book"], row["message"], row["role"], row["written"], _parts(row["snippet"]))
             for row in self.database.rows(_FIND, (query, MOST_FOUND))
         )
 

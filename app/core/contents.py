@@ -23,7 +23,7 @@ _TOP = 40
 
 
 @dataclass(frozen=True)
-class Chapter:
+class ContentsEntry:
     """An entry of the table of contents, with its first and last page number (both included). ``level`` counts
     from 0.
     """
@@ -34,7 +34,7 @@ class Chapter:
     last: int
 
 
-def chapters(document: Document) -> tuple[Chapter, ...]:
+def chapters(document: Document) -> tuple[ContentsEntry, ...]:
     """Every entry of the table of contents, in order. A chapter ends where the next chapter of the same or a higher
     level begins.
     """
@@ -44,7 +44,7 @@ def chapters(document: Document) -> tuple[Chapter, ...]:
     for at, item in enumerate(outline):
         following = next((other for other in outline[at + 1 :] if other.level <= item.level), None)
         last = end if following is None else following.page - _starts_its_page(document, following)
-        found.append(Chapter(item.title, item.level, item.page, max(item.page, last)))
+        found.append(ContentsEntry(item.title, item.level, item.page, max(item.page, last)))
     return tuple(found)
 
 
@@ -90,7 +90,7 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _titled(every: tuple[Chapter, ...], name: str) -> Chapter | None:
+def _titled(every: tuple[ContentsEntry, ...], name: str) -> ContentsEntry | None:
     """The chapter with this title, or else the first chapter whose title contains these words."""
     words = fold(name)
     exact = next((chapter for chapter in every if words and fold(chapter.title) == words), None)
@@ -100,13 +100,13 @@ def _titled(every: tuple[Chapter, ...], name: str) -> Chapter | None:
     return exact or part
 
 
-def _numbered(document: Document, every: tuple[Chapter, ...], number: int) -> Chapter | None:
+def _numbered(document: Document, every: tuple[ContentsEntry, ...], number: int) -> ContentsEntry | None:
     found = chapters_of(document, len(document.pages)) or [item for item in document.outline if item.level == 0]
     item = chapter_asked_for(f"chapter {number}", found)
     return next((one for one in every if item and (one.title, one.first) == (item.title, item.page)), None)
 
 
-def _pages_of(chapter: Chapter) -> frozenset[int]:
+def _pages_of(chapter: ContentsEntry) -> frozenset[int]:
     return frozenset(range(chapter.first, chapter.last + 1))
 
 

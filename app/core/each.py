@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Run:
+class EachRun:
     """A question, the hashes of its documents, and its progress.
 
     ``answers`` are keyed by document. ``running``: whether the run has not ended yet. ``at`` is the document that is
@@ -117,7 +117,7 @@ class AskEach:
         self._claim = claim = state.claim(waits=True)
         known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
         with self._lock:
-            self.run = Run(question, wanted, known, running=True)
+            self.run = EachRun(question, wanted, known, running=True)
         keep_value(state.chats.database, _RUN, {"question": question, "documents": wanted})
         asked = Question(question, sampling=sampling, mode=mode)
         threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
@@ -214,15 +214,15 @@ class AskEach:
 
     # Stored answers ------------------------------------------------------------------------------------------
 
-    def _last(self) -> Run:
+    def _last(self) -> EachRun:
         """The most recent run, restored from the database."""
         kept = kept_value(self.state.chats.database, _RUN)
         try:
             question, documents = str(kept["question"]), tuple(map(str, kept["documents"]))
         except (TypeError, KeyError):
-            return Run()
+            return EachRun()
         known = {one: answer for one in documents if (answer := self._kept(one).get(question)) is not None}
-        return Run(question, documents, known)
+        return EachRun(question, documents, known)
 
     def _kept(self, sha256: str) -> dict[str, Answer]:
         """The stored answers of a document, keyed by question; empty if the file is damaged."""

@@ -18,7 +18,7 @@ from app.citations import UNQUOTED
 from app.core import format
 from app.core.forecast import Range, Remaining
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartEvent, PartsAnswered
-from app.core.parts import Mention, Part, Plan, left_out, mentioned, numbered
+from app.core.parts import Mention, Part, PartsPlan, left_out, mentioned, numbered
 from engine.document import Document
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
 
@@ -39,7 +39,7 @@ class PartNotes:
         self,
         document: Document,
         parts: Sequence[Part],
-        plan: Plan,
+        plan: PartsPlan,
         kept: Mapping[str, Any] | None = None,
         every: bool = False,
         a_token: Range | None = None,

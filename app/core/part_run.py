@@ -21,7 +21,7 @@ from typing import Any
 
 from app.citations import VERSION, Notes, NoteTaker, evidence
 from app.core.abilities import Abilities
-from app.core.parts import Part, Plan, Reach, cut
+from app.core.parts import Part, PartsPlan, Reach, cut
 from app.quoted import sentences
 from engine import HANDOVER_S, EngineLike, Question, Turn
 from engine.document import Document
@@ -114,7 +114,7 @@ Steps = Generator[PartEvent, None, Any]
 
 def ask_parts(
     engine: EngineLike,
-    plan: Plan,
+    plan: PartsPlan,
     question: Question,
     document: Document,
     card: Abilities,
@@ -140,7 +140,7 @@ def ask_parts(
     return _Run(engine, plan, question, document, card, taker, looks_up, cancel).steps(known)
 
 
-def needs_join(answers: Sequence[PartAnswer], plan: Plan, card: Abilities) -> bool:
+def needs_join(answers: Sequence[PartAnswer], plan: PartsPlan, card: Abilities) -> bool:
     """Whether the model has to join the answers: several are worth joining, the plan does not stop at the first
     supported answer, and the model can do more than quote.
     """
@@ -158,7 +158,7 @@ def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
 @dataclass
 class _Run:
     engine: EngineLike
-    plan: Plan
+    plan: PartsPlan
     question: Question
     document: Document
     card: Abilities

@@ -153,7 +153,7 @@ class Mention:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PartsPlan:
     """The parts that a question may go to, in the order of asking. ``reach``: how much of the book the question needs.
     ``mentions``: occurrences of the question's names, which are shown to the person. ``hints``: for each part, excerpts
     that are shown to the model again, together with the question. ``said``: a sentence about the parts left out.
@@ -239,7 +239,7 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
     return Reach.FEW, frozenset()
 
 
-def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int = 0) -> Plan:
+def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int = 0) -> PartsPlan:
     """Choose the parts that a question goes to.
 
     Args:
@@ -251,14 +251,14 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int 
     reach, pages = reach_of(question, document)
     if wanted:
         chosen = sorted(promising(question, parts, words)[:wanted], key=lambda part: part.number)
-        return Plan(reach if wanted < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
+        return PartsPlan(reach if wanted < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
     if reach is Reach.NAMED:
         chosen = [part for part in parts if any(page.number in pages for page in part.document.pages)]
-        return Plan(reach, tuple(chosen), until_found=False)
+        return PartsPlan(reach, tuple(chosen), until_found=False)
     if reach is Reach.ALL:
-        return Plan(reach, tuple(parts), until_found=False)
+        return PartsPlan(reach, tuple(parts), until_found=False)
     if reach is Reach.FEW:
-        return Plan(reach, tuple(promising(question, parts, words)[:MOST_ASKED]), until_found=True)
+        return PartsPlan(reach, tuple(promising(question, parts, words)[:MOST_ASKED]), until_found=True)
     return _from_an_end(question, parts, reach, words)
 
 
@@ -292,7 +292,7 @@ def subjects(question: str) -> list[str]:
     return [" ".join(words) for words in found]
 
 
-def left_out(plan: Plan, parts: Sequence[Part], asked: Sequence[int]) -> str:
+def left_out(plan: PartsPlan, parts: Sequence[Part], asked: Sequence[int]) -> str:
     """Name the parts that were not asked, in words; empty if all were asked.
 
     Args:
@@ -394,7 +394,7 @@ class _Standing:
         return Mention(words, page.number, page.label, marks)
 
 
-def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> Plan:
+def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsPlan:
     """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts that
     name all other subjects are asked, from the beginning or the end of the book. If no part names all other subjects,
     every part is asked. If no subject occurs, the parts that are ranked highest are asked.
@@ -408,14 +408,14 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
     if not there:
         chosen = promising(question, parts, words)[:MOST_ASKED]
-        return Plan(reach, tuple(chosen), until_found=True, said=nowhere)
+        return PartsPlan(reach, tuple(chosen), until_found=True, said=nowhere)
     asked = [found for found in standing if found.has_all(there)] or standing
     without = sorted(found.part.number for found in standing if found not in asked)
     named = " and ".join(f"“{subject}”" for subject in there)
     verb = "does" if len(without) == 1 else "do"
     both = "both " if len(there) == 2 else ""
     said = f"{numbered(without, 'Part', 'Parts')} {verb} not name {both}{named}." if without else ""
-    return Plan(
+    return PartsPlan(
         reach,
         tuple(found.part for found in asked),
         until_found=True,

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from app.core.contents import Chapter
+from app.core.contents import ContentsEntry
 from app.quoted import sentences
 from engine.document import Document
 from engine.languages import Language, language_of
@@ -175,7 +175,7 @@ _OF_CHAPTERS: Mapping[Language, _Words] = {
 }
 
 
-def chapter_questions(chapter: Chapter, document: Document, language: Language | None = None) -> tuple[str, str]:
+def chapter_questions(chapter: ContentsEntry, document: Document, language: Language | None = None) -> tuple[str, str]:
     """Two questions about a chapter, such as "Summarize the chapter “The Gale” (pages 12 to 25).". If ``chapter``
     stands for one of several documents, the questions are about this document.
 

@@ -34,7 +34,7 @@ from app.readers.parsed import Limits
 from app.readers.parser_process import ChildFailed, run_in_child
 from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_kinds, weights
-from engine.model.gguf_header import BLOCKS, Part, parts_of
+from engine.model.gguf_header import BLOCKS, SplitFile, parts_of
 from engine.plan import ModelShape, shape_of
 
 logger = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ def folder_of(models: Path, name: str) -> Path:
 def title_of(path: Path) -> str:
     """Return the title of a file: its name without the extension. A file of Ollama gets the model's name in Ollama."""
     if path.suffix.lower() == GGUF_SUFFIX:
-        part = Part.of(path.name)
+        part = SplitFile.of(path.name)
         return on_one_line(part.title if part else path.stem)
     resolved = path.resolve()
     known = next(

@@ -11,7 +11,7 @@ from app.models import reader, starter
 from engine.plan import ModelShape
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """What a module must offer to provide models with short names. ``models``: the folder of all downloaded models."""
 
     SIZE: str
@@ -24,7 +24,7 @@ class Source(Protocol):
     def download_words(self, name: str) -> str: ...
 
 
-SOURCES: Mapping[str, Source] = {
+SOURCES: Mapping[str, ModelSource] = {
     **dict.fromkeys(STARTERS, starter),
     **dict.fromkeys((*READERS, READER_DRAFT), reader),
 }

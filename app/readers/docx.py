@@ -22,8 +22,8 @@ from xml.etree import ElementTree
 from app.readers import archive, cleaning, docx_drawn, encoding, markup
 from app.readers.archive import attribute, local
 from app.readers.docx_numbers import Numbering
-from app.readers.docx_styles import Styles
-from app.readers.docx_text import MARK, Surroundings, Walk
+from app.readers.docx_styles import DocxStyles
+from app.readers.docx_text import MARK, DocxReader, Surroundings
 from app.readers.left_out import told
 from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
@@ -95,10 +95,10 @@ class _File:
         self.warnings: list[str] = []
         self.title = ""
         self._relations: dict[str, dict[str, tuple[str, str]]] = {}
-        styles = self._attempt(lambda: Styles(self._xml(self._part("styles"), "its list of styles")), Styles())
+        styles = self._attempt(lambda: DocxStyles(self._xml(self._part("styles"), "its list of styles")), DocxStyles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
         self._reading = self._body  # name of the part that is being read; relation ids refer to this part
-        self.walk = Walk(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
+        self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
 
     def chapters(self) -> list[Chapter]:
         """Return the main text split by its headings, then notes, comments, headers and footers."""

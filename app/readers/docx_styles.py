@@ -50,7 +50,7 @@ RAISED, SUNK = "raised", "sunk"
 _PLAIN = Style()
 
 
-class Styles:
+class DocxStyles:
     """Styles keyed by id. Built-in styles are recognised by name, because ids depend on the language of Word."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:

@@ -16,7 +16,7 @@ from app.readers import cleaning, formulas, scripts, symbols, tables
 from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
 from app.readers.docx_numbers import Numbering
-from app.readers.docx_styles import RAISED, SUNK, Look, Numbered, Style, Styles, heading, look, numbered, over
+from app.readers.docx_styles import RAISED, SUNK, DocxStyles, Look, Numbered, Style, heading, look, numbered, over
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -96,14 +96,14 @@ class Surroundings:
     the blocks of an embedded document by relation id.
     """
 
-    styles: Styles = field(default_factory=Styles)
+    styles: DocxStyles = field(default_factory=DocxStyles)
     numbering: Numbering = field(default_factory=Numbering)
     drawn: Callable[[str], list[Block]] = lambda identity: []
     inserted: Callable[[str], list[Block]] = lambda identity: []
     alive: Callable[[], None] = lambda: None
 
 
-class Walk:
+class DocxReader:
     """Reads the parts of a file one after another. Counters and open comments are kept from part to part."""
 
     def __init__(self, around: Surroundings) -> None:

@@ -34,7 +34,7 @@ _UNSEEN = 0b100010  # bit mask of the flags Hidden and NoView of an annotation
 
 
 @dataclass
-class Notes:
+class PageAnnotations:
     """The annotations of a page.
 
     ``comments`` are formatted texts to be put after the page's text. ``typed`` are lines at their places on the page.
@@ -46,9 +46,9 @@ class Notes:
     files: list[str] = field(default_factory=list)
 
 
-def read_notes(page: pdfium.PdfPage) -> Notes:
+def read_notes(page: pdfium.PdfPage) -> PageAnnotations:
     """Read the annotations of an open page."""
-    notes = Notes()
+    notes = PageAnnotations()
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if not count:
         return notes

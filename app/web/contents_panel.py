@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.abilities import Abilities, abilities
-from app.core.contents import Chapter, chapters
+from app.core.contents import ContentsEntry, chapters
 from app.core.format import View, count, page_name
 from app.core.open_book import OpenBook, Stage
 from app.core.state import AppState
@@ -36,7 +36,7 @@ class ContentsPanel:
 
     def __init__(self, state: AppState) -> None:
         self._state = state
-        self._known: tuple[Document | None, tuple[Chapter, ...], Language | None] = None, (), None
+        self._known: tuple[Document | None, tuple[ContentsEntry, ...], Language | None] = None, (), None
         self._numbered: tuple[Document | None, int] = None, 0
 
     def routes(self) -> Sequence[Route]:

@@ -22,7 +22,7 @@ from app.core.format import View, counted
 from app.core.several import MOST, cost_of
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
-from app.web.routes import Asked, Handler, Text, allowed_posts, parsed, posts
+from app.web.routes import Handler, RequestBody, Text, allowed_posts, parsed, posts
 from engine.document import Document
 from engine.errors import OptionError
 
@@ -53,7 +53,7 @@ def _agreed(value: Any) -> tuple[str, ...]:
     return hashes(value) if value else ()
 
 
-class DocumentsAsked(Asked):
+class DocumentsAsked(RequestBody):
     """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
     of these documents. ``of``: the book that the person saw. ``recognise``: hashes of the documents for which the
     person agreed to the recognition of pages.

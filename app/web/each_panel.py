@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from app.core.answer_table import Row
 from app.core.books import Book
-from app.core.each import Answer, AskEach, Run
+from app.core.each import Answer, AskEach, EachRun
 from app.core.export import file_name
 from app.core.format import RECOGNISED, View, counted, not_found, page_name, recognised_line
 from app.core.state import AppState
@@ -58,14 +58,14 @@ class EachAsked(QuestionAsked):
 
 
 @dataclass(frozen=True)
-class Table:
+class EachTable:
     """The rows of the table, in the order of the documents."""
 
     rows: tuple[View, ...] = ()
 
     def since(self, before: object) -> View:
         """The rows that have changed since ``before``; all rows and ``whole`` True if the documents differ."""
-        known = before.rows if isinstance(before, Table) else ()
+        known = before.rows if isinstance(before, EachTable) else ()
         if [row["id"] for row in known] != [row["id"] for row in self.rows] or not known:
             return {"whole": True, "rows": self.rows}
         return {"whole": False, "rows": [row for row, old in zip(self.rows, known, strict=True) if row is not old]}
@@ -82,10 +82,10 @@ class EachPanel:
     def __init__(self, state: AppState, each: AskEach) -> None:
         self._state = state
         self._each = each
-        self._shown: tuple[tuple[Run, int] | None, View] = None, {}
+        self._shown: tuple[tuple[EachRun, int] | None, View] = None, {}
         self._books: tuple[tuple[tuple[str, ...], int] | None, list[Book]] = None, []
         self._rows: dict[str, tuple[str, Answer | None, View]] = {}  # title, answer and row, keyed by document
-        self._table = Table()
+        self._table = EachTable()
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -109,7 +109,7 @@ class EachPanel:
             self._shown = (run, changes), {"each": _run_view(run, books), "each_table": self._table}
         return self._shown[1]
 
-    def _show_rows(self, books: Sequence[Book], run: Run) -> None:
+    def _show_rows(self, books: Sequence[Book], run: EachRun) -> None:
         """Update ``_table``. Make new rows only for documents whose answer or title has changed."""
         rows = {}
         for book in books:
@@ -121,7 +121,7 @@ class EachPanel:
         self._rows = rows
         shown = tuple(row for _, _, row in rows.values())
         if any(map(operator.is_not, shown, self._table.rows)) or len(shown) != len(self._table.rows):
-            self._table = Table(shown)
+            self._table = EachTable(shown)
 
     async def ask(self, request: Request) -> Response:
         asked = await parsed(request, EachAsked)
@@ -139,7 +139,7 @@ class EachPanel:
         return Response(table, media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _run_view(run: Run, books: Sequence[Book]) -> View:
+def _run_view(run: EachRun, books: Sequence[Book]) -> View:
     ids = [book.sha256 for book in books]
     at = ids.index(run.at) + 1 if run.at in ids else 0
     done = len(ids) - run.left + (_READING_SHARE * run.read if run.running else 0.0)
@@ -154,7 +154,7 @@ def _run_view(run: Run, books: Sequence[Book]) -> View:
     }
 
 
-def _line(run: Run, ids: Sequence[str], at: int) -> str:
+def _line(run: EachRun, ids: Sequence[str], at: int) -> str:
     if not run.running:
         answers = map(run.answers.get, ids)
         answered = sum(answer is not None and not answer.error for answer in answers)

@@ -39,7 +39,7 @@ from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch
 from app.web.auth import AllowedRoute
 from app.web.preferences import about_view, ask_the_hub, shape_at_hand, sized
-from app.web.routes import SMALL_BODY, Asked, Text, answer_or_refusal, parsed, said
+from app.web.routes import SMALL_BODY, RequestBody, Text, answer_or_refusal, parsed, said
 from engine.errors import OptionError
 from engine.plan import (
     BOOK_TOKENS,
@@ -87,7 +87,7 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
     return [{**option, "proposed": option["id"] == proposed} for option in options]
 
 
-def _of_the_hub(best: Proposal) -> View:
+def _of_the_hub(best: PairProposal) -> View:
     pair, shape = best.pair, best.pair.target.shape
     assert shape is not None
     draft = pair.draft.shape if pair.draft else None
@@ -132,7 +132,7 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class PairProposal:
     """A pair for this machine. ``rounding``: the formats to which weights or cache must be quantized for the pair to
     fit; None if it fits without.
     """
@@ -142,7 +142,7 @@ class Proposal:
     rounding: Rounding | None = None
 
 
-def best_pair(free: FreeMemory) -> Proposal | None:
+def best_pair(free: FreeMemory) -> PairProposal | None:
     """Choose the pair of the hub that suits this machine, by facts that need no download; None if no pair fits.
 
     Candidates chat, need no account, are among the newest of their size, and are not in ``_UNPROVEN``.
@@ -173,19 +173,19 @@ def best_pair(free: FreeMemory) -> Proposal | None:
     return max(whole, key=_strength)
 
 
-def _proposal(pair: Pair, free: FreeMemory) -> Proposal | None:
+def _proposal(pair: Pair, free: FreeMemory) -> PairProposal | None:
     """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
     quantized weights or cache. Without a GPU, quantizing is not tried, because GGUF files have 4-bit weights already.
     """
     found = _fit(pair, free)
     if found.verdict != "none":
-        return Proposal(pair, found)
+        return PairProposal(pair, found)
     assert pair.target.shape is not None
     way = rounding(pair.target.shape, pair.draft.shape if pair.draft else None, free) if free.on_gpu else None
-    return Proposal(pair, _fit(pair, way.of(free)), way) if way else None
+    return PairProposal(pair, _fit(pair, way.of(free)), way) if way else None
 
 
-def _strength(proposal: Proposal) -> float:
+def _strength(proposal: PairProposal) -> float:
     """The strength of a model, as the number of parameters of an equally strong model without experts."""
     shape = proposal.pair.target.shape
     return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
@@ -221,7 +221,7 @@ def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
     return found
 
 
-class PairAsked(Asked):
+class PairAsked(RequestBody):
     target: Text = ""
     draft: Text = ""
 

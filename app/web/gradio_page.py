@@ -42,7 +42,7 @@ from app.web import messages
 from app.web.auth import App, AsgiMessage, Receive, Scope, Send
 from app.web.gradio_import import gr
 from app.web.live import record_of
-from app.web.routes import REQUIRED, Asked, Number, Text, parsed
+from app.web.routes import REQUIRED, Number, RequestBody, Text, parsed
 from engine.errors import EngineError, OptionError
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Ubuntu", "Cantarell", "DejaVu Sans", "sans-serif")
@@ -55,7 +55,7 @@ _TABS = 64
 _LOOK_SECONDS = 1.0
 
 
-class EventAsked(Asked):
+class EventAsked(RequestBody):
     """The request of Gradio's script for an event of the page."""
 
     data: Any = None

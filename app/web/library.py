@@ -20,7 +20,7 @@ from starlette.routing import Route
 from app.core import export, format
 from app.core.abilities import abilities
 from app.core.books import Book
-from app.core.chats import Chat, Found, all_messages
+from app.core.chats import Chat, FoundMessage, all_messages
 from app.core.format import View
 from app.core.notes import NOTES
 from app.core.state import AppState
@@ -29,7 +29,7 @@ from app.core.trial import Trial
 from app.readers import recognition
 from app.web.auth import AllowedRoute
 from app.web.live import pages_read
-from app.web.routes import SMALL_BODY, Asked, BookAsked, Handler, MessageAsked, NumberIfSaid, Text, parsed, said
+from app.web.routes import SMALL_BODY, BookAsked, Handler, MessageAsked, NumberIfSaid, RequestBody, Text, parsed, said
 from engine.document import Document, extent_of
 from engine.errors import DocumentError, OptionError
 from engine.languages import language_of
@@ -41,7 +41,7 @@ _MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")
 _KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
 
 
-class ChatAsked(Asked):
+class ChatAsked(RequestBody):
     """A request to open a chat. ``message``: the message to show."""
 
     id: Text = ""
@@ -55,7 +55,7 @@ class _TextAsked(MessageAsked):
     pages: Any = False
 
 
-class WordsAsked(Asked):
+class WordsAsked(RequestBody):
     words: Text = ""
 
 
@@ -299,7 +299,7 @@ def _partly(book: Book) -> str:
     return "read in part" if book.is_collection else f"read to {book.unit} {format.count(book.pages_read)}"
 
 
-def _found(hit: Found, book: str, chat: str) -> View:
+def _found(hit: FoundMessage, book: str, chat: str) -> View:
     return {
         "chat": hit.chat,
         "message": hit.message,

@@ -36,7 +36,17 @@ from app.core.state import AppState
 from app.quoted import fold, sentences
 from app.web.auth import AllowedRoute
 from app.web.library import WordsAsked
-from app.web.routes import SMALL_BODY, Asked, Handler, MessageAsked, NumberIfSaid, Text, answer_or_refusal, parsed, said
+from app.web.routes import (
+    SMALL_BODY,
+    Handler,
+    MessageAsked,
+    NumberIfSaid,
+    RequestBody,
+    Text,
+    answer_or_refusal,
+    parsed,
+    said,
+)
 from engine.document import Document
 from engine.errors import OptionError
 
@@ -46,7 +56,7 @@ MOST_LISTED = 500  # maximum notes in the list
 _FOUND = ("quoted", "verbatim", "says", "near")  # kinds of citations that have a passage
 
 
-class NoteAsked(Asked):
+class NoteAsked(RequestBody):
     id: Text = ""
     words: Text = ""
     colour: Text = notes.COLOURS[0]

@@ -57,7 +57,7 @@ from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.auth import AllowedRoute
-from app.web.routes import REQUIRED, SMALL_BODY, Asked, Flag, Text, parsed, said
+from app.web.routes import REQUIRED, SMALL_BODY, Flag, RequestBody, Text, parsed, said
 from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
 from engine.plan import (
     BOOK_TOKENS,
@@ -331,7 +331,7 @@ ModelName = Annotated[Text, AfterValidator(_model_name)]
 """The name of a model: a folder, a file, or a hub id."""
 
 
-class ModelAsked(Asked):
+class ModelAsked(RequestBody):
     """A request for a model. ``weights`` and ``kv`` are formats; "" leaves a format unchanged."""
 
     weights: Text = ""
@@ -340,7 +340,7 @@ class ModelAsked(Asked):
     draft: ModelName = ""
 
 
-class RemoteAsked(Asked):
+class RemoteAsked(RequestBody):
     """A request for a server. ``confirmed``: whether the person has agreed that the book is sent there."""
 
     address: Text = ""
@@ -349,7 +349,7 @@ class RemoteAsked(Asked):
     confirmed: Any = False
 
 
-class CommentsAsked(Asked):
+class CommentsAsked(RequestBody):
     read: Flag = REQUIRED
 
 

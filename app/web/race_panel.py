@@ -20,7 +20,7 @@ from app.core.format import View
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified, mean_ms
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
-from app.web.routes import Asked, Text, parsed
+from app.web.routes import RequestBody, Text, parsed
 from engine.errors import InputError, TrifoldError
 
 _BODY = 64 << 10  # maximum bytes of a request's body
@@ -32,7 +32,7 @@ REPLAY = "A replay of two runs, one after the other on this book, on one clock f
 _REPLAY_OF_SEVERAL = "A replay of two runs, one after the other on this book, on one clock from each first token on."
 
 
-class RaceAsked(Asked):
+class RaceAsked(RequestBody):
     question: Text = ""
 
 

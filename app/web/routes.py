@@ -129,19 +129,19 @@ REQUIRED: Any = Field(default=None, validate_default=True)
 """Default of a number or flag that must be sent. A missing value is reported like a wrong one."""
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """A request of the page's scripts. Types are strict. If several fields are wrong, the first one is reported."""
 
 
-_Asked = TypeVar("_Asked", bound=Asked)
+_Body = TypeVar("_Body", bound=RequestBody)
 
 
-async def parsed(request: Request, kind: type[_Asked]) -> _Asked:
+async def parsed(request: Request, kind: type[_Body]) -> _Body:
     """Parse the JSON object of a request as a record. Raises OptionError for the first wrong field."""
     return kind.model_validate(json_object(await request.body()))
 
 
-class BookAsked(Asked):
+class BookAsked(RequestBody):
     """A request to open a book. ``recognise``: whether to recognise pages that are pictures, however long it takes."""
 
     id: Text = ""
@@ -149,14 +149,14 @@ class BookAsked(Asked):
     recognise: Any = False
 
 
-class PagesAsked(Asked):
+class PagesAsked(RequestBody):
     """A request to read the pages ``first`` to ``last``, both included. Pages are counted from 1."""
 
     first: Number = REQUIRED
     last: Number = REQUIRED
 
 
-class ChaptersAsked(Asked):
+class ChaptersAsked(RequestBody):
     """A request to read chapters. ``pages`` holds a range of pages for each chapter, with both ends included. Pages are
     counted from 1.
     """
@@ -164,7 +164,7 @@ class ChaptersAsked(Asked):
     pages: Annotated[tuple[tuple[int, int], ...], BeforeValidator(_ranges)] = REQUIRED
 
 
-class AnswerAsked(Asked):
+class AnswerAsked(RequestBody):
     """A request for an answer. ``tab``: the browser tab that waits for the answer. ``length``: maximum tokens of the
     answer. If a sampling option is null or missing, the model's own setting is used.
     """
@@ -195,7 +195,7 @@ def _some_question(value: str) -> str:
     return value.strip()
 
 
-class MessageAsked(Asked):
+class MessageAsked(RequestBody):
     message: Number = REQUIRED
 
 
@@ -207,7 +207,7 @@ class ContinueAsked(MessageAsked):
     every: Any = False
 
 
-class _Question(Asked):
+class _Question(RequestBody):
     """A question. ``message``: the id of an earlier question that this question replaces; the earlier question is kept
     as another version. ``instead``: whether to stop the answer that is being written before asking. ``every``: whether
     to ask every part of a book that is read in parts.

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class RowSetup:
     """What one speculating row uses."""
 
     draft: bool = True
@@ -68,17 +68,17 @@ class Row:
 
 
 SPECULATING = {
-    "draft_only": Row(middle=False),
-    "retrieval_only": Row(draft=False),
-    "streaming_hierarchical": Row(recent=True),
-    "hierarchical": Row(),
-    "hierarchical_lookup": Row(lookup=True, copies=True),
+    "draft_only": RowSetup(middle=False),
+    "retrieval_only": RowSetup(draft=False),
+    "streaming_hierarchical": RowSetup(recent=True),
+    "hierarchical": RowSetup(),
+    "hierarchical_lookup": RowSetup(lookup=True, copies=True),
 }
 ROWS = (*PEERS, "plain", *SPECULATING)
 COMPARED = {
-    "lookup_to_middle": Row(lookup=True),
-    "lookup_to_full": Row(copies=True),
-    "seeded": Row(lookup=True, copies=True, seeded=True),
+    "lookup_to_middle": RowSetup(lookup=True),
+    "lookup_to_full": RowSetup(copies=True),
+    "seeded": RowSetup(lookup=True, copies=True, seeded=True),
 }
 """Rows that run only if --rows names them."""
 
@@ -356,7 +356,7 @@ class Bench:
             self._recent = levels.make_retrieval(NewestChunks()), levels.make_middle()
         return self._recent
 
-    def _drafter(self, kind: Row) -> Drafter:
+    def _drafter(self, kind: RowSetup) -> Drafter:
         levels, device = self.session.hierarchy, self.session.target.token_device
         if not kind.draft:
             return NoDrafter(device)
@@ -368,7 +368,7 @@ class Bench:
         return model
 
     def _policy(
-        self, row: str, kind: Row, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
+        self, row: str, kind: RowSetup, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
         """Return the row's policy. If the options give lengths, these lengths are fixed. A seeded row has the policy of
         seeded answers. Every other row has a controller, which it keeps for all its runs.

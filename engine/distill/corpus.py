@@ -68,7 +68,7 @@ _NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}(?: [A-Z][a-z]+)?")
 
 
 @dataclass(frozen=True)
-class Shard:
+class CorpusShard:
     """Rows of the corpus. ``tokens``: (rows, length) int64. ``hidden``: (rows, length, hidden size) bfloat16, from
     which the target's head computes the distribution of each next token.
     """
@@ -143,7 +143,7 @@ class Corpus:
         self._model, self._prompts, self._end_ids = model, prompts, end_ids
         self._folder, self._seed = folder, seed
 
-    def shard(self, number: int) -> Shard:
+    def shard(self, number: int) -> CorpusShard:
         """Read the shard of this number from its file. If there is no file, the shard is made and saved first."""
         path = self._folder / f"shard-{number:05}.safetensors"
         if not path.exists():
@@ -153,10 +153,10 @@ class Corpus:
             save_file({"tokens": made.tokens.to(torch.int32), "hidden": made.hidden}, partial)
             os.replace(partial, path)
         found = load_file(path)
-        return Shard(found["tokens"].long(), found["hidden"])
+        return CorpusShard(found["tokens"].long(), found["hidden"])
 
     @torch.inference_mode()
-    def _write(self, number: int) -> Shard:
+    def _write(self, number: int) -> CorpusShard:
         rng = random.Random(f"{self._seed}/{number}")
         device = self._model.device
         generator = torch.Generator(device).manual_seed(rng.getrandbits(63))
@@ -177,7 +177,7 @@ class Corpus:
             drawn = torch.multinomial((logits / temperature.clamp(min=1.0e-2)).softmax(-1), 1, generator=generator)
             chosen = torch.where(temperature == 0.0, likeliest, drawn).flatten().tolist()
             newest = torch.tensor([[row.add(token)] for row, token in zip(rows, chosen, strict=True)], device=device)
-        return Shard(torch.tensor([row.tokens for row in rows]), torch.cat(hidden, dim=1))
+        return CorpusShard(torch.tensor([row.tokens for row in rows]), torch.cat(hidden, dim=1))
 
 
 def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:

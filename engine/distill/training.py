@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import torch
 from torch.nn import functional
 
-from engine.distill.corpus import ROWS, Corpus, Shard, logits_of
+from engine.distill.corpus import ROWS, Corpus, CorpusShard, logits_of
 from engine.model import distilled
 from engine.model.architectures import logits_divisor
 from engine.model.products.quantized import wide_dtype
@@ -79,7 +79,7 @@ class Training:
         self._shards, self._folder, self._seed = shards, folder, seed
         self.num_steps = shards * epochs * ROWS // BATCH_ROWS
         self.step = 0
-        self._held: dict[int, Shard] = {}
+        self._held: dict[int, CorpusShard] = {}
         own = [p for name, p in draft.named_parameters() if not name.startswith(("model.embed_tokens.", "lm_head."))]
         self._own = own
         self._optimizer = torch.optim.AdamW(own, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0)

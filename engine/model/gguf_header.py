@@ -75,7 +75,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitFile:
     """One file of a split model, as its name describes it (llama.cpp's naming)."""
 
     title: str
@@ -83,7 +83,7 @@ class Part:
     count: int
 
     @classmethod
-    def of(cls, name: str) -> Part | None:
+    def of(cls, name: str) -> SplitFile | None:
         """Parse a file name; None if it does not name a part of a split model."""
         found = _PART.fullmatch(name)
         part = found and cls(found["title"], int(found["number"]), int(found["count"]))
@@ -96,7 +96,7 @@ class Part:
 
 def parts_of(path: Path) -> list[Path]:
     """The paths of all files of the model that a file belongs to, in order. The files need not exist."""
-    part = Part.of(path.name)
+    part = SplitFile.of(path.name)
     return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
 
 

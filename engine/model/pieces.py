@@ -26,7 +26,7 @@ from engine.model.architectures import (
 )
 from engine.model.families import FAMILIES
 from engine.model.graphs import carried, sent
-from engine.model.products.rotation import Turn
+from engine.model.products.rotation import Rotation
 
 if TYPE_CHECKING:
     from engine.model.kv_shape import Split
@@ -135,7 +135,7 @@ class Pieces:
         self._logits_divisor, self._logits_cap = logits_divisor(self.config), logits_cap(self.config)
         self._inputs = inputs_of_layers(self.config)
         self._last_rope: tuple[torch.Tensor, Rope] | None = None
-        self._last_turn: tuple[torch.Tensor, Turn] | None = None
+        self._last_turn: tuple[torch.Tensor, Rotation] | None = None
         self._shares: dict[str, Any] = {"shared_kv_states": _OtherLayersKv()} if kv_sources(self.config) else {}
         types = self._rope.rope_type
         named = types.values() if isinstance(types, dict) else (types,)
@@ -240,13 +240,13 @@ class Pieces:
             self._last_rope = positions, self.rope(positions)
         return self._last_rope[1]
 
-    def _turn_of(self, positions: torch.Tensor) -> Turn:
-        """``Turn`` of these positions, computed once for the same tensor. For families whose layers all rotate in the
-        same way.
+    def _turn_of(self, positions: torch.Tensor) -> Rotation:
+        """Compute the ``Rotation`` of these positions, once for the same tensor. For families whose layers all rotate
+        in the same way.
         """
         if self._last_turn is None or self._last_turn[0] is not positions:
             rope = self.rope(positions)
-            self._last_turn = positions, Turn.of(rope.cos, rope.sin)
+            self._last_turn = positions, Rotation.of(rope.cos, rope.sin)
         return self._last_turn[1]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

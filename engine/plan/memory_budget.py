@@ -109,7 +109,7 @@ def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
 
 
 @dataclass(frozen=True)
-class Spread:
+class LayersByTier:
     """The number of layers with their KV in each tier: ``resident`` on the device, ``in_host`` in host memory, and
     ``on_disk``. ``staging`` are the bytes of buffers for spilled and quantized KV.
     """
@@ -142,7 +142,7 @@ class KvSize:
     index: int = 0
     fixed: int = 0
 
-    def spread(self, tokens: int, device: int, host: int, disk: int) -> Spread | None:
+    def spread(self, tokens: int, device: int, host: int, disk: int) -> LayersByTier | None:
         """Place the KV of ``tokens`` tokens within the given bytes: first on the device, then in host memory, then on
         disk. None if there is no room.
         """
@@ -158,18 +158,18 @@ class KvSize:
             return None
         in_host = min(self.layers - resident, host // per_layer)
         on_disk = self.layers - resident - in_host
-        return Spread(resident, in_host, on_disk, staging) if on_disk * per_layer <= disk else None
+        return LayersByTier(resident, in_host, on_disk, staging) if on_disk * per_layer <= disk else None
 
 
 def spread_over(
     sizes: Sequence[KvSize], tokens: int, devices: Sequence[int], host: int, disk: int
-) -> list[Spread] | None:
+) -> list[LayersByTier] | None:
     """Place the KV of ``tokens`` tokens if the layers are on several devices. Host memory and disk are shared by all
-    devices. Returns one ``Spread`` for each device, or None if there is no room.
+    devices. Returns one ``LayersByTier`` for each device, or None if there is no room.
     """
     found = []
     for size, room in zip(sizes, devices, strict=True):
-        part = size.spread(tokens, room, host, disk) if size.layers else Spread(0, 0, 0, 0)
+        part = size.spread(tokens, room, host, disk) if size.layers else LayersByTier(0, 0, 0, 0)
         if part is None:
             return None
         layer = tokens * size.stored // max(1, size.layers)

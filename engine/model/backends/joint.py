@@ -22,7 +22,7 @@ from torch.nn import functional
 from engine.model.backends.walk import Walk
 from engine.model.products import fixed
 from engine.model.products.norms import FusedNorm
-from engine.model.products.rotation import Turn
+from engine.model.products.rotation import Rotation
 
 if TYPE_CHECKING:
     from engine.model.pieces import Pieces, Rope
@@ -54,7 +54,7 @@ class JointBlock:
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim, self._scaling = attention.head_dim, attention.scaling
 
-    def __call__(self, index: int, hidden: torch.Tensor, turn: Turn | None, view: View) -> torch.Tensor:
+    def __call__(self, index: int, hidden: torch.Tensor, turn: Rotation | None, view: View) -> torch.Tensor:
         """Run the block as layer ``index`` over hidden states (1, n, hidden). If ``turn`` is None, queries and keys are
         not rotated.
         """
@@ -66,11 +66,11 @@ class JointBlock:
             for put_back in self._after.values():
                 put_back()
 
-    def _run(self, index: int, hidden: torch.Tensor, turn: Turn | None, view: View) -> torch.Tensor:
+    def _run(self, index: int, hidden: torch.Tensor, turn: Rotation | None, view: View) -> torch.Tensor:
         hidden = hidden + self._attend(index, hidden, turn, view)
         return _add_product(hidden, self._down, self._gated(self._second(hidden)))
 
-    def _attend(self, index: int, hidden: torch.Tensor, turn: Turn | None, view: View) -> torch.Tensor:
+    def _attend(self, index: int, hidden: torch.Tensor, turn: Rotation | None, view: View) -> torch.Tensor:
         joint = self._joint(self._first(hidden)).unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
         turning, v = joint.split([self._heads + self._kv_heads, self._kv_heads], dim=1)
         if self._norms:
@@ -125,17 +125,17 @@ class JointBackend(Walk):
         self._joint = joint
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        return self._joint[index](index, hidden, Turn.of(rope.cos, rope.sin), view)
+        return self._joint[index](index, hidden, Rotation.of(rope.cos, rope.sin), view)
 
     def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:
         pieces, positions = self.pieces, view.positions(len(input_ids))
         ropes = [] if positions is None else pieces.on_devices(pieces.rope(positions))
-        turns: dict[int, Turn] = {}
+        turns: dict[int, Rotation] = {}
         for index, block in enumerate(self._joint):
             hidden, part = pieces.carry(hidden, index), pieces.part_of(index)
             # when a device's first layer is reached, because a recording captures one device at a time
             if ropes and part not in turns:
-                turns[part] = Turn.of(ropes[part].cos, ropes[part].sin)
+                turns[part] = Rotation.of(ropes[part].cos, ropes[part].sin)
             hidden = block(index, hidden, turns.get(part), view)
         return hidden
 

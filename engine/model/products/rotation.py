@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 
-class Turn(NamedTuple):
+class Rotation(NamedTuple):
     """RoPE's cosines and signed sines, (1, 1, n, rotary_dim) each. A rotated vector is ``x * cos + swapped * sin``;
     ``swapped`` is x with its two halves exchanged. This takes three operations on a GPU. transformers' function takes
     five for queries and five for keys.
@@ -19,8 +19,8 @@ class Turn(NamedTuple):
     sin: torch.Tensor
 
     @classmethod
-    def of(cls, cos: torch.Tensor, sin: torch.Tensor) -> Turn:
-        """Make a ``Turn`` of transformers' cosines and sines (1, n, rotary_dim). Each of them consists of two equal
+    def of(cls, cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
+        """Make a ``Rotation`` of transformers' cosines and sines (1, n, rotary_dim). Each of them consists of two equal
         halves.
         """
         half = sin.shape[-1] // 2

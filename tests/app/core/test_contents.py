@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.contents import Chapter, chapters, chosen
+from app.core.contents import ContentsEntry, chapters, chosen
 from app.core.parts import pages_numbered
 from app.core.suggestions import chapter_questions
 from engine.document import Document, OutlineItem, Page
@@ -29,7 +29,11 @@ def book(*outline: tuple[str, int, int]) -> Document:
 
 def test_a_chapter_ends_where_the_next_of_its_level_begins() -> None:
     found = chapters(book(("The Gale", 2, 0), ("At night", 3, 1), ("The Calm", 4, 0)))
-    assert found == (Chapter("The Gale", 0, 2, 3), Chapter("At night", 1, 3, 3), Chapter("The Calm", 0, 4, 5))
+    assert found == (
+        ContentsEntry("The Gale", 0, 2, 3),
+        ContentsEntry("At night", 1, 3, 3),
+        ContentsEntry("The Calm", 0, 4, 5),
+    )
 
 
 def test_a_page_on_which_another_chapter_begins_belongs_to_both() -> None:
@@ -80,18 +84,20 @@ def test_a_chapter_that_is_not_there_is_told_with_those_that_are(wanted: str, sa
 
 
 def test_what_is_asked_names_the_chapter_and_its_pages() -> None:
-    assert chapter_questions(Chapter("The Gale", 0, 2, 3), Document.from_pages("Orre", ["text"] * 4)) == (
+    assert chapter_questions(ContentsEntry("The Gale", 0, 2, 3), Document.from_pages("Orre", ["text"] * 4)) == (
         "Summarize the chapter “The Gale” (pages 2 to 3).",
         "What happens in the chapter “The Gale” (pages 2 to 3)?",
     )
     assert (
-        chapter_questions(Chapter("The Calm", 0, 4, 4), Document.from_pages("Orre", ["text"] * 4, unit="section"))[0]
+        chapter_questions(
+            ContentsEntry("The Calm", 0, 4, 4), Document.from_pages("Orre", ["text"] * 4, unit="section")
+        )[0]
         == "Summarize the chapter “The Calm” (section 4)."
     )
     pages = tuple(Page(at, label, "text") for at, label in enumerate(("i", "ii", "1", "2"), start=1))
     labelled = replace(Document.from_pages("Orre", []), pages=pages)
     assert (
-        chapter_questions(Chapter("The Gale", 0, 2, 3), labelled)[0]
+        chapter_questions(ContentsEntry("The Gale", 0, 2, 3), labelled)[0]
         == "Summarize the chapter “The Gale” (pages ii to 1)."
     )
 
@@ -119,9 +125,11 @@ def test_what_is_asked_names_the_chapter_and_its_pages() -> None:
 def test_a_chapter_is_asked_about_in_the_language_of_its_book(language: Language, asked: tuple[str, str]) -> None:
     """Questions stay understood: the part of a long book that has these pages is the one that is asked."""
     document = Document.from_pages("Orre", ["text"] * 9)
-    found = chapter_questions(Chapter("Der Sturm", 0, 2, 3), document, language)
+    found = chapter_questions(ContentsEntry("Der Sturm", 0, 2, 3), document, language)
     assert found[0] == asked[0]
     assert found[1].startswith(asked[1])
     assert all(pages_numbered(document, question) == {2, 3} for question in found)
     sections = replace(document, unit="section")
-    assert pages_numbered(sections, chapter_questions(Chapter("Der Sturm", 0, 4, 4), sections, language)[1]) == {4}
+    assert pages_numbered(sections, chapter_questions(ContentsEntry("Der Sturm", 0, 4, 4), sections, language)[1]) == {
+        4
+    }

@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 
 from app.core.books import Book
-from app.core.each import Answer, AskEach, Run
+from app.core.each import Answer, AskEach, EachRun
 from app.core.state import AppState
-from app.web.each_panel import EachPanel, Table, _row_view, _run_view
+from app.web.each_panel import EachPanel, EachTable, _row_view, _run_view
 from engine.document import Document
 from engine.errors import DocumentError, OptionError
 from tests import loops
@@ -84,7 +84,7 @@ def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: P
 
 
 def test_a_document_that_is_being_asked_is_not_done() -> None:
-    run = Run("What?", ("a", "b"), running=True, at="a", read=1.0, is_answering=True)
+    run = EachRun("What?", ("a", "b"), running=True, at="a", read=1.0, is_answering=True)
     view = _run_view(run, [Book("a", "a.txt", "a.txt"), Book("b", "b.txt", "b.txt")])
     assert view["line"] == "Document 1 of 2: it is being asked"
     assert 0.4 < view["done"] < 0.5
@@ -113,7 +113,7 @@ def test_a_row_is_made_and_sent_once(state: AppState, tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(name)
         ids.append(state.books.copy_in(tmp_path / f"{name}.txt").sha256)
     one, other = (Answer({"answer": text}) for text in ("One.", "Other."))
-    each.run = Run("What?", tuple(ids), {ids[0]: one}, running=True, at=ids[1])
+    each.run = EachRun("What?", tuple(ids), {ids[0]: one}, running=True, at=ids[1])
     first = panel.view()["each_table"]
     assert [row["id"] for row in first.since(None)["rows"]] == ids
     assert first.since(None)["whole"]
@@ -126,4 +126,4 @@ def test_a_row_is_made_and_sent_once(state: AppState, tmp_path: Path) -> None:
     assert second.since(first) == {"whole": False, "rows": [second.rows[1]]}
     state.delete(ids[2])
     assert panel.view()["each_table"].since(second) == {"whole": True, "rows": second.rows[:2]}
-    assert Table().since(second) == {"whole": True, "rows": ()}
+    assert EachTable().since(second) == {"whole": True, "rows": ()}

@@ -9,7 +9,7 @@ from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
 from engine.errors import ModelError
 from engine.model import gguf_kinds
-from engine.model.gguf_header import Part, parts_of
+from engine.model.gguf_header import SplitFile, parts_of
 from engine.model.gguf_kinds import KINDS, LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS, Header, settings_of
 
 OPTIONAL = {
@@ -116,7 +116,7 @@ def test_weights_have_the_names_of_llama_cpp(architecture: str) -> None:
 
 def test_parts_are_told_by_their_names(tmp_path: Any) -> None:
     names = [f"Big-Q4_K_M-{number:05}-of-00002.gguf" for number in (1, 2)]
-    assert Part.of(names[1]) == Part("Big-Q4_K_M", 2, 2)
+    assert SplitFile.of(names[1]) == SplitFile("Big-Q4_K_M", 2, 2)
     assert [path.name for path in parts_of(tmp_path / names[1])] == names
     for other in ("Big-00003-of-00002.gguf", "Big-00000-of-00002.gguf", "Big-1-of-2.gguf", "Big.gguf"):
         assert parts_of(tmp_path / other) == [tmp_path / other]

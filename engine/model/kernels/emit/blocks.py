@@ -46,7 +46,7 @@ _CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
 # Access to interleaved blocks ----------------------------------------------------------------------------------------
 
 
-class Block:
+class BlockLoads:
     """Emits loads from interleaved blocks: one block for each output of a panel, all for the same inputs.
 
     Args:
@@ -246,7 +246,7 @@ class Block:
 
 
 def code_offset(form: Format, pairs: bool = False) -> int:
-    """The offset that ``Block.pairs`` (if ``pairs``) or ``Block.quants`` add to each quant."""
+    """The offset that ``BlockLoads.pairs`` (if ``pairs``) or ``BlockLoads.quants`` add to each quant."""
     if form.codes:
         return 0 if pairs else _CODE_OFFSET
     if not pairs:
@@ -455,7 +455,7 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
     offset, runs, groups = code_offset(form, pairs), form.group // RUN, form.values // form.group
     has_least = form.has_least or bool(form.zero + offset)
 
-    def add_group(own: Block, group: ir.Value, starts: list[ir.Value], totals: Sums) -> None:
+    def add_group(own: BlockLoads, group: ir.Value, starts: list[ir.Value], totals: Sums) -> None:
         scales = own.scales(group, offset)
         if has_least:
             for start, total in zip(starts, totals, strict=True):
@@ -475,7 +475,7 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
         totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
         with e.loop(long(0), blocks) as block:
             place = e.b.mul(e.b.add(e.b.mul(panel, blocks), block), long(size))
-            own = Block(e, form, e.at(packed, place, I8))
+            own = BlockLoads(e, form, e.at(packed, place, I8))
             with e.loop(long(0), long(groups)) as group:
                 own.ask_next(group, long(size), form.group)
                 first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))
@@ -503,7 +503,7 @@ def _add_least(
         so_far.value = e.fma(wide, least, so_far.value)
 
 
-def _add_run(e: Emitter, block: Block, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
+def _add_run(e: Emitter, block: BlockLoads, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
     """Add to ``sums`` the products of a run's quants with every row of x. ``lines`` are the addresses of the run's
     inputs in these rows.
     """
@@ -533,7 +533,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
     here, column = e.at(packed, e.b.mul(panel, e.b.mul(blocks, long(size))), I8), e.b.mul(tile, long(columns))
     offset, runs = code_offset(form), form.group // RUN
     with e.loop(long(0), blocks) as block:
-        own = Block(e, form, e.at(here, e.b.mul(block, long(size)), I8))
+        own = BlockLoads(e, form, e.at(here, e.b.mul(block, long(size)), I8))
         with e.loop(long(0), long(form.values // form.group)) as group:
             scales = own.scales(group, offset)
             first = e.b.add(e.b.mul(block, long(form.values)), e.b.mul(group, long(form.group)))

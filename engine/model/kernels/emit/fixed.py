@@ -23,7 +23,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from engine.model.kernels.abi import PANEL_VECTORS, SPAN, Product, Spread
-from engine.model.kernels.emit.blocks import Block, code_offset
+from engine.model.kernels.emit.blocks import BlockLoads, code_offset
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import Sums, each_panel, store_sums
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
@@ -162,10 +162,10 @@ class _Product:
         """Bytes of a panel's block."""
         return long(self._form.held_bytes * self._columns)
 
-    def _block(self, panel: ir.Value, block: ir.Value, quants: Sequence[Bits] = ()) -> Block:
+    def _block(self, panel: ir.Value, block: ir.Value, quants: Sequence[Bits] = ()) -> BlockLoads:
         e = self._e
         place = e.b.mul(e.b.add(e.b.mul(panel, self._blocks), block), self._size)
-        return Block(e, self._form, e.at(self._packed, place, I8), quants)
+        return BlockLoads(e, self._form, e.at(self._packed, place, I8), quants)
 
     def _group(self, at: ir.Value) -> ir.Value:
         """The ``at``-th group in the order in which groups are added: pairs that share words stay together."""
@@ -191,7 +191,7 @@ class _Product:
 
     def _byte_sums(
         self,
-        block: Block,
+        block: BlockLoads,
         first_run: ir.Value,
         groups: Sequence[ir.Value],
         lines_of_x: Sequence[_Line],
@@ -351,7 +351,7 @@ def _picked(values: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(values[place] for place in places)
 
 
-def _pairs_of(e: Emitter, block: Block, run: ir.Value) -> list[list[ir.Value]]:
+def _pairs_of(e: Emitter, block: BlockLoads, run: ir.Value) -> list[list[ir.Value]]:
     """Emit the quants of a run as pairs of 16-bit integers: for each pair of inputs, one vector for each vector of the
     panel. Of four inputs, the first and third are paired, and the second and fourth.
     """
@@ -371,7 +371,7 @@ class _Unpacked:
         self._quants = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
         self._scales = e.room(e.vector, self._groups * PANEL_VECTORS * 2)
 
-    def take_scales(self, block: Block) -> None:
+    def take_scales(self, block: BlockLoads) -> None:
         """Emit code that unpacks the scales of ``block`` into this object's memory. The zero point of the quants is not
         included in the stored ``least``.
         """
@@ -381,7 +381,7 @@ class _Unpacked:
                 if scale is not block.nothing:
                     self._e.store(scale, place)
 
-    def take_quants(self, block: Block, group: ir.Value) -> None:
+    def take_quants(self, block: BlockLoads, group: ir.Value) -> None:
         """Emit code that unpacks the quants of one group of ``block`` into this object's memory."""
         e, runs = self._e, self._form.group // RUN
         with e.loop(long(0), long(runs)) as at:
@@ -391,7 +391,7 @@ class _Unpacked:
                 e.store(pair, place)
 
     def scales(self, group: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
-        """Load what ``Block.scales`` gave for this group."""
+        """Load what ``BlockLoads.scales`` gave for this group."""
         found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
         return list(zip(found[::2], found[1::2], strict=True))
 
