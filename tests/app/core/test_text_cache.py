@@ -63,6 +63,62 @@ def test_what_is_damaged_or_made_by_others_is_made_anew(tmp_path: Path, damage: 
     assert reader.times == 2
 
 
+READERS = '''"""Reads."""
+WIDTH = 3  # columns
+"""How wide."""
+
+class Reader:
+    """Reads one file."""
+
+    def read(self) -> str:
+        """Read it."""
+        return "text"  # always
+'''
+
+
+def forget_hashes() -> None:
+    for one in (books.files_hash, books.readers_hash):
+        one.cache_clear()
+
+
+def test_the_readers_are_not_parsed_to_find_that_no_file_of_theirs_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader()
+    TextCache(reader)(tmp_path / "book.txt")
+    monkeypatch.setattr(books, "readers_hash", lambda: pytest.fail("the readers were parsed"))
+    assert TextCache(reader)(tmp_path / "book.txt") == BOOK
+    assert reader.times == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("# columns", "# columns, at most", False),
+        ('"""How wide."""', '"""Number of columns."""', False),
+        ('"""Reads one file."""', '"""Takes a file apart."""', False),
+        ('"""Read it."""', '"""Read the file."""\n', False),
+        ('        """Read it."""\n', "", False),
+        ("WIDTH = 3", "WIDTH = 4", True),
+        ('return "text"', 'return "Text"', True),
+        ("\nclass", "\nclass Other: ...\n\nclass", True),
+    ],
+)
+def test_a_text_is_made_anew_for_other_readers_not_for_other_words_about_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, counts: bool
+) -> None:
+    monkeypatch.setattr(books, "_READERS", tmp_path / "readers")
+    (tmp_path / "readers").mkdir()
+    source, reader = tmp_path / "readers" / "text.py", Reader()
+    for text in (READERS, READERS.replace(old, new)):
+        source.write_text(text, encoding="utf-8")
+        forget_hashes()
+        assert TextCache(reader)(tmp_path / "book.txt") == BOOK
+    forget_hashes()
+    assert READERS.replace(old, new) != READERS
+    assert reader.times == (2 if counts else 1)
+
+
 def test_the_text_of_a_locked_book_is_not_kept(tmp_path: Path) -> None:
     reader = Reader()
     read = TextCache(reader)
