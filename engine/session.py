@@ -418,7 +418,7 @@ def _turns_in_cache(question: Question) -> Sequence[Turn]:
 
 def _too_long(count: str, window: int) -> ContextTooSmall:
     return ContextTooSmall(
-        f"The book, this conversation and the question take {count} tokens, and the window holds {window:,}.",
+        f"The book, this chat and the question take {count} tokens, and the window holds {window:,}.",
         "Ask a shorter question or start a new chat.",
     )
 

@@ -284,7 +284,7 @@ class Books:
         """
         if holders := self.collections_with(sha256):
             named = f"“{self.get(sha256).shown}” is one of the documents of “{holders[0].shown}”."
-            raise DocumentError(named, "Leave this document out there first, or delete that conversation.")
+            raise DocumentError(named, "Leave this document out there first, or delete that book.")
 
     def _adopt(self, partial: Path, sha256: str, name: str) -> Book:
         known = self._load(sha256)

@@ -1,5 +1,4 @@
-"""Computes the cost of reading several documents in one conversation, before they are read. The cost depends on their
-order.
+"""Computes the cost of reading several documents as one book, before they are read. The cost depends on their order.
 
     cost = cost_of(state, [sha256, ...])
     cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
@@ -25,7 +24,7 @@ from engine.document import Document
 from engine.errors import PasswordNeeded
 
 MOST = 100
-"""Maximum documents in one conversation."""
+"""Maximum documents of a collection."""
 
 
 @dataclass(frozen=True)

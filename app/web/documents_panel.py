@@ -1,4 +1,4 @@
-"""Shows and changes the documents of the open conversation, and says what a change costs.
+"""Shows and changes the open documents, and says what a change costs.
 
 Owns these routes and this key of the live stream:
 
@@ -45,7 +45,7 @@ def hashes(value: Any) -> tuple[str, ...]:
 
 def _together(value: Any) -> tuple[str, ...]:
     if len(wanted := hashes(value)) > MOST:
-        raise OptionError(f"A conversation has at most {MOST} documents.", "Choose fewer.")
+        raise OptionError(f"At most {MOST} documents can be open together.", "Choose fewer.")
     return wanted
 
 

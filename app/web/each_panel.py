@@ -41,7 +41,7 @@ _READING_SHARE = 0.9
 
 
 _MOST = 2_000
-"""Maximum documents of one run. They are asked one by one, so more fit than into a conversation."""
+"""Maximum documents of one run. They are asked one by one, so a run may have more than can be open together."""
 _LARGEST = 256 << 10  # maximum bytes of a request: a name of a document has 64 characters
 
 

@@ -48,7 +48,7 @@ _LINE = 60  # characters shown before and after a found place
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
 _MOST_ROWS = 200  # maximum rows of a table; further rows are not marked
 _MOST_MARKS = 100  # maximum marks of a search on one page; further places are not marked
-GONE = " That document is no longer in this conversation."
+GONE = " That document is no longer open."
 _ORIGINS = {
     "recognised": RECOGNISED,
     "unread": "This page is a picture. It was not read.",

@@ -77,7 +77,7 @@ def take(page: Page) -> None:
 
 
 def panels(page: Page, questions: list[str]) -> None:
-    """A note of each answer, the chapters beside a search, and two documents in one conversation."""
+    """A note of each answer, the chapters beside a search, and two documents open together."""
     show_best(page, questions)
     for button in page.locator("#chat button.action[value^='note:']").all():
         button.click()

@@ -36,7 +36,7 @@ from tests.e2e.steps import (
 # Stopping takes less than a second, to which the engine's own tests hold it. Here a browser, the page's server and the
 # engine share the cores with whatever else is at work.
 STOP_SECONDS = 10.0
-ENDS = 64  # tokens after the last document of a conversation, which stand behind another one when it is added
+ENDS = 64  # tokens after the last of the open documents, which stand behind another one when it is added
 WITNESS = """
 () => {
   window.steps = new Set();

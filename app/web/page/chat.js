@@ -1,4 +1,4 @@
-// The conversation. Gradio's chatbot shows the stored messages. The live stream brings the answer in progress.
+// The chat. Gradio's chatbot shows the stored messages. The live stream brings the answer in progress.
 //
 // Gradio redraws the chat only if the live stream names a new record: after a question, a change of version, or the end
 // of an answer. Between two records only this script changes the chat, and only the element of the answer in progress.

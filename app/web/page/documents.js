@@ -1,5 +1,5 @@
-// The documents of a conversation: the list with its colours, and adding, removing and reordering. The page shows the
-// cost of a change and asks before making it. For several dropped files, the page asks whether to open them together.
+// The open documents: the list with its colours, and adding, removing and reordering. The page shows the cost of a
+// change and asks before making it. For several dropped files, the page asks whether to open them together.
 import { confirmed } from "./confirm.js";
 import { byId, call, made, post, tell } from "./frame.js";
 import { fillList } from "./lists.js";
@@ -89,7 +89,7 @@ async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
 
 export function addToOpen(added, title) {
   const fresh = added.filter((id) => !isShown(id));
-  if (!fresh.length) return tell({ cause: "It is in this conversation already." });
+  if (!fresh.length) return tell({ cause: "It is open already." });
   return change([...ids(), ...fresh], `Add ${title} to “${book.title}”?`, { yes: "Add" });
 }
 

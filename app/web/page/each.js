@@ -171,7 +171,7 @@ function openEach() {
   if (!byId("each-question").value) byId("each-question").value = now.question;
 }
 
-// Sorts ids: open documents first, in their order in the conversation; then other documents, in the library's order.
+// Sorts ids: open documents first, in their reading order; then other documents, in the library's order.
 function inOrder(ids) {
   const order = documentsShown().map((one) => one.id);
   return [...order.filter((id) => ids.includes(id)), ...ids.filter((id) => !order.includes(id))];

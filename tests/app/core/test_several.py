@@ -1,4 +1,4 @@
-"""Several documents in one conversation: kept, opened again, changed, with the cost said before."""
+"""Several documents read as one book: kept, opened again, changed, with the cost said before."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: P
     told = json.loads(bytes(loops.run(panel.ask(sent({**HOW, "ids": [book.sha256]}))).body))
     state.release(claim)
     assert told["busy"]
-    with pytest.raises(OptionError, match="No document is chosen"):  # "A conversation has 1 to 100. Choose fewer."
+    with pytest.raises(OptionError, match="No document is chosen"):  # "At most 100 can be open together."
         loops.run(panel.ask(sent({**HOW, "ids": []})))
     with pytest.raises(DocumentError):  # of the first, which is not in the library: they are not too many
         loops.run(panel.ask(sent({**HOW, "ids": [f"{number:064}" for number in range(150)]})))
