@@ -225,6 +225,13 @@ class Session:
                 yield progress(conversation, step, 0, time.perf_counter() - began)
         return self.persistence.restored
 
+    def record_ahead(self) -> Iterator[None]:
+        """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield after each, so that the caller
+        can stop.
+        """
+        if self.conversation is not None and self.full.length:
+            yield from self.hierarchy.record_ahead(self.conversation.tokens or self.conversation.book.ids)
+
     def close(self) -> None:
         """Wait for a limited time until the book is saved, then forget it. Parts saved by then stay on disk."""
         self.persistence.finish(_SAVING_PATIENCE_S)

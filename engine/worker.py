@@ -376,6 +376,7 @@ class Engine:
                 self._ready.set()
             while (handed := self._inbox.get()) is not None:
                 self._serve(*handed)
+                self._record_ahead()
             if self._session is not None:
                 self._session.close()
         finally:
@@ -429,6 +430,17 @@ class Engine:
                 request.put(final)
             else:
                 request.fail(error)
+
+    def _record_ahead(self) -> None:
+        """Record passes for the next answer until a request arrives. No error ends the thread, because answers are
+        right without recordings.
+        """
+        try:
+            for _ in () if self._session is None else self._session.record_ahead():
+                if not self._inbox.empty():
+                    break
+        except Exception:
+            logger.exception("recording passes ahead failed")
 
     def _note(self, event: Event) -> None:
         if isinstance(event, TextDelta | AnswerDone):

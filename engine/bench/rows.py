@@ -145,7 +145,7 @@ class Bench:
             place = {"workload": "prose", "context": context, "temperature": temperature, "settings": {}}
             runs: dict[str, list[Run]] = {}
             for row in filter(self._can_run, self.options.rows):
-                self.decode(row, case, temperature)
+                self.warm(row, case, temperature)
                 run = Run()
                 run.add(self.decode(row, case, temperature))
                 runs[row] = [run]
@@ -272,6 +272,12 @@ class Bench:
             return generate(row, session.target, session.draft, session.full, case.prompt, count, stops, sampling)
         asked = time.perf_counter()
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
+
+    def warm(self, row: str, case: Case, temperature: float) -> None:
+        """Decode an answer that is not measured. Then record passes as the engine does between two answers."""
+        self.decode(row, case, temperature)
+        for _ in self.session.hierarchy.record_ahead(case.prompt):
+            pass
 
     def llama_cpp(self) -> LlamaCpp:
         """Return llama.cpp. The first call loads it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from engine.kv.selection import SelectionPolicy
     from engine.model.backends import Backend
     from engine.model.decoder import Decoder
+    from engine.model.view import View
     from engine.plan.cost_model import CostModel
 
 # Number of an answer's tokens for which the retrieval cache has room after its boundary (in its tail). After that many
@@ -135,12 +136,12 @@ class Hierarchy:
             most_draft, most_pending = self.fixed.plan.draft, self.fixed.plan.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         self._target = target
-        self._recordings: dict[str, Replays] = {}
+        self._recorded_backends: dict[str, RecordedBackend] = {}
         self._middle = middle_of(target, config, full) or target.backend
         self.verify = self._recorded(target, target.backend, "verify", _CHECK_EVERY)
         """Runs the passes over the full cache."""
-        if (recordings := self._recordings.get("verify")) is not None:
-            full.when_spilled(recordings.drop)
+        if (replays := self.recorded().get("verify")) is not None:
+            full.when_spilled(replays.drop)
         self.middle = self.make_middle()
         """Runs the passes over the retrieval cache."""
         self.retrieval = self.make_retrieval()
@@ -211,13 +212,36 @@ class Hierarchy:
             if holds:
                 _log.info("%s passes are not recorded: %s", level, reason)
                 return backend
-        replays = Replays(recorder, level, decoder.dtype, check_every)
-        self._recordings.setdefault(level, replays)
-        return RecordedBackend(backend, replays)
+        recorded = RecordedBackend(backend, Replays(recorder, level, decoder.dtype, check_every))
+        self._recorded_backends.setdefault(level, recorded)
+        return recorded
 
     def recorded(self) -> dict[str, Replays]:
         """The recorded passes, keyed by level, if there are any."""
-        return self._recordings
+        return {level: backend.replays for level, backend in self._recorded_backends.items()}
+
+    def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
+        """Record passes for the next answer, those that earlier answers ran often. Yield after each, so that the
+        caller can stop. All caches stay unchanged.
+
+        A recording takes as long as several passes. So it is made while nobody waits for an answer.
+
+        Args:
+            tokens: the tokens of the context. The passes run on the newest of them.
+        """
+        tokens = tokens[-graphs.MAX_TOKENS :]
+        full, draft, retrieval = self._full, self.model_drafter, self.retrieval
+        views: dict[str, tuple[Sequence[int], Callable[[int], View | None]]] = {
+            "verify": (tokens, lambda _: full.extend(full.length))
+        }
+        if retrieval.length and retrieval.is_selected:
+            views["middle"] = (tokens, lambda _: retrieval.extend())
+        if draft is not None and draft.started and (cache := draft.cache).length:
+            known = [min(token, draft.decoder.vocabulary - 1) for token in tokens]
+            views["draft"] = (known, lambda count: cache.extend(count) if count <= cache.free_slots() else None)
+        for level, backend in self._recorded_backends.items():
+            if level in views:
+                yield from backend.record_ahead(*views[level])
 
     def reset(self) -> None:
         """Forget the book. Its acceptance statistics and costs are kept as the start for the next book."""

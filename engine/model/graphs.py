@@ -46,9 +46,12 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# Number of passes of a shape until it is recorded, including the recorded pass. A recording takes as long as four
-# ordinary passes and a few replays, so a rarer shape is not worth it.
+# Number of passes of a shape until it is recorded during an answer, including the recorded pass. A recording takes as
+# long as four ordinary passes and a few replays, so a rarer shape is not worth it.
 _RECORD_AFTER = 8
+# Number of passes of a shape until it is recorded between two answers, when nobody waits. A shape that ran once may
+# never run again.
+_RECORD_AHEAD = 2
 # Maximum number of shapes that are recorded for a level. Passes of other shapes run without a recording.
 _MAX_RECORDINGS = 12
 MAX_TOKENS = 64
@@ -301,6 +304,7 @@ class Replays:
         self._recordings: dict[tuple[int, ...], _Recording | None] = {}
         self._faster: set[tuple[int, ...]] = set()
         self._bound: Hashable = None
+        self._after = _RECORD_AFTER
         self.off = False
         """Whether recording was ended for good."""
         self.replayed = 0
@@ -327,17 +331,38 @@ class Replays:
             inputs: small tensors on the device.
             bound: everything else that a recording depends on. A recording with a different ``bound`` is invalid.
         """
-        if bound != self._bound:
-            self._bound = bound
-            self._forget({known: None for known, recording in self._recordings.items() if recording is None})
+        self._bind(bound)
         recording = self._recordings.get(key)
         if recording is not None and not self.off:
             return self._replay(recording, eager, inputs)
         self._seen[key] += 1
         known = key in self._recordings or len(self._recordings) >= _MAX_RECORDINGS
-        if self.off or known or key[0] > MAX_TOKENS or self._seen[key] < _RECORD_AFTER:
+        if self.off or known or key[0] > MAX_TOKENS or self._seen[key] < self._after:
             return eager()
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
+
+    def due(self, bound: Hashable) -> list[tuple[int, ...]]:
+        """The keys of passes that ran at least ``_RECORD_AHEAD`` times and are not recorded with this ``bound``, the
+        most frequent first.
+        """
+        self._bind(bound)
+        often = [key for key, seen in self._seen.most_common() if seen >= _RECORD_AHEAD]
+        return [key for key in often if key not in self._recordings and key[0] <= MAX_TOKENS]
+
+    @contextlib.contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Make a context in which a pass is recorded however rarely it ran before."""
+        self._after = 0
+        try:
+            yield
+        finally:
+            self._after = _RECORD_AFTER
+
+    def _bind(self, bound: Hashable) -> None:
+        """Forget the recordings that were made with another ``bound``."""
+        if bound != self._bound:
+            self._bound = bound
+            self._forget({known: None for known, recording in self._recordings.items() if recording is None})
 
     def _replay(self, recording: _Recording, eager: Pass, inputs: tuple[torch.Tensor, ...]) -> Outputs:
         try:

@@ -276,3 +276,29 @@ def test_attention_to_what_is_seen_is_that_to_the_newest() -> None:
     seen = torch.arange(40) <= torch.arange(20, 23)[:, None]
     found = attention.attend_seen(q, k, v, 0.3, attention.Seen(seen))
     assert torch.allclose(found, attention.attend_newest(q, k[:, :, :23], v[:, :, :23], 0.3), atol=1e-6)
+
+
+def test_passes_are_recorded_between_two_answers(
+    unrecorded: Unrecorded, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer records nothing, not even where every shape is new to it, and says what it says without recordings."""
+    pair, expected = unrecorded
+    monkeypatch.setattr(graphs, "_RECORD_AFTER", 10_000)
+    recorder = taped(monkeypatch, TapeRecorder())
+    session = load(*pair, **GIVEN)
+    assert not list(session.record_ahead())
+    found: list[tuple[int, ...]] = []
+    for pages in (book.pages[3:], book.pages):
+        read(session, Document(book.title, "", pages, "text", str(len(pages)) * 64))
+        for question in (QUESTION, "Who lit the lamp at dusk?"):
+            made = list(session.record_ahead())
+            assert bool(made) == bool(found) or len(found) > 1
+            before = recorder.recorded
+            held = [session.full.length, session.hierarchy.retrieval.length]
+            assert not list(session.record_ahead()), "recorded twice"
+            assert held == [session.full.length, session.hierarchy.retrieval.length]
+            found.append(answer(session, question=question, max_tokens=TOKENS).token_ids)
+            assert recorder.recorded == before
+    assert found == [done.token_ids for done in expected]
+    assert not any(level.off for level in levels(session))
+    assert min(level.replayed for level in levels(session)) > 10
