@@ -212,7 +212,8 @@ class Hierarchy:
             if holds:
                 _log.info("%s passes are not recorded: %s", level, reason)
                 return backend
-        recorded = RecordedBackend(backend, Replays(recorder, level, decoder.dtype, check_every))
+        experts = experts_of(decoder.config) is not None
+        recorded = RecordedBackend(backend, Replays(recorder, level, decoder.dtype, check_every, experts))
         self._recorded_backends.setdefault(level, recorded)
         return recorded
 

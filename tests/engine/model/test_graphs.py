@@ -190,6 +190,23 @@ def test_a_verification_that_goes_wrong_later_is_found_out(caplog: pytest.LogCap
     assert "a replay differs by" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("dtype", "experts", "factor", "off"),
+    [
+        *((torch.float32, True, 1.01, True), (torch.bfloat16, False, 1.2, True)),
+        *((torch.bfloat16, True, 1.2, False), (torch.bfloat16, True, -1.0, True)),
+    ],
+)
+def test_only_a_mixture_in_half_precision_may_choose_another_expert(
+    dtype: torch.dtype, experts: bool, factor: float, off: bool
+) -> None:
+    x = torch.ones(1, 4)
+    replays = Replays(TapeRecorder(spoil=lambda _, out: out.mul_(factor)), "verify", dtype, experts=experts)
+    for _ in range(4):
+        replays.run((1,), lambda: (x * 2,), lambda x: (x * 2,), x)
+    assert replays.off == off
+
+
 def test_recordings_of_other_memory_are_void() -> None:
     x, recorder = torch.ones(1, 4), TapeRecorder()
     replays = Replays(recorder, "verify")
