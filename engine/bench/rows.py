@@ -112,6 +112,7 @@ class Bench:
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
         self._policies: dict[str, Controller] = {}
+        self._answered: Context | None = None  # of the most recent answer
         self._recent: tuple[RetrievalCache, Backend] | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
@@ -274,10 +275,14 @@ class Bench:
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def warm(self, row: str, case: Case, temperature: float) -> None:
-        """Decode an answer that is not measured. Then record passes as the engine does between two answers."""
+        """Decode an answer that is not measured. Then record and time passes as the engine does between two answers."""
+        levels = self.session.hierarchy
         self.decode(row, case, temperature)
-        for _ in self.session.hierarchy.record_ahead(case.prompt):
+        for _ in levels.record_ahead(case.prompt):
             pass
+        policy = self._policies.get(row)
+        if policy and self._answered and (costs := levels.timed_again(self._answered)):
+            policy.replace_costs(costs)
 
     def llama_cpp(self) -> LlamaCpp:
         """Return llama.cpp. The first call loads it.
@@ -336,6 +341,7 @@ class Bench:
 
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
         """The rounds of one of our own rows, after ``start`` has brought the prompt into the cache."""
+        self._answered = context
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy

@@ -284,11 +284,7 @@ class Controller:
         self.limits = limits
         self.statistics = statistics or AcceptanceStatistics(tuning)
         self._tuning = tuning
-        self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
-        self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        # ``_beside``: the estimate of ``Costs.beside``. ``_hierarchical``: number of rounds in this estimate.
-        self._beside, self._hierarchical = 0.0, 0
-        self._selection = costs.selection
+        self.replace_costs(costs)
         # ``_draft_start``: milliseconds to start the draft model before its first step. ``_selecting``: milliseconds of
         # the selection before the first middle pass. Each is 0 once this answer has spent the time.
         self._draft_start = self._selecting = 0.0
@@ -332,6 +328,15 @@ class Controller:
         if (draft_start_ms and self.plan.draft) or (selection_ms and self.plan.passes):
             self.plan = PLAIN
             self._since_rethink = self._tuning.rethink_plain_rounds
+
+    def replace_costs(self, costs: Costs) -> None:
+        """Forget all learned costs, and begin again with ``costs``."""
+        tuning = self._tuning
+        self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
+        self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
+        # ``_beside``: the estimate of ``Costs.beside``. ``_hierarchical``: number of rounds in this estimate.
+        self._beside, self._hierarchical = 0.0, 0
+        self._selection = costs.selection
 
     @property
     def costs(self) -> Costs:

@@ -17,7 +17,7 @@ from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, PassCost, cost_of, policy_of
 from engine.decode.controller import Controller, FixedLengths, PlanLimits, Unclocked, most_passes
 from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
-from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, since
+from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, pass_ms, since
 from engine.decode.tuning import TUNING, is_slow, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
@@ -156,6 +156,8 @@ class Hierarchy:
         # acceptance statistics that earlier books left
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
         self._costs: Costs | None = None  # costs on the most recent earlier book
+        self._answered: Context | None = None  # of the book's most recent answer
+        self._timed_with = 0  # number of recordings when passes were last timed by ``timed_again``
 
     @property
     def has_draft_model(self) -> bool:
@@ -222,10 +224,11 @@ class Hierarchy:
         return {level: backend.replays for level, backend in self._recorded_backends.items()}
 
     def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Record passes for the next answer, those that earlier answers ran often. Yield after each, so that the
-        caller can stop. All caches stay unchanged.
+        """Record the passes of earlier answers for the next answer, then time the recorded passes. Yield after each
+        recording, so that the caller can stop. All caches stay unchanged.
 
-        A recording takes as long as several passes. So it is made while nobody waits for an answer.
+        A recording takes as long as several passes. So it is made while nobody waits for an answer. Until then, the
+        controllers know the costs of unrecorded passes.
 
         Args:
             tokens: the tokens of the context. The passes run on the newest of them.
@@ -243,6 +246,23 @@ class Hierarchy:
         for level, backend in self._recorded_backends.items():
             if level in views:
                 yield from backend.record_ahead(*views[level])
+        if self._controllers and self._answered and (costs := self.timed_again(self._answered)):
+            for controller in self._controllers.values():
+                controller.replace_costs(costs)
+
+    def timed_again(self, context: Context) -> Costs | None:
+        """Time the passes of each level again, on a context that was answered. Return None if no pass was recorded
+        since they were timed, or if passes are too slow to be timed.
+        """
+        full, count = context.full, self._count_recordings()
+        fits = full.length == len(context.tokens) - 1 and full.length + _LONG_VERIFY <= full.limit
+        if count == self._timed_with or not fits or full.placement.spilled:
+            return None
+        plain_ms = min(pass_ms(self.verify, full, context.tokens, 1, None) for _ in range(2))
+        if is_slow(plain_ms):
+            return None
+        self._timed_with = count
+        return measure(context, plain_ms, self._target, self.retrieval, self.middle, self.model_drafter)
 
     def reset(self) -> None:
         """Forget the book. Its acceptance statistics and costs are kept as the start for the next book."""
@@ -251,6 +271,7 @@ class Hierarchy:
             self._beliefs[about] = controller.statistics.for_another_book()
             self._costs = controller.costs
         self._controllers = {}
+        self._answered = None
 
     def close(self) -> None:
         """Forget the book, and free the memory of recorded passes."""
@@ -262,6 +283,7 @@ class Hierarchy:
         """Decode from a context on which the levels have been started. On a new book, the costs of passes are timed or
         derived first.
         """
+        self._answered = context
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
         return rounds.hierarchical(context, self.retrieval, self.drafter, speculation)
 

@@ -49,9 +49,6 @@ _log = logging.getLogger(__name__)
 # Number of passes of a shape until it is recorded during an answer, including the recorded pass. A recording takes as
 # long as four ordinary passes and a few replays, so a rarer shape is not worth it.
 _RECORD_AFTER = 8
-# Number of passes of a shape until it is recorded between two answers, when nobody waits. A shape that ran once may
-# never run again.
-_RECORD_AHEAD = 2
 # Maximum number of shapes that are recorded for a level. Passes of other shapes run without a recording.
 _MAX_RECORDINGS = 12
 MAX_TOKENS = 64
@@ -351,12 +348,10 @@ class Replays:
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
     def due(self, bound: Hashable) -> list[tuple[int, ...]]:
-        """The keys of passes that ran at least ``_RECORD_AHEAD`` times and are not recorded with this ``bound``, the
-        most frequent first.
-        """
+        """The keys of passes that ran and are not recorded with this ``bound``, the most frequent first."""
         self._bind(bound)
-        often = [key for key, seen in self._seen.most_common() if seen >= _RECORD_AHEAD]
-        return [key for key in often if key not in self._recordings and key[0] <= MAX_TOKENS]
+        seen = [key for key, _ in self._seen.most_common(_MAX_RECORDINGS)]
+        return [key for key in seen if key not in self._recordings and key[0] <= MAX_TOKENS]
 
     @contextlib.contextmanager
     def ahead(self) -> Iterator[None]:

@@ -78,7 +78,7 @@ class RecordedBackend:
         return logits[:count]
 
     def record_ahead(self, tokens: Sequence[int], view_of: Callable[[int], View | None]) -> Iterator[None]:
-        """Record the passes that ran often enough and are not recorded yet. Yield after each, so that the caller can
+        """Record the passes that ran and are not recorded yet. Yield after each, so that the caller can
         stop. The caches stay unchanged, because the tokens of these passes are not committed.
 
         Args:

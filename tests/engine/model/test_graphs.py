@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from engine.decode import tuning
 from engine.decode.drafters import ModelDrafter
 from engine.decode.rounds import middle_logits
 from engine.document import Document
@@ -319,3 +322,26 @@ def test_passes_are_recorded_between_two_answers(
     assert found == [done.token_ids for done in expected]
     assert not any(level.off for level in levels(session))
     assert min(level.replayed for level in levels(session)) > 10
+
+
+def test_recorded_passes_are_timed_before_the_next_answer(
+    unrecorded: Unrecorded, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a controller would decide by what passes cost before they were recorded."""
+    pair, (expected, *_) = unrecorded
+    monkeypatch.setattr(graphs, "_RECORD_AFTER", 10_000)
+    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, slow_step_ms=math.inf))
+    recorder = taped(monkeypatch, TapeRecorder())
+    session = load(*pair, **{**GIVEN, "num_draft_tokens": None, "num_pending_tokens": None})
+    read(session, Document(book.title, "", book.pages[3:], "text", "3" * 64))
+    answer(session, max_tokens=TOKENS)
+    (controller,) = session.hierarchy._controllers.values()
+    assert not recorder.recorded
+    controller.replace_costs(replace(controller.costs, draft=1e9))
+    list(session.record_ahead())
+    assert controller.costs.draft < 1e6
+    assert answer(session, max_tokens=TOKENS).token_ids == expected.token_ids
+    controller.replace_costs(replace(controller.costs, draft=1e9))
+    recorded = recorder.recorded
+    list(session.record_ahead())
+    assert (controller.costs.draft < 1e6) == (recorder.recorded > recorded), "timed without need"
