@@ -277,6 +277,8 @@ class Bench:
     def warm(self, row: str, case: Case, temperature: float) -> None:
         """Decode an answer that is not measured. Then record and time passes as the engine does between two answers."""
         levels = self.session.hierarchy
+        for _ in levels.record_ahead(case.prompt):
+            pass
         self.decode(row, case, temperature)
         for _ in levels.record_ahead(case.prompt):
             pass

@@ -53,6 +53,13 @@ _LONG_VERIFY = 16
 _LONG_MIDDLE = 8
 # Number of draft steps that are timed together on a new book.
 _DRAFT_RUN = 2
+# The keys of the passes that ``measure`` times (``RecordedBackend``), by level. A verification of two tokens is padded
+# to four.
+_TIMED_PASSES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "verify": ((1,), (4,), (_LONG_VERIFY,)),
+    "middle": ((1, 1), (_LONG_MIDDLE, _LONG_MIDDLE)),
+    "draft": ((1, 1),),
+}
 
 # Assumed time of each token of a pass after the first, as a share of a plain step. Used if the machine's speeds are
 # unknown. Measured: 13 ms, where a plain step took 48 ms (1.5 billion parameters in 4 bits on two cores, after 4,096
@@ -224,8 +231,9 @@ class Hierarchy:
         return {level: backend.replays for level, backend in self._recorded_backends.items()}
 
     def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Record the passes of earlier answers for the next answer, then time the recorded passes. Yield after each
-        recording, so that the caller can stop. All caches stay unchanged.
+        """Record passes for the next answer: those by which costs are timed, and those of earlier answers. Then time
+        the recorded passes. Yield after each recording, so that the caller can stop. The full cache and the retrieval
+        cache stay unchanged.
 
         A recording takes as long as several passes. So it is made while nobody waits for an answer. Until then, the
         controllers know the costs of unrecorded passes.
@@ -233,19 +241,21 @@ class Hierarchy:
         Args:
             tokens: the tokens of the context. The passes run on the newest of them.
         """
-        tokens = tokens[-graphs.MAX_TOKENS :]
         full, draft, retrieval = self._full, self.model_drafter, self.retrieval
+        tokens = tokens[-graphs.MAX_TOKENS :]
         views: dict[str, tuple[Sequence[int], Callable[[int], View | None]]] = {
             "verify": (tokens, lambda _: full.extend(full.length))
         }
-        if retrieval.length and retrieval.is_selected:
+        if retrieval.is_selected:
             views["middle"] = (tokens, lambda _: retrieval.extend())
-        if draft is not None and draft.started and (cache := draft.cache).length:
-            known = [min(token, draft.decoder.vocabulary - 1) for token in tokens]
+        if draft is not None and "draft" in self._recorded_backends:
+            cache, known = draft.cache, [min(token, draft.decoder.vocabulary - 1) for token in tokens]
+            if not cache.length and len(known) > 1:
+                draft.begin(known)
             views["draft"] = (known, lambda count: cache.extend(count) if count <= cache.free_slots() else None)
         for level, backend in self._recorded_backends.items():
             if level in views:
-                yield from backend.record_ahead(*views[level])
+                yield from backend.record_ahead(_TIMED_PASSES[level], *views[level])
         if self._controllers and self._answered and (costs := self.timed_again(self._answered)):
             for controller in self._controllers.values():
                 controller.replace_costs(costs)

@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -347,11 +347,13 @@ class Replays:
             return eager()
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
-    def due(self, bound: Hashable) -> list[tuple[int, ...]]:
-        """The keys of passes that ran and are not recorded with this ``bound``, the most frequent first."""
+    def due(self, usual: Iterable[tuple[int, ...]], bound: Hashable) -> list[tuple[int, ...]]:
+        """The keys that are not recorded with this ``bound``: first the ``usual`` keys, then those of passes that ran,
+        the most frequent first.
+        """
         self._bind(bound)
-        seen = [key for key, _ in self._seen.most_common(_MAX_RECORDINGS)]
-        return [key for key in seen if key not in self._recordings and key[0] <= MAX_TOKENS]
+        keys = dict.fromkeys((*usual, *(key for key, _ in self._seen.most_common(_MAX_RECORDINGS))))
+        return [key for key in keys if key not in self._recordings and key[0] <= MAX_TOKENS]
 
     @contextlib.contextmanager
     def ahead(self) -> Iterator[None]:

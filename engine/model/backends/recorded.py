@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -77,17 +77,20 @@ class RecordedBackend:
         form.observe(queries, inner.scaling)
         return logits[:count]
 
-    def record_ahead(self, tokens: Sequence[int], view_of: Callable[[int], View | None]) -> Iterator[None]:
-        """Record the passes that ran and are not recorded yet. Yield after each, so that the caller can
-        stop. The caches stay unchanged, because the tokens of these passes are not committed.
+    def record_ahead(
+        self, usual: Iterable[tuple[int, ...]], tokens: Sequence[int], view_of: Callable[[int], View | None]
+    ) -> Iterator[None]:
+        """Record the passes that are ``usual`` or ran, and are not recorded yet. Yield after each, so that the caller
+        can stop. The caches stay unchanged, because the tokens of these passes are not committed.
 
         Args:
+            usual: keys of passes (``Replays.run``).
             tokens: the newest tokens of the context. The passes run on these.
             view_of: makes the view of a pass over the given number of new tokens; None if the cache has no room.
         """
         view = view_of(1)
         form = None if view is None else view.fixed(1)
-        for count, *rows in [] if form is None else self.replays.due(form.bound):
+        for count, *rows in [] if form is None else self.replays.due(usual, form.bound):
             if (view := view_of(count)) is not None:
                 with self.decoding(), self.replays.ahead():
                     self.forward(self.ids([tokens[-1 - at % len(tokens)] for at in range(count)]), view, *rows)
