@@ -156,9 +156,7 @@ class Hierarchy:
         full.when_cropped(self.retrieval.forget_after)
         self.model_drafter = self._make_model_drafter(draft)
         self.index = LookupIndex() if config.num_lookup_tokens else None
-        self.drafter: Drafter = self.model_drafter or NoDrafter(target.token_device)
-        if self.index is not None:
-            self.drafter = LookupDrafter(self.drafter, self.index, config.num_lookup_tokens, target.token_device)
+        self.drafter = self._make_drafter()
         self._controllers: dict[Belief, Controller] = {}
         # acceptance statistics that earlier books left
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
@@ -190,6 +188,12 @@ class Hierarchy:
         work = draft.block_parameters * draft.num_layers * (sinks + 2 * window)
         waits = not KINDS[draft.device.type].gpu and work > _STARTED_AT_ONCE
         return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, backend, self._full, waits)
+
+    def _make_drafter(self) -> Drafter:
+        drafter = self.model_drafter or NoDrafter(self._target.token_device)
+        if self.index is None:
+            return drafter
+        return LookupDrafter(drafter, self.index, self.config.num_lookup_tokens, self._target.token_device)
 
     def make_middle(self) -> Backend:
         """Make the backend for passes over one retrieval cache. It records passes if the device can."""
