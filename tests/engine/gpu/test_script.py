@@ -319,9 +319,11 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
 def test_a_row_follows_an_answer_in_which_passes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 60 tokens eight passes were recordings, which is what the rows had measured."""
     bench, answers = mock.MagicMock(), iter(range(100))
-    bench.workloads.cases.return_value = ["case"]
+    bench.workloads.cases.return_value = [mock.MagicMock()]
     bench.options.temperature, bench.options.rows = [0.6], ["plain", "hierarchical"]
     bench.decode.side_effect = lambda row, *_: (row, next(answers))
+    bench.warm.side_effect = lambda row, *_: rows.Bench.warm(bench, row, *_)
+    bench._policies, bench.session.hierarchy.record_ahead.return_value = {}, ()
     monkeypatch.setattr(rows, "Run", lambda: mock.MagicMock())
     monkeypatch.setattr(rows, "measurement_of", lambda row, runs, *_: runs[row][0].add.call_args.args)
     assert list(rows.Bench.one_by_one(bench, 100)) == [(("plain", 1),), (("hierarchical", 3),)]
