@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from engine.errors import OptionError
+from engine.quantization import FITTED
 
 Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
@@ -167,7 +168,7 @@ class EngineConfig:
         _check(bool(self.model), "model", self.model, "a folder or a hub id")
         _check(self.context is None or self.context >= 64, "context", self.context, "at least 64 tokens")
         _check(self.dtype in DTYPES, "dtype", self.dtype, "one of " + ", ".join(DTYPES))
-        _check(self.weights in WEIGHTS, "weights", self.weights, "one of " + ", ".join(WEIGHTS))
+        _check(self.weights in (*WEIGHTS, FITTED), "weights", self.weights, "one of " + ", ".join(WEIGHTS))
         _check(self.kv in KV_NOTES, "kv", self.kv, "one of " + ", ".join(KV_NOTES))
         _check(self.middle in MIDDLES, "middle", self.middle, "one of " + ", ".join(MIDDLES))
         _check(0 <= (self.num_draft_tokens or 0) <= 64, "num_draft_tokens", self.num_draft_tokens, "0 to 64")
@@ -210,6 +211,11 @@ WEIGHTS = ("stored", "8bit", "4bit")
 MIDDLES = ("auto", *WEIGHTS)
 KV_NOTES = {"model": "", "8bit": "KV 8-bit: approximate; exact with respect to 8-bit KV"}
 """Notes that are shown to the person, keyed by format of KV."""
+
+WEIGHTS_NOTES = {
+    FITTED: "Weights rounded to fit the GPU: exact with respect to the rounded weights",
+}
+"""Notes that are shown to the person, keyed by format of weights that the planner chose."""
 
 REFRESHES = ("every", "drop", "never")
 GRAPHS = ("auto", "off")

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 BITS = {"8bit": 8, "4bit": 4}
 """Bits of a quantized weight, keyed by the value of the setting ``weights``."""
 
+FITTED = "fitted"
+"""The value of the setting ``weights`` for a GGUF file whose expanded weights do not fit a GPU. Each tensor gets the
+format that ``engine.model.products.reduced.format_of`` chooses. Only the planner sets this value.
+"""
+
 GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
 

@@ -140,6 +140,7 @@ class Session:
                 loading.check_vocabulary(
                     config.draft, BookTokenizer(config.draft, config.tried_folder).vocabulary, tokenizer.vocabulary
                 )
+        config = planner.with_fitting_weights(config, settings, draft_settings, devices)
         layout = planner.lay_out(config, settings, draft_settings, devices)
         places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
         target = load(config.model, window=config.context, weights=config.weights, **places)

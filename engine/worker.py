@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from engine import foreign
-from engine.config import KV_NOTES, EngineConfig
+from engine.config import KV_NOTES, WEIGHTS_NOTES, EngineConfig
 from engine.document import Document
 from engine.errors import Busy, Closed, EngineError, ResourceError, TrifoldError, is_out_of_memory
 from engine.events import (
@@ -501,6 +501,7 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         draft_name=draft.name if draft else None,
         draft_parameters=draft.parameters if draft else None,
         kv_note=KV_NOTES[config.kv],
+        weights_note=WEIGHTS_NOTES.get(session.config.weights, ""),
         middle_note=session.hierarchy.middle_note,
         sampling=target.sampling,
         can_quote=session.tokenizer.bytes_of is not None,

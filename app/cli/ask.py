@@ -263,6 +263,7 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
         "mode": live.mode,
         "model": model.name if model else None,
         "draft": model.draft_name if model else None,
+        "weights_note": model.weights_note if model else "",
         "kv_note": model.kv_note if model else "",
         "title": document.title,
         "pages": [document.pages[0].number, document.pages[max(book.pages_read, 1) - 1].number],
@@ -347,8 +348,8 @@ def progress_line(event: ReadingProgress, remaining: Remaining) -> str:
 
 def model_line(model: ModelInfo) -> str:
     draft = f" with {model.draft_name}" if model.draft_name else " without a draft model"
-    note = f"; {model.kv_note}" if model.kv_note else ""
-    return f"{model_name(model.name, str(model.path))}{draft}, {model.dtype} on {model.device}{note}"
+    notes = "".join(f"; {note}" for note in (model.weights_note, model.kv_note) if note)
+    return f"{model_name(model.name, str(model.path))}{draft}, {model.dtype} on {model.device}{notes}"
 
 
 def _speed_line(live: Figures, why_not: str) -> str:

@@ -241,7 +241,8 @@ def _model_line(role: str, model: ModelFacts | None) -> str:
     if model is None:
         return f"{role:10} none"
     return (
-        f"{role:10} {model.name}: {model.architecture}, {size(model.weights_bytes)} of weights, "
+        f"{role:10} {model.name}: {model.architecture}, {size(model.weights_bytes)} of weights"
+        f"{model.weights_note and f' ({model.weights_note})'}, "
         f"{model.dtype} on {model.device}, window {model.context_limit:,} tokens, "
         f"{size(model.kv_bytes_per_token)} of cache per token{model.kv_note and f' ({model.kv_note})'}"
     )

@@ -229,7 +229,7 @@ def _model_lines(status: Status) -> list[str]:
     lines = [
         f"Model      {model.name}: {model.architecture}, {model.parameters:,} parameters, {model.dtype} on "
         f"{model.device}, window {model.context_limit:,}, {model.kv_bytes_per_token:,} bytes of cache per token"
-        f"{model.kv_note and f' ({model.kv_note})'}",
+        f"{model.kv_note and f' ({model.kv_note})'}{model.weights_note and f' ({model.weights_note})'}",
         f"Draft      {draft}",
     ]
     if status.book is not None:  # the report says how much was read, but not from which document

@@ -296,7 +296,7 @@ def _model_parts(model: ModelInfo) -> list[str]:
         draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
     return [
         f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
-        *(note for note in (model.kv_note, model.middle_note) if note),
+        *(note for note in (model.weights_note, model.kv_note, model.middle_note) if note),
         draft,
         f"Window of {format.counted(model.context_limit, 'token')}",
     ]

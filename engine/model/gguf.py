@@ -14,7 +14,7 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engine import foreign, model_files
 from engine.errors import ModelError
@@ -24,8 +24,12 @@ from engine.model.gguf_kinds import EXPERTS, FACTORS, KINDS, STATE_DECAY, STATE_
 from engine.model.weights import GGUF_INDEX as INDEX
 
 _TIED = "lm_head.weight"
+_FLOAT = 0  # GGML's number for float32
+_BLOCK, _DECODER = "blk.", "model.layers."  # prefixes of a decoder block's weights, in the file and in transformers
 _OTHER = "Choose another file."
 _TOKENS = "tokenizer.ggml.tokens"
+
+Blocks = Literal["all", "decoder", "none"]
 
 
 # From a file to a folder of settings ---------------------------------------------------------------------------------
@@ -84,14 +88,24 @@ def is_described(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 
 
-def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool) -> Any:
+def fitted_bytes(folder: Path) -> int:
+    """Bytes on a GPU of the decoder blocks' weights in the format ``FITTED``."""
+    from engine.model.products.reduced import bytes_of
+
+    found = weights.gguf_index(folder)["tensors"]
+    sizes = ((name, kind if len(shape) > 1 else _FLOAT, math.prod(shape)) for name, kind, shape, *_ in found)
+    return int(sum(bytes_of(kind, count) for name, kind, count in sizes if name.startswith(_BLOCK)))
+
+
+def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks) -> Any:
     """Build a transformers causal LM from a folder that ``describe`` wrote.
 
     Args:
         dtype: dtype of activations.
         attention: name of the attention implementation.
-        as_stored: whether linear layers, embeddings and experts keep the file's blocks. Otherwise all weights are
-            expanded to ``dtype`` in memory.
+        blocks: the layers that keep the file's blocks: "all" are linear layers, embeddings and experts; "decoder" are
+            the linear layers and experts of decoder blocks. All other weights are expanded to ``dtype`` in memory,
+            except that with "all" they have float32, which our own kernels take. They are small then.
 
     Raises:
         ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
@@ -116,16 +130,14 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, as_stored: bool
             raise ModelError(f"{title} holds {tensor.name}, which a model of its kind does not have.", _OTHER)
         if (stored.outputs, stored.inputs) != (math.prod(shape[:-1]), shape[-1]):
             raise ModelError(f"{title} holds {tensor.name} in a shape that a model of its kind does not have.", _OTHER)
-        if not (as_stored and _takes_blocks(model, name, stored, dtype)):
+        if not _takes_blocks(model, name, stored, dtype, blocks):
             values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
-            # With ``as_stored``, all weights that do not keep their blocks are small. They stay in float32, which our
-            # own kernels take.
-            _give(model, name, values if as_stored else values.to(dtype), biases)
+            _give(model, name, values if blocks == "all" else values.to(dtype), biases)
             stored.let_go()
     for path, found in experts.items():
         if f"{path}.down_proj" not in wanted:
             raise ModelError(f"{title} holds {path}, which a model of its kind does not have.", _OTHER)
-        for name in _take_experts(model, path, found, title, dtype, as_stored):
+        for name in _take_experts(model, path, found, title, dtype, blocks != "none"):
             wanted.pop(name)
     if wanted:
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
@@ -161,9 +173,9 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
             yield tensor, kind.name(tensor.name) or "", stored
 
 
-def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any) -> bool:
+def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks) -> bool:
     """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether ``name`` is the weight
-    of such a layer.
+    of such a layer, and ``blocks``, as in ``build``, includes it.
     """
     from torch import nn
 
@@ -172,7 +184,8 @@ def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any) -> bool:
 
     path, _, last = name.rpartition(".")
     module = model.get_submodule(path)
-    if last != "weight" or not isinstance(module, nn.Linear | nn.Embedding):
+    included = blocks == "all" or (blocks == "decoder" and name.startswith(_DECODER))
+    if not included or last != "weight" or not isinstance(module, nn.Linear | nn.Embedding):
         return False
     embeds = isinstance(module, nn.Embedding)
     replace(model, path, BlockEmbedding(stored, module, dtype) if embeds else BlockLinear(stored, None, dtype))

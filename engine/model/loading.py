@@ -39,8 +39,9 @@ from engine.model.kv_shape import Split
 from engine.model.mxfp4 import holding_stored
 from engine.model.products.norms import fuse_norms
 from engine.model.products.quantized import Linear4, Linear8, quantize
+from engine.model.products.reduced import reduce
 from engine.model.products.tiled import multiplies_tiles, tile
-from engine.quantization import BITS, FLOAT_BYTES, bytes_per_weight
+from engine.quantization import BITS, FITTED, FLOAT_BYTES, bytes_per_weight
 
 # Maximum ratio of the number of parameters that config.json describes to the number of stored parameters. A model
 # beyond it is refused. It is far above 1, because the first number is an estimate, and a tied head is stored once.
@@ -65,7 +66,7 @@ def load(
     Args:
         window: maximum tokens of a context; None takes the model's own limit.
         dtype: name of the dtype of activations; "auto" as in ``architectures.pick_dtype``.
-        weights: "stored", or "8bit" or "4bit" to quantize the weights. The decoder's name then states the bits.
+        weights: "stored", or "8bit", "4bit" or ``FITTED`` to quantize the weights. The decoder's name then states it.
         packed: whether to pack weights for a processor's kernels, and to use fused norms on a GPU. Otherwise the model
             is transformers' own.
         split: the device of each layer; its first device is ``device``. None puts all layers on ``device``.
@@ -88,16 +89,18 @@ def load(
         )
     _check_weights(name, config)
     attention.register()
-    keeps_blocks = packed and weights not in BITS and device.type == "cpu" and native.own() is not None
+    keeps_blocks = packed and weights == "stored" and device.type == "cpu" and native.own() is not None
     model, used = _as_stored(name, config, pick_dtype(config, dtype, device), weights, device, keeps_blocks)
     recurrent.install(model)
     # If every device has a kernel for grouped products, the experts are computed by transformers' own code.
     grouped = all(multiplies_groups(each, used) for each in (split.devices if split else (device,)))
-    own_experts = (packed and not grouped) or weights in BITS
+    own_experts = (packed and not grouped) or weights != "stored"
     # layer by layer, so that only one layer's experts are expanded in memory at a time
     for number, block in enumerate(model.model.layers):
         if own_experts or number in in_host:
             experts.install([block])
+        if weights != "stored":
+            reduce(block, weights)
         if weights in BITS:
             quantize([block], weights, title)
     if packed and device.type == "cuda":
@@ -106,7 +109,8 @@ def load(
     model.eval()
     if packed and device.type == "cpu":
         pack(model, family, used)
-    title += f" ({BITS[weights]}-bit weights)" if weights in BITS else ""
+    if weights != "stored":
+        title += f" ({BITS[weights]}-bit weights)" if weights in BITS else " (weights rounded to fit)"
     return Decoder(model, title, window or int(config.max_position_embeddings), used, split, host_weights)
 
 
@@ -120,7 +124,8 @@ def _as_stored(
             not a GGUF file.
         rounded_to: format to which the caller will round the weights. Experts that will be rounded to 8 or 4 bits are
             not expanded here.
-        keeps_blocks: whether the weights of a GGUF file stay quantized, in the blocks of the file.
+        keeps_blocks: whether all weights of a GGUF file stay quantized, in the blocks of the file. If they will be
+            rounded, those of the decoder blocks stay so until then.
 
     Raises:
         ModelError: weights are missing, damaged, or not safetensors.
@@ -130,7 +135,8 @@ def _as_stored(
     if not (described and keeps_blocks):
         _check_memory(name, config, dtype, rounded_to, device)
     if described:
-        model = gguf.build(Path(name), config, dtype, attention.IMPLEMENTATION, keeps_blocks)
+        blocks: gguf.Blocks = "all" if keeps_blocks else "none" if rounded_to == "stored" else "decoder"
+        model = gguf.build(Path(name), config, dtype, attention.IMPLEMENTATION, blocks)
     else:
         model = _from_pretrained(name, config, dtype, rounded_to)
         dtype = model.dtype
@@ -258,19 +264,19 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
 
 def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
     """Refuse weights that exceed the free memory once they are expanded. Weights that need no expansion are not
-    checked.
-
-    Rounding expands one layer at a time, so only one expanded layer needs memory. From a GGUF file, however, all layers
-    are expanded before the first is rounded.
+    checked. Rounding expands one layer at a time, so only one expanded layer needs memory.
     """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
     count, from_file = int(config.num_hidden_layers), stored_bytes_per_weight(config)
-    needed = rest + count * block * (dtype.itemsize if from_file else bytes_per_weight(rounded_to, dtype.itemsize))
-    needed += block * dtype.itemsize if rounded_to in BITS and not from_file else 0
+    rounds = rounded_to != "stored"
+    if rounded_to == FITTED:
+        needed: float = rest + gguf.fitted_bytes(Path(name))
+    else:
+        needed = rest + count * block * bytes_per_weight(rounded_to, dtype.itemsize)
+    needed += block * dtype.itemsize if rounds else 0
     if needed <= free or not (from_file or is_expanded(config)):
         return
-    kept = rounded_to in BITS and not from_file
     if from_file and KINDS[device.type].gpu:
         remedy = (
             "Close other programs, choose a smaller model, or use --device cpu, which reads a file as it is stored."
@@ -281,7 +287,7 @@ def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, d
         remedy = "Close other programs, choose a smaller model, or use --weights 4bit."
     raise ResourceError(
         f"The weights of {display_name(name)} are stored in {8 * from_file or 4:.2g} bits and take {needed / 1e9:.0f} "
-        f"GB when they are {'rounded' if kept else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",
+        f"GB when they are {'rounded' if rounds else 'expanded'}, and {free / 1e9:.0f} GB of memory are free.",
         remedy,
     )
 

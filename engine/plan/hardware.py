@@ -81,7 +81,8 @@ class ModelFacts:
     for books of several lengths.
 
     The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
-    ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` is a note about the format of KV.
+    ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` and
+    ``weights_note`` are notes about the formats of KV and weights.
     ``others`` is the share of the processors that other programs used during the probes. ``probed_busy`` says whether
     this share was too large for valid probes.
     """
@@ -102,6 +103,7 @@ class ModelFacts:
     expected: tuple[Expected, ...] = ()
     speeds: CostModel | None = None
     kv_note: str = ""
+    weights_note: str = ""
     others: float = 0.0
     probed_busy: bool = False
 
@@ -174,7 +176,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ModelError: there is no such model.
         OptionError: there is no such device.
     """
-    from engine.config import KV_NOTES
+    from engine.config import KV_NOTES, WEIGHTS_NOTES
     from engine.model import architectures
     from engine.model.expected import kv_shape_of
     from engine.plan import cost_model, planner, probe
@@ -191,8 +193,10 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device).stored_as(kv)
     if is_target:
         shape = shape.indexed(planner.complete_config(config, None, window, shape).chunk_size or 0)
-    weights = _weights_bytes(model, config.weights, shape.dtype.itemsize)
     draft = architectures.load_config(config.draft) if config.draft and is_target else None
+    if is_target:
+        config = planner.with_fitting_weights(config, model, draft, devices)
+    weights = _weights_bytes(config, model, shape.dtype.itemsize)
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
     size, taken = planner.model_bytes(config, model, draft, device)
@@ -226,6 +230,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ),
         speeds=probed,
         kv_note=KV_NOTES[kv],
+        weights_note=WEIGHTS_NOTES.get(config.weights, ""),
         others=round(others, 2),
         probed_busy=not cost_model.is_quiet(others),
     )
@@ -254,10 +259,14 @@ def _free_beside(
     return dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
 
 
-def _weights_bytes(model: Any, weights: str, itemsize: int) -> int:
-    """Bytes of a model's weights in memory. Only decoder blocks are quantized to the format ``weights``."""
-    from engine.model import architectures
-    from engine.quantization import bytes_per_weight
+def _weights_bytes(config: EngineConfig, model: Any, itemsize: int) -> int:
+    """Bytes of a model's weights in memory. Only decoder blocks are quantized."""
+    from engine.model import architectures, gguf
+    from engine.quantization import FITTED, bytes_per_weight
+
+    weights = config.weights
+    if weights == FITTED:
+        return gguf.fitted_bytes(Path(config.model)) + architectures.embedding_parameters(model) * itemsize
 
     if weights == "stored" and (each := architectures.stored_bytes_per_weight(model)):
         return int(architectures.estimate_parameters(model) * each)

@@ -24,9 +24,10 @@ from engine.document import Document
 from engine.errors import OptionError
 from engine.events import KvBytes
 from engine.kv.offload import Placement, Tier, spread_evenly
-from engine.model import architectures
+from engine.model import architectures, gguf
 from engine.model.expected import can_round, kv_shape_of
 from engine.model.kv_shape import KvShape, Split
+from engine.model.products.tiled import multiplies_tiles
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
 from engine.plan.memory_budget import (
     CHUNK,
@@ -52,7 +53,7 @@ from engine.plan.memory_budget import (
 )
 from engine.plan.round_model import NO_WEIGHTS, HostWeights, sentence
 from engine.prompt import BookTokens
-from engine.quantization import bytes_per_weight
+from engine.quantization import FITTED, bytes_per_weight
 
 # Tokens that are reserved for a chat after the book, if the window is large enough.
 _CHAT_TOKENS = 4096
@@ -195,6 +196,18 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
     return layout
 
 
+def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> EngineConfig:
+    """Return the configuration, in which ``weights`` is ``FITTED`` if the target is a GGUF file whose expanded weights
+    do not fit the GPUs, and if all GPUs compute products with 4-bit weights.
+    """
+    from_file = config.weights == "stored" and gguf.is_described(Path(config.model))
+    if not from_file or architectures.pick_dtype(model, config.dtype, devices[0]) is not torch.bfloat16:
+        return config
+    if not lay_out(replace(config, middle="stored"), model, draft, devices).in_host:
+        return config
+    return replace(config, weights=FITTED) if all(map(multiplies_tiles, devices)) else config
+
+
 def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:
     """Assign each layer to a device according to ``shares``. Devices without layers, except the first, are left out."""
     used = [place for place, share in enumerate(shares) if share.layers or place == 0]
@@ -246,7 +259,10 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     block = (architectures.estimate_parameters(model) - embeddings) // layers
     rounds = KINDS[device.type].gpu or config.weights != "stored"
     stored = 0.0 if rounds else architectures.stored_bytes_per_weight(model)
-    weights = int(block * (stored or bytes_per_weight(config.weights, dtype.itemsize)))
+    if config.weights == FITTED:
+        weights = gguf.fitted_bytes(Path(config.model)) // layers
+    else:
+        weights = int(block * (stored or bytes_per_weight(config.weights, dtype.itemsize)))
     size = layer_bytes(layers, weights, _size(shape), window, config.retrieval_budget or MIN_BUDGET)
     asked = host_weights(model, weights)
     reads = asked.reads(asked.step).growth(_PASS_TOKENS)

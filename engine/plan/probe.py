@@ -43,7 +43,7 @@ from engine.model.products.quantized import quantize
 from engine.plan import cost_model
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.planner import spill_folder
-from engine.quantization import BITS
+from engine.quantization import FITTED
 
 LIMIT_S = 2.0
 """Maximum seconds of all probes of a model together, apart from the time to build the layer."""
@@ -296,9 +296,10 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
             weight.fill_(_FILLING)
     for held in model.model.layers[0].buffers():
         held.zero_()
-    experts.install(model.model.layers if weights in BITS or not multiplies_groups(device, dtype) else ())
-    if weights in BITS:
-        quantize(model.model.layers, weights, config.model_type)
+    experts.install(model.model.layers if weights != "stored" or not multiplies_groups(device, dtype) else ())
+    if weights != "stored":
+        # the file's tensors are not known here; most of them have 4 bits
+        quantize(model.model.layers, "4bit" if weights == FITTED else weights, config.model_type)
     family = FAMILIES[config.model_type]
     if device.type == "cuda":
         fuse_norms(model, family)

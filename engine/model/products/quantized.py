@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -78,9 +79,31 @@ class Linear4(nn.Module):
         middle = (low + MIDDLE_QUANT * scale.float()).to(kept)
         quants = (groups - middle.float()[..., None]) / scale.float()[..., None] + MIDDLE_QUANT
         whole = quants.round().clamp(0, LAST_QUANT).reshape(self.out_features, -1).to(torch.uint8)
+        self._hold(whole, scale, middle, linear.bias)
+
+    @classmethod
+    def of_quants(
+        cls,
+        quants: torch.Tensor,
+        scale: torch.Tensor,
+        middle: torch.Tensor,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+    ) -> Linear4:
+        """Make a layer from quants (out, in), and from the scale and middle of each group (out, groups), which are
+        rounded to two bytes. ``dtype`` is the dtype of the unpacked weights.
+        """
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.dtype, (made.out_features, made.in_features) = dtype, quants.shape
+        kept = torch.float16 if dtype is torch.float16 else torch.bfloat16
+        made._hold(quants, scale.to(kept), middle.to(kept), None if bias is None else fixed(bias))
+        return made
+
+    def _hold(self, quants: torch.Tensor, scale: torch.Tensor, middle: torch.Tensor, bias: Any) -> None:
         self.scales_and_middles = fixed(torch.stack([scale, middle], dim=-1))  # (out, groups, 2)
-        self.weight = fixed(whole[:, 0::2] | (whole[:, 1::2] << QUANT_BITS))
-        self.bias = linear.bias
+        self.weight = fixed(quants[:, 0::2] | (quants[:, 1::2] << QUANT_BITS))
+        self.bias = bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return _wide(x, self.unpacked(), self.bias)

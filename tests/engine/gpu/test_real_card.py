@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,13 +32,19 @@ from engine.model import graphs, loading
 from engine.model.architectures import experts_of
 from engine.model.graphs import Replays
 from engine.model.kernels import cuda
+from engine.model.kernels.formats import FORMATS
+from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.quantized import Linear4, Linear8
-from engine.model.products.tiled import multiplies_tiles, tiled
+from engine.model.products.reduced import format_of, reduced
+from engine.model.products.tiled import TiledLinear, multiplies_tiles, tiled
 from engine.plan import planner
 from engine.prompt import Question
+from engine.quantization import FITTED
 from engine.session import Session
 from tests.engine.conftest import SHAPES
 from tests.engine.dense import dense
+from tests.engine.model import test_gguf
+from tests.engine.model.test_gguf import at_hand, described, random_blocks, tried  # noqa: F401 - fixtures
 
 pytestmark = [
     pytest.mark.real_gpu,
@@ -287,3 +294,88 @@ def test_kept_and_opened_again(tiny: Callable[..., str], book: Document, tmp_pat
         session.close()
     assert done.tokens_restored > 0
     assert answers[0] == answers[1]
+
+
+# Kinds of a file that torch's product takes over or that are rounded to 8 bits, by GGML's name.
+GGUF_KINDS = ("Q4_K", "Q4_0", "Q4_1", "Q5_K", "Q6_K", "Q8_0", "IQ4_XS", "Q2_K", "Q3_K")
+SHORT = Document.from_text("A book", "The light was out. Maren climbed the stairs and counted them. " * 12)
+
+
+def number_of(kind: str) -> int:
+    return next(number for number, form in FORMATS.items() if form.name == kind)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 200])
+@pytest.mark.parametrize("kind", GGUF_KINDS)
+def test_gguf_products(kind: str, rows: int) -> None:
+    """Those of the file's own weights, as near as they are rounded."""
+    data = torch.from_numpy(random_blocks(np.random.default_rng(1), 64, 1024, number_of(kind)))
+    layer = BlockLinear(Stored(data, number_of(kind), 1024), None, torch.bfloat16)
+    x = torch.randn(rows, 1024, generator=torch.Generator().manual_seed(0)).bfloat16()
+    expected = x.float() @ layer.values().t()
+    made = tiled(reduced(layer, FITTED).to(GPU))
+    assert made is not None
+    with torch.no_grad():
+        found = made(x.to(GPU)).cpu().float()
+    near = 0.15 if kind in ("Q2_K", "Q3_K") else 0.01 if format_of(number_of(kind)) == "4bit" else 0.03
+    assert (found - expected).norm() < near * expected.norm()
+
+
+@pytest.mark.parametrize("kind", [*GGUF_KINDS, "mixed"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3moe"])
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_gguf_that_does_not_fit_the_card(
+    kind: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its logits are the processor's with the same rounded weights, and it answers at every level."""
+    if kind != "mixed":
+        monkeypatch.setattr(test_gguf, "KINDS", [number_of(kind)])
+    _, folder = described(tmp_path, family, add_context_length=2048)
+    ids = torch.randint(0, 256, (60,), generator=torch.Generator().manual_seed(0)).tolist()
+    logits = []
+    for device, dtype in ((torch.device("cpu"), "float32"), (GPU, "bfloat16")):
+        model = loading.load(str(folder), window=512, device=device, dtype=dtype, weights=FITTED, packed=device is GPU)
+        cache = FullCache(model.kv_shape, 512)
+        cache.reserve(60)
+        with torch.inference_mode():
+            logits.append(full_pass(model, cache, 0, ids)[-1].float().cpu())
+        cache.clear()
+    assert logits[1].isfinite().all()
+    difference = (logits[1] - logits[0]).abs().max() / logits[0].abs().max()
+    assert difference < (0.3 if family == "qwen3moe" else 0.1), difference
+    if kind not in ("Q4_K", "mixed"):
+        return
+    monkeypatch.setattr(planner, "with_fitting_weights", lambda config, *_: replace(config, weights=FITTED))
+    session = opened(str(folder), None, dtype="bfloat16")
+    try:
+        assert any(isinstance(part, TiledLinear) for part in session.target.model.modules())
+        assert not any(isinstance(part, Linear4 | Linear8) for part in session.target.model.modules())
+        read(session, SHORT)
+        assert ask(session).token_ids
+        assert ask(session, QUESTIONS[1], "plain").token_ids
+        assert ask(session, temperature=0.8, top_p=0.9).token_ids
+    finally:
+        session.close()
+
+
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_gguf_is_rounded_where_the_card_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card says that it has so much memory that the expanded weights would wait in host memory."""
+    _, folder = described(tmp_path, "qwen2", add_context_length=2048)
+    settings = loading.settings_of(str(folder), None)
+    config = EngineConfig(str(folder), None, device="cuda", retrieval_budget=128)
+    room = 1 << 30
+    with monkeypatch.context() as card:
+        card.setattr(planner.kinds, "free_memory", lambda _: room)
+        while not planner.lay_out(config, settings, None, [GPU]).in_host:
+            assert planner.with_fitting_weights(config, settings, None, [GPU]).weights == "stored"
+            room -= max(50_000, room // 20)
+        fitted = planner.with_fitting_weights(config, settings, None, [GPU])
+    assert fitted.weights == FITTED
+    session = Session.load(fitted)
+    try:
+        assert session.target.name.endswith("(weights rounded to fit)")
+        read(session, SHORT)
+        assert ask(session).token_ids
+    finally:
+        session.close()

@@ -1,0 +1,128 @@
+"""Rounds linear layers in the blocks of a GGUF file to the 4-bit and 8-bit formats of ``quantized``.
+
+A block of Q4_K, Q4_0 or Q4_1 has a scale and an offset for each 32 weights, like ``Linear4``. Its quants are therefore
+taken over unchanged (``_CARRIED``), and only scale and middle are rounded, to bfloat16. All other blocks are
+dequantized and quantized again.
+
+For a GPU that cannot hold the expanded weights, ``format_of`` chooses the format of each tensor. IQ4_NL, IQ4_XS and
+MXFP4 have unequal steps, which 4 bits with equal steps would round as coarsely as the file did, so they take 8 bits.
+Q2_K and Q3_K have scales for each 16 weights, and take 4 bits, because 8 bits would triple their bytes. Tensors without
+blocks are not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from engine.model.experts import choosing
+from engine.model.products import linear, replace
+from engine.model.products.blocks import FLOATS, BlockLinear, Stored
+from engine.model.products.quantized import Linear4, Linear8
+from engine.quantization import BITS, FITTED, GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, bytes_per_weight
+
+_Array = np.ndarray[Any, Any]
+
+_Carried = tuple[_Array, _Array, _Array]
+"""The quants (blocks, weights) of some blocks, and the scale and the middle of each group (blocks, groups)."""
+
+# Bits of a weight that is not rounded.
+_UNROUNDED_BITS = 16
+# Formats without codes of unequal steps, and with less than 5 bits: GGML's numbers of Q4_0, Q4_1, Q2_K, Q3_K and Q4_K.
+_FOUR_BITS = (2, 3, 10, 11, 12)
+
+
+def format_of(kind: int) -> str:
+    """The format of a tensor on a GPU that cannot hold the expanded weights: "4bit", "8bit", or "stored" if the tensor
+    is not rounded. ``kind`` is GGML's number for the tensor's format in the file.
+    """
+    return "stored" if kind in FLOATS else "4bit" if kind in _FOUR_BITS else "8bit"
+
+
+def bytes_of(kind: int, weights: int) -> float:
+    """Bytes on a GPU of a tensor with this number of weights in the format ``format_of(kind)``."""
+    return weights * bytes_per_weight(format_of(kind), torch.bfloat16.itemsize)
+
+
+def reduce(block: nn.Module, weights: str) -> None:
+    """Replace the linear layers of a decoder block that are in the blocks of a file, as ``reduced`` does. Layers that
+    choose experts are not rounded.
+    """
+    kept = {id(layer) for layer in choosing(block)}
+    for path, layer in list(block.named_modules()):
+        if isinstance(layer, BlockLinear):
+            replace(block, path, reduced(layer, "stored" if id(layer) in kept else weights))
+
+
+def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
+    """Make a layer in the format ``weights`` ("stored", "8bit", "4bit" or ``FITTED``) from one in the blocks of a file,
+    whose pages are released. The layer is not rounded if its width does not allow 4 bits.
+    """
+    formats = [format_of(part.kind) for part in layer.parts] if weights == FITTED else [weights]
+    # a joined layer takes the format of its part with the most bits
+    chosen = max(formats, key=lambda name: BITS.get(name, _UNROUNDED_BITS))
+    bias = None if layer.bias is None else layer.bias.detach().to(layer.dtype)
+    made: Linear4 | Linear8 | nn.Linear
+    if chosen == "4bit" and all(part.kind in _CARRIED for part in layer.parts):
+        quants, scale, middle = (torch.cat(each) for each in zip(*map(_carried, layer.parts), strict=True))
+        made = Linear4.of_quants(quants, scale, middle, bias, layer.dtype)
+    else:
+        made = linear(layer.values().to(layer.dtype), bias)
+        if chosen == "8bit":
+            made = Linear8(made)
+        elif chosen == "4bit" and layer.in_features % GROUP == 0:
+            made = Linear4(made)
+    for part in layer.parts:
+        part.let_go()
+    return made
+
+
+def _carried(stored: Stored) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The quants (out, in), scales and middles (out, groups) of a matrix."""
+    rows = stored.data.numpy()
+    rows = rows if stored.order is None else rows[stored.order]
+    size, read = _CARRIED[stored.kind]
+    found = read(rows.reshape(-1, size))
+    quants, scale, middle = (torch.from_numpy(each).reshape(len(rows), -1) for each in found)
+    return quants, scale, middle
+
+
+def _halves(blocks: _Array, at: int) -> _Array:
+    """The 16-bit number at an offset of each block, as float32 (blocks, 1)."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+
+
+def _nibbles(quants: _Array) -> _Array:
+    """The quants of groups of 32 weights (blocks, weights): lower halves of 16 or 32 bytes first, then upper halves."""
+    return np.concatenate([quants & LAST_QUANT, quants >> QUANT_BITS], axis=-1)
+
+
+def _of_q4_0(blocks: _Array) -> _Carried:
+    scale = _halves(blocks, 0)
+    return _nibbles(blocks[:, 2:]), scale, np.zeros_like(scale)
+
+
+def _of_q4_1(blocks: _Array) -> _Carried:
+    scale = _halves(blocks, 0)
+    return _nibbles(blocks[:, 4:]), scale, _halves(blocks, 2) + MIDDLE_QUANT * scale
+
+
+def _of_q4_k(blocks: _Array) -> _Carried:
+    from gguf.quants import Q4_K
+
+    scales, least = Q4_K.get_scale_min(blocks[:, 4:16])
+    scale = _halves(blocks, 0) * scales.astype(np.float32)
+    middle = MIDDLE_QUANT * scale - _halves(blocks, 2) * least.astype(np.float32)
+    return _nibbles(blocks[:, 16:].reshape(len(blocks), -1, GROUP)).reshape(len(blocks), -1), scale, middle
+
+
+# Size of a block in bytes, and the function that reads blocks, keyed by GGML's number for the format.
+_CARRIED: dict[int, tuple[int, Callable[[_Array], _Carried]]] = {
+    2: (18, _of_q4_0),
+    3: (20, _of_q4_1),
+    12: (144, _of_q4_k),
+}

@@ -1,0 +1,107 @@
+"""GGUF files whose expanded weights do not fit a simulated card: rounded, and said."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import WEIGHTS_NOTES, EngineConfig, SamplingParams
+from engine.document import Document
+from engine.events import AnswerDone
+from engine.model import gguf, loading
+from engine.model.products.tiled import TiledLinear4, TiledLinear8
+from engine.plan import hardware, planner, probe
+from engine.plan.cost_model import CostModel, LayerCost
+from engine.prompt import Question
+from engine.quantization import FITTED
+from engine.session import Session
+from engine.worker import describe
+from tests.engine.gpu.simulated_cuda import simulated_cuda
+from tests.engine.model.test_gguf import at_hand, described, tried  # noqa: F401 - fixtures
+
+GPU = torch.device("cuda", 0)
+
+
+def config_of(folder: Path, **options: Any) -> EngineConfig:
+    usual: dict[str, Any] = {"retrieval_budget": 64, "chunk_size": 8, "num_draft_tokens": 2, "num_pending_tokens": 4}
+    return EngineConfig(str(folder), None, device="cuda", **{**usual, **options})
+
+
+def limits(folder: Path) -> tuple[int, int]:
+    """Memory of a card that has just no room for the expanded weights, and of one with just no room for the rounded."""
+    settings = loading.settings_of(str(folder), None)
+
+    def waits(limit: int, weights: str) -> bool:
+        with simulated_cuda("eager", limit=limit):
+            return bool(planner.lay_out(config_of(folder, weights=weights), settings, None, [GPU]).in_host)
+
+    found = []
+    for weights in ("stored", FITTED):
+        low, high = 0, 1 << 30
+        while high - low > 1000:
+            middle = (low + high) // 2
+            low, high = (middle, high) if waits(middle, weights) else (low, middle)
+        found.append(low)
+    return found[0], found[1]
+
+
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_weights_are_rounded_only_where_they_do_not_fit(tmp_path: Path) -> None:
+    _, folder = described(tmp_path, "qwen2", add_context_length=2048)
+    settings = loading.settings_of(str(folder), None)
+    most, least = limits(folder)
+    assert least < most - 1_000_000
+    for limit, expected in ((most + 1000, "stored"), (most, FITTED), (least, FITTED)):
+        with simulated_cuda("eager", limit=limit):
+            config = planner.with_fitting_weights(config_of(folder), settings, None, [GPU])
+            assert config.weights == expected
+            assert bool(planner.lay_out(config, settings, None, [GPU]).in_host) == (limit == least)
+            assert (
+                planner.with_fitting_weights(config_of(folder, weights="8bit"), settings, None, [GPU]).weights == "8bit"
+            )
+            half = config_of(folder, dtype="float16")
+            assert planner.with_fitting_weights(half, settings, None, [GPU]).weights == "stored"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3moe", "phi3"])
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_a_file_that_does_not_fit_answers_with_rounded_weights(tmp_path: Path, name: str) -> None:
+    _, folder = described(tmp_path, name, add_context_length=2048)
+    limit, _ = limits(folder)
+    book = Document.from_text("A book", "The light was out. Maren climbed the stairs and counted them. " * 12)
+    with simulated_cuda("random", 1, limit=limit) as gpu, closing(Session.load(config_of(folder))) as session:
+        gpu.limit = None
+        model = session.target.model
+        kinds = {type(part) for part in model.modules()}
+        assert {TiledLinear4, TiledLinear8, torch.nn.Linear} <= kinds, "Q4_K, Q6_K and Q8_0, half precision"
+        held = sum(part.nbytes for part in model.model.layers.parameters())
+        assert held == pytest.approx(gguf.fitted_bytes(folder), rel=0.1)
+        assert all(part.dtype != torch.float32 for part in model.parameters())
+        info = describe(session, session.config)
+        assert info.name.endswith("(weights rounded to fit)")
+        assert info.weights_note == WEIGHTS_NOTES[FITTED]
+        list(session.read(book))
+        texts = []
+        for mode in ("plain", "hierarchical"):
+            question = Question("Who?", sampling=SamplingParams(temperature=0.0, max_tokens=12), mode=mode)
+            *_, done = session.ask(question)
+            assert isinstance(done, AnswerDone)
+            texts.append(done.token_ids)
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_the_forecast_counts_the_rounded_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder = described(tmp_path, "qwen2", add_context_length=2048)
+    limit, _ = limits(folder)
+    costs = CostModel(1e9, 1e9, 1e9, 2, 0.0, LayerCost(1.0, 0.0), LayerCost(1.0, 0.0), 8, ((16, 1.0),), 0.0)
+    monkeypatch.setattr(probe, "measure", lambda *_: costs)
+    with simulated_cuda("eager", limit=limit):
+        facts = hardware.inspect_model(str(folder), config_of(folder))
+    assert facts.weights_note == WEIGHTS_NOTES[FITTED]
+    assert gguf.fitted_bytes(folder) < facts.weights_bytes < 2 * gguf.fitted_bytes(folder)
+    assert "in memory" not in facts.device
