@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from app.core.contents import chapters
-from app.core.find import Finder, Hit
+from app.core.find import Finder, Found, Hit
 from app.core.format import page_name, places_named
+from app.core.spellings import spellings
 from app.quoted import excerpt, fold
 from engine.book_words import BookWords
 from engine.contents import chapter_asked_for, chapters_of
-from engine.document import Document
+from engine.document import Document, OutlineItem
 from engine.errors import ContextTooSmall
 from engine.passages import asks_for_whole
 from engine.plan import BookFit
@@ -60,12 +61,14 @@ _SEEN = (
     r"|turns? up|turned up)"
 )
 _FIRST = re.compile(
-    rf"\bfirst\s+(?:time\b|{_SEEN}\b)|\b{_SEEN}\s+(?:\w+\s+){{0,3}}first\b|\b(?:erstmals|zum ersten mal|zuerst)\b"
+    rf"\bfirst\s+(?:time\b|(?:page|place|part|chapter)\s+that\b|(?:{_SEEN}|names)\b)"
+    rf"|\b{_SEEN}\s+(?:\w+\s+){{0,3}}first\b|\b(?:erstmals|(?:zum ersten|das erste) mal|zuerst)\b"
     r"|\bpremière (?:fois|apparition)|\bprimera (?:vez|aparición)",
     re.IGNORECASE,
 )
 _LAST = re.compile(
-    rf"\blast\s+(?:time\b|{_SEEN}\b)|\b{_SEEN}\s+(?:\w+\s+){{0,3}}last\b|\b(?:letztmals|zum letzten mal|zuletzt)\b"
+    rf"\blast\s+(?:time\b|(?:page|place|part|chapter)\s+that\b|(?:{_SEEN}|names)\b)"
+    rf"|\b{_SEEN}\s+(?:\w+\s+){{0,3}}last\b|\b(?:letztmals|(?:zum letzten|das letzte) mal|zuletzt)\b"
     r"|\bdernière (?:fois|apparition)|\búltima (?:vez|aparición)",
     re.IGNORECASE,
 )
@@ -85,7 +88,8 @@ _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )
 _WORD = re.compile(r"[^\W\d_][^\W_]*(?:[’'-][^\W_]+)*")
-_POSSESSIVE = re.compile(r"[’']s$")
+# matches the ending of a possessive, and the pronoun after the verb of a French question ("apparaît-elle")
+_ATTACHED = re.compile(r"[’']s$|(?:-t)?-(?:ils?|elles?|on)$")
 _ASKING = (
     "appear appears appeared appearance mention mentions mentioned introduced introduction occur occurs occurred "
     "occurrence name named meet meets met meeting see sees saw seen come comes came enter enters entered speak speaks "
@@ -94,7 +98,7 @@ _ASKING = (
     "erscheint erscheinen auftritt auftreten vorkommt erwähnt genannt erstmals zuerst zuletzt letztmals ersten "
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
     "apparition apparaît mentionné chapitre aparece aparición mencionado mencionada primera última vez cuándo dónde "
-    "quién capítulo libro página"
+    "quién capítulo libro página make makes made names mentionnée paraît steht vor erste letzte teil partie"
 )
 """Words that questions about a first or last place contain, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
@@ -228,7 +232,11 @@ def _before_a_chapter(
 
 def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
     """How much of the book a question needs, and the numbers of the pages that the question names."""
-    if pages := _named_pages(question, document):
+    item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
+    at_an_end = _FIRST.search(question) or _LAST.search(question)
+    # A chapter may have the name that is sought as its title. The question then means the whole book.
+    is_sought = item and at_an_end and all(fold(subject) in fold(item.title) for subject in subjects(question))
+    if pages := pages_numbered(document, question) or (frozenset() if is_sought else _pages_of(item, document)):
         return Reach.NAMED, pages
     if _FIRST.search(question):
         return Reach.FIRST, frozenset()
@@ -281,7 +289,7 @@ def subjects(question: str) -> list[str]:
     found: list[list[str]] = []
     end = None
     for match in _WORD.finditer(question):
-        word = _POSSESSIVE.sub("", match[0])
+        word = _ATTACHED.sub("", match[0])
         if says_nothing(word) or word.lower() in _OF_ASKING:
             continue
         if found and end is not None and question[end : match.start()].strip(". ") == "":
@@ -331,12 +339,9 @@ def numbered(numbers: Sequence[int], one: str, several: str) -> str:
     return f"{one if len(numbers) == 1 else several} {joined}"
 
 
-def _named_pages(question: str, document: Document) -> frozenset[int]:
-    """The pages whose numbers the question names. If there are none, the pages of the chapter that it names."""
-    if numbered := pages_numbered(document, question):
-        return numbered
+def _pages_of(item: OutlineItem | None, document: Document) -> frozenset[int]:
+    """The pages of the chapter that a question names; empty if it names none."""
     there = {page.number for page in document.pages}
-    item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
     chapter = next(
         (one for one in chapters(document) if item and (one.title, one.first) == (item.title, item.page)), None
     )
@@ -378,7 +383,12 @@ class _Standing:
     places: dict[str, dict[str, Hit]]
 
     def has_all(self, subjects: Sequence[str]) -> bool:
+        """Whether the part has a word of every subject."""
         return all(self.places[subject] for subject in subjects)
+
+    def names_all(self, subjects: Sequence[str]) -> bool:
+        """Whether the part has every word of every subject. A first name alone may be somebody else's."""
+        return all(self.places[subject].keys() >= set(_telling(subject)) for subject in subjects)
 
     def hints(self) -> tuple[str, ...]:
         """For each subject, an excerpt around the earliest of its ``places``."""
@@ -395,21 +405,26 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsPlan:
-    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts that
-    name all other subjects are asked, from the beginning or the end of the book. If no part names all other subjects,
-    every part is asked. If no subject occurs, the parts that are ranked highest are asked.
+    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts with
+    every word of all other subjects are asked, from the beginning or the end of the book. If there are none, the parts
+    with a word of each subject are asked, and then every part. If no subject occurs, the parts that are ranked highest
+    are asked. A subject is searched as whole words. Only if these do not occur, the beginnings of words count too.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
     aside = listing_pages(words.document)
-    standing = [_standing(part, sought, reach, aside) for part in ordered]
+    standing = [_standing(part, sought, reach, aside, whole=True) for part in ordered]
+    inflected = [subject for subject in sought if not any(found.places[subject] for found in standing)]
+    for found in standing if inflected else ():
+        found.places.update(_standing(found.part, inflected, reach, aside, whole=False).places)
     there = [subject for subject in sought if any(found.places[subject] for found in standing)]
     strange = " and ".join(f"“{subject}”" for subject in sought if subject not in there)
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
     if not there:
         chosen = promising(question, parts, words)[:MOST_ASKED]
         return PartsPlan(reach, tuple(chosen), until_found=True, said=nowhere)
-    asked = [found for found in standing if found.has_all(there)] or standing
+    complete = [found for found in standing if found.names_all(there)]
+    asked = complete or [found for found in standing if found.has_all(there)] or standing
     without = sorted(found.part.number for found in standing if found not in asked)
     named = " and ".join(f"“{subject}”" for subject in there)
     verb = "does" if len(without) == 1 else "do"
@@ -450,19 +465,22 @@ def listing_pages(document: Document) -> frozenset[int]:
     return frozenset(found)
 
 
-def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int]) -> _Standing:
+def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int], *, whole: bool) -> _Standing:
     """Find the first or last place of each subject in a part.
 
     Args:
         aside: numbers of pages to ignore.
+        whole: whether only whole words count; otherwise the beginnings of words do too.
     """
     finder, pages = Finder(), part.document.pages
     places: dict[str, dict[str, Hit]] = {}
     for subject in sought:
-        words = [word for word in subject.split() if _tells(word)]
         places[subject] = {}
-        for form in dict.fromkeys((subject, *words)):
-            found = finder.find(part.document, form)
+        for form in dict.fromkeys((subject, *_telling(subject))):
+            tried = [f"“{spelling}”" for spelling in spellings(form)] if whole else [form]
+            found = next(
+                filter(lambda found: found.hits, (finder.find(part.document, each) for each in tried)), Found()
+            )
             hits = [hit for hit in found.hits if found.how == "words" and pages[hit.page].number not in aside]
             if hits:
                 places[subject][form] = hits[-1 if reach is Reach.LAST else 0]
@@ -491,5 +509,9 @@ def _order(hit: Hit) -> tuple[int, int]:
     return hit.page, hit.spans[0].start
 
 
-def _tells(word: str) -> bool:
-    return len(word) >= _FEWEST_LETTERS and word.lower() not in _TITLES
+def _telling(subject: str) -> list[str]:
+    """The words of a subject that may stand for it alone: its names if it has any, otherwise all its words. Titles and
+    words with fewer than ``_FEWEST_LETTERS`` letters do not count.
+    """
+    words = [word for word in subject.split() if len(word) >= _FEWEST_LETTERS and word.lower() not in _TITLES]
+    return [word for word in words if word[0].isupper()] or words

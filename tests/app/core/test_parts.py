@@ -96,6 +96,15 @@ def test_how_much_of_the_book_a_question_needs(question: str, reach: Reach) -> N
     assert reach_of(question, BOOK)[0] is reach
 
 
+def test_a_chapter_with_the_name_that_is_sought_does_not_limit_the_search() -> None:
+    titles = ("The Old Mill", "The Hills", "The Counted Coins", "The Bridge", "Jonas Weller", "The Long Journey")
+    outline = tuple(OutlineItem(title, number, 0) for number, title in enumerate(titles, 1))
+    book = replace(BOOK, outline=outline)
+    assert reach_of("When does Jonas Weller first appear?", book)[0] is Reach.FIRST
+    assert reach_of("What happens in Jonas Weller?", book) == (Reach.NAMED, {5})
+    assert reach_of("When does Marta first appear in The Long Journey?", book) == (Reach.NAMED, {6})
+
+
 def test_a_page_is_named_by_what_is_printed_on_it() -> None:
     labels = ["i", "ii", "iii", *map(str, range(1, 8))]
     book = replace(BOOK, pages=tuple(Page(at, label, "Text.") for at, label in enumerate(labels, 1)), outline=())
@@ -134,6 +143,33 @@ def test_two_names_have_to_stand_in_a_part() -> None:
     plan = plan_for("Where does Marta first meet Jonas?")
     assert [part.number for part in plan.parts] == [2]
     assert plan.said == "Parts 1 and 3 do not name both “Marta” and “Jonas”."
+
+
+@pytest.mark.parametrize(
+    ("question", "parts"),
+    [
+        ("On which page does Ann make her first appearance?", [3, 4]),
+        ("Wann taucht Ann zum ersten Mal auf?", [3, 4]),
+        ("Auf welcher Seite kommt Ann das erste Mal vor?", [3, 4]),
+        ("À quelle page Ann apparaît-elle pour la première fois ?", [3, 4]),
+        ("What is the first page that mentions Ann?", [3, 4]),
+        ("When is Ann last mentioned?", [4, 3]),
+        ("When does Mary Crawford first appear?", [2, 4]),
+        ("À quelle page Elodie apparaît-elle pour la première fois ?", [4]),
+        ("Where does Elodie's brother first appear?", [4]),
+    ],
+)
+def test_whole_words_decide_where_a_name_first_stands(question: str, parts: list[int]) -> None:
+    texts = [
+        "The annual fair will make Anna and Mary Bertram happy; it appears that the page of each part was turned.",
+        "Mary Crawford sang to Anna.",
+        "Then Ann came.",
+        "Ann wrote to Mary Crawford and to Élodie.",
+    ]
+    book = Document.from_pages("The Fair", texts)
+    plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
+    assert [part.number for part in plan.parts] == parts
+    assert plan.mentions[0].page == (1 if "Mary" in question else parts[0])
 
 
 def test_a_name_that_stands_nowhere_is_told() -> None:
