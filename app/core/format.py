@@ -179,10 +179,12 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
     }
 
 
-def paused_view(read: BookRead, document: Document) -> View:
-    """The status line and the progress bar while the reading pauses for an answer."""
+def paused_view(read: BookRead, document: Document, progress: ReadingProgress | None = None) -> View:
+    """The status line and the progress bar while the reading pauses for an answer. The bar stays where ``progress``
+    left it, also if the pause cut off a page.
+    """
     return {
-        "fraction": _share(read.tokens, read.tokens_total),
+        "fraction": _share(max(read.tokens, progress.tokens_done if progress else 0), read.tokens_total),
         "pages": read.pages_read,
         "where": f"Read to {reached_of(document, read)}",
         "pace": "goes on after this answer",

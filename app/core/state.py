@@ -617,16 +617,19 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Read until the end, or until a pause for a question.
+    """Read until the end, or until a pause for a question. A resumed reading repeats the page that the pause cut off.
+    The shown progress does not fall meanwhile.
 
     Returns:
         How much was read before the pause. None if the reading has ended or failed.
     """
+    before = state.current.progress.tokens_done if resume and state.current.progress else 0
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
     try:
         for event in request:
             if isinstance(event, ReadingProgress):
-                state.set(job, progress=event, remaining=state.current.remaining.after(event))
+                shown = replace(event, tokens_done=max(before, event.tokens_done))
+                state.set(job, progress=shown, remaining=state.current.remaining.after(event))
         read = request.result()
     except TrifoldError as error:
         _fail(state, job, error, Stage.FAILED, Action.READ_AGAIN)

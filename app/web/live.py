@@ -225,7 +225,7 @@ def _reading(current: OpenBook) -> View | None:
     if current.stage is not Stage.READING:
         return None
     if current.paused and current.read is not None and current.document is not None:
-        return format.paused_view(current.read, current.document)
+        return format.paused_view(current.read, current.document, current.progress)
     if current.progress is None or current.document is None:
         return {
             "fraction": 0.0,

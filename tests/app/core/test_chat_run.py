@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from app.core.state import AppState
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
-from engine.events import StopReason
+from engine.events import Event, StopReason
 from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
@@ -251,6 +252,33 @@ def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Pa
     assert (state.current.read.pages_read, state.current.read.stopped) == (60, False)
     list(ask(state, "And now?"))
     assert state.chat.exchanges[1].pages_read == 0
+
+
+class LongSections(ScriptedEngine):
+    """Resumes a reading at the beginning of the section that the pause cut off."""
+
+    def _reading(self, document: Document, start: float, cancelled: threading.Event) -> Iterator[Event]:
+        return super()._reading(document, max(0.0, start - 0.2), cancelled)
+
+
+def test_the_progress_of_reading_never_falls(make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question took the bar back to the beginning of a long section."""
+    state = make_state(LongSections(reading_seconds=None))
+    done: list[int] = []
+    record = state.set
+
+    def watched(job: Any, **changes: Any) -> None:
+        record(job, **changes)
+        if "progress" in changes:
+            done.append(changes["progress"].tokens_done)
+
+    monkeypatch.setattr(state, "set", watched)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
+    list(ask(state))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert done == sorted(done)
+    assert len(done) > len(set(done)), "part of it was read again"
 
 
 def test_a_paused_reading_can_be_stopped_for_good(make_state: Make, a_file: Path) -> None:
