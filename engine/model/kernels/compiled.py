@@ -25,7 +25,9 @@ class Compiled:
         self.lanes = lanes or pool.lanes()
         self.multiplies_pairs = lanes in (None, pool.lanes()) and pool.multiplies_pairs()
         self.looks_up_quants = self.multiplies_pairs and pool.looks_up_bytes()
-        self.multiplies_fixed = not self.multiplies_pairs and pool.adds_integer_pairs(self.lanes)
+        self.adds_dots = pool.adds_dots(self.lanes)
+        """Whether products in fixed point use VNNI."""
+        self.multiplies_fixed = pool.adds_integer_pairs(self.lanes)
         """Whether products with blocks of GGUF files take activations in fixed point."""
         self.columns = abi.PANEL_VECTORS * self.lanes
         """Number of outputs in a panel of packed weights."""

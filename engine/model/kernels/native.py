@@ -237,7 +237,7 @@ class Native(Compiled):
             slot.UNITS: units.data_ptr(),
         }
         kind = KIND[x.dtype]
-        kernel = self.address("arranged_fixed", kind) if made == "fixed" else self.address("arranged", kind, made)
+        kernel = self.address("arranged_fixed" if made == "fixed" else "arranged", kind)
         return Call(kernel, abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:

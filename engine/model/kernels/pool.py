@@ -271,6 +271,16 @@ def adds_integer_pairs(lanes: int) -> bool:
     return needed is not None and bool(_features().get(needed))
 
 
+def adds_dots(lanes: int) -> bool:
+    """Whether this processor has VNNI, the instructions of ``Emitter.add_byte_dots``, for vectors of ``lanes`` float32
+    numbers.
+    """
+    has = _features()
+    if lanes == 16:
+        return bool(has.get("avx512vnni") and has.get("avx512bw"))
+    return lanes == 8 and bool(has.get("avxvnni") or (has.get("avx512vnni") and has.get("avx512vl")))
+
+
 def looks_up_bytes() -> bool:
     """Whether this processor supports ``Emitter.looked_up``, which turns quants into pairs."""
     return multiplies_pairs() and bool(_features().get("avx512vbmi"))

@@ -187,6 +187,11 @@ def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored
     return [stored._replace(data=each, let_go=lambda: None) for each in rows[:-1]] + [stored._replace(data=rows[-1])]
 
 
+def is_bfloat16(stored: Stored) -> bool:
+    """Whether these weights are numbers in bfloat16."""
+    return FLOATS.get(stored.kind) is torch.bfloat16
+
+
 class Segment:
     """The part of a joint product that one tensor of a file computes: its weights, packed in panels, and their call.
 
@@ -195,7 +200,8 @@ class Segment:
 
     Args:
         stored: the weights.
-        takes: the form of x for a format with blocks: "pairs", "fixed" or "shares".
+        takes: the form of x: "fixed" or "shares" for a format with blocks; "pairs" if all parts of the joint product
+            are bfloat16 and are stored as pairs.
         start: index in the joint product of the segment's first output.
     """
 
@@ -205,12 +211,9 @@ class Segment:
         if self.form is not None:
             self.packed, self.takes = self._interleaved(stored), takes
         else:
-            pairs = takes == "pairs"
             weight = stored.data.view(FLOATS[stored.kind])
             weight = weight if stored.order is None else weight[torch.from_numpy(stored.order)]
-            as_pairs = pairs and weight.dtype is torch.bfloat16
-            self.packed = kernels.pack(weight.contiguous(), as_pairs)
-            self.takes = "same" if as_pairs or not pairs else "plain"
+            self.packed, self.takes = kernels.pack(weight.contiguous(), takes == "pairs"), "same"
         stored.let_go()
         self.outputs, self.columns = stored.outputs, self.packed.shape[0] * kernels.columns
 
@@ -236,8 +239,7 @@ class Segment:
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
-            fixed_point = self.takes == "fixed"
-            name, kind = ("product_fixed", ()) if fixed_point else ("product_blocks", (self.takes,))
+            name, kind = ("product_fixed", (kernels.adds_dots,)) if self.takes == "fixed" else ("product_blocks", ())
             kernel = kernels.address(name, self.form.number, *kind)
         elif self.packed.dtype is torch.float16:
             kernel = kernels.address("product_halves")
@@ -272,8 +274,7 @@ class Segment:
 
 
 def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype of the activations in the form ``takes`` that a kernel reads: bfloat16 for "pairs", int32 for "fixed",
-    float32 for all other forms. A number of "fixed" takes four bytes, which are two 16-bit integers of different
-    layouts.
+    """The dtype of the activations in the form ``takes`` that a kernel reads: int32 for "fixed", float32 for all other
+    forms. A number of "fixed" takes four bytes, which are two 16-bit integers of different layouts.
     """
-    return {"pairs": torch.bfloat16, "fixed": torch.int32}.get(takes, torch.float32)
+    return torch.int32 if takes == "fixed" else torch.float32

@@ -27,7 +27,7 @@ from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS, SPAN, input_dtype
 from engine.model.kernels.formats import RUN
 from engine.model.products import SmallLinear, fixed, replace
-from engine.model.products.blocks import ROWS_AT_ONCE, BlockEmbedding, BlockLinear, Segment, arranged_dtype
+from engine.model.products.blocks import ROWS_AT_ONCE, BlockEmbedding, BlockLinear, Segment, arranged_dtype, is_bfloat16
 from engine.model.products.norms import PackedNorm, is_norm
 from engine.model.products.quantized import Linear4, Linear8, wide_dtype
 from engine.model.recurrent import INPUTS, DeltaNet, Mamba
@@ -180,14 +180,17 @@ class PackedBlocks(PackedLinear):
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
         dtype: torch.dtype = layers[0].dtype
         half = dtype is torch.bfloat16
-        self._pairs = half and self.kernels.multiplies_pairs
+        parts = [part for layer in layers for part in layer.parts]
+        self._pairs = half and self.kernels.multiplies_pairs and all(is_bfloat16(part) for part in parts)
         takes = "pairs" if self._pairs else "fixed" if half and self.kernels.multiplies_fixed else "shares"
         self._segments: list[Segment] = []
         start = 0
-        for part in (part for layer in layers for part in layer.parts):
+        for part in parts:
             self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
-        self.multiplies_all = all(each.takes == "fixed" for each in self._segments)
+        # torch's wide products of bfloat16 are faster where the processor multiplies pairs
+        fixed_point = all(each.takes == "fixed" for each in self._segments)
+        self.multiplies_all = fixed_point and not self.kernels.multiplies_pairs
         # A segment writes whole panels. The next segment then overwrites the padding columns, because it starts right
         # after the segment's last output.
         self._width = max(each.start + each.columns for each in self._segments)

@@ -102,9 +102,10 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
             assert torch.equal(packed._product(x[:rows])[:, :70], found[:rows]), (name, rows)
         most = packed._product(x.repeat(5, 1)[:MOST_ROWS])[:, :70]
         assert torch.equal(most, found.repeat(5, 1)[:MOST_ROWS]), name
-        assert packed.multiplies_all == is_fixed
-        if is_fixed:  # a book's rows too; and a number as far above the others as a real model's largest activation
+        assert packed.multiplies_all == (is_fixed and not kernels.multiplies_pairs)
+        if packed.multiplies_all:  # a book's rows too
             assert torch.equal(packed(x.repeat(MOST_ROWS // 17 + 1, 1)), packed(x).repeat(MOST_ROWS // 17 + 1, 1)), name
+        if is_fixed:  # a number as far above the others as a real model's largest activation
             large = x[:1].clone()
             large[0, 40] = 4000
             exact = large.double() @ layer.values().double().t()
@@ -115,6 +116,22 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         again = packed._product(x)[:, :70]
         again[~again.isfinite()] = torch.nan
         assert torch.equal(again.nan_to_num(1e30), found.nan_to_num(1e30)), name
+
+
+@pytest.mark.parametrize(("lanes", "names"), [(8, ["Q6_K"]), (16, ["Q4_K", "Q3_K", "Q8_0", "IQ4_XS"])])
+def test_vnni_changes_no_bit(lanes: int, names: list[str]) -> None:
+    if not pool.adds_dots(lanes):
+        pytest.skip("needs VNNI")
+    kinds = {name: kind for kind, name in KNOWN.items()}
+    x = torch.randn(17, 512, generator=torch.Generator().manual_seed(1)).to(HALF)
+    for name in names:
+        found = []
+        for dots in (False, True):
+            kernels = native.Native(workers=2, lanes=lanes)
+            kernels.adds_dots = dots
+            packed = PackedBlocks([BlockLinear(stored(kinds[name], 70, 512), None, HALF)], kernels, Unpacked())
+            found.append([packed._product(x[:rows])[:, :70] for rows in (1, 2, 3, 4, 7, 17)])
+        assert all(map(torch.equal, *found)), name
 
 
 @pytest.mark.parametrize("lanes", [4, 8, None])

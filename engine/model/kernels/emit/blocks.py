@@ -7,9 +7,7 @@ vector holds one output.
 In every format a word, after a shift and a mask, holds four bytes: the quants of four neighbouring inputs. How quants
 are multiplied depends on the processor and the model:
 
-- If the processor multiplies pairs of bfloat16, the bits of a power of two are put before a quant. The result is a
-  bfloat16 number that is too large by that power. The product is corrected by the power times the sum of the inputs.
-- For models in bfloat16 on other processors with AVX2 or AVX-512BW, activations are in fixed point
+- For models in bfloat16 on processors with AVX2 or AVX-512BW, activations are in fixed point
   (``engine.model.kernels.emit.fixed``).
 - Otherwise a quant is converted to float32.
 
@@ -32,11 +30,6 @@ from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 _LINE = 64  # bytes of a cache line
 _AHEAD = 4096  # minimum bytes between a block and the block that is prefetched; rounded up to whole blocks
 _BYTE = 0x01010101  # a word with the value 1 in each byte
-_HALF = 0x00010001
-_EXPONENT = 127  # exponent bias of bfloat16
-_MANTISSA = 7  # mantissa bits of bfloat16
-_NIBBLE = 4  # bits of half a byte
-_QUANTS_8 = 8  # bits of a quant in formats with 8-bit quants
 # A number of rows for which no code is emitted: six rows are computed as four and two. This takes hardly longer, and
 # code for each number of rows takes time to compile.
 _LEFT_OUT = 6
@@ -204,64 +197,10 @@ class BlockLoads:
         # The product has bit n of the four bits as the lowest bit of byte n. No sum carries.
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
-    def pairs(self, run: ir.Value, word: int, vector: int) -> list[tuple[int, ir.Value]]:
-        """Emit the quants of four inputs as pairs of bfloat16. Each quant is too large by ``code_offset``.
 
-        Returns:
-            Items of a number and pairs. Number 0 means the first and third inputs, number 1 the second and fourth.
-                Quants of 8 bits give two items with the same number, whose pairs have to be added.
-        """
-        e, form = self._e, self._form
-        if form.codes:
-            [part] = form.quants
-            table = [_half_of(code) for code in form.codes]
-            places = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(0xF * _BYTE))
-            return [(at, _halves_at(e, e.b.lshr(places, e.whole_splat(8 * at)), table)) for at in range(2)]
-        if form.bits == _QUANTS_8:
-            [part] = form.quants
-            both = self._shifted(part, run, word, vector)
-            both = e.b.xor(both, e.whole_splat(0x80 * _BYTE)) if form.flips else both
-            return [
-                (at, _numbers(e, _turned(e, both, 8 * at + start - (_MANTISSA - _NIBBLE)), _NIBBLE, start + _NIBBLE))
-                for at in range(2)
-                for start in (0, _NIBBLE)
-            ]
-        top = _MANTISSA - form.bits
-        quants = None
-        for part in form.quants:
-            if part.spread:
-                one = e.b.and_(self._shifted(part, run, word, vector), e.whole_splat(_BYTE))
-                some = e.b.shl(one, e.whole_splat(top + part.at))
-            else:
-                index = e.b.add(_picked(e, part.words, run), long(word))
-                turns = [shift - top - part.at for shift in part.shifts]
-                some = _rotated(e, self.word(index, vector), turns, run)
-            if quants is None:
-                quants = some
-                continue
-            mask = (((1 << part.count) - 1) << top + part.at) * _BYTE
-            quants = e.b.or_(e.b.and_(quants, e.whole_splat(~mask & 0xFFFFFFFF)), e.b.and_(some, e.whole_splat(mask)))
-        assert quants is not None
-        return [(at, _numbers(e, _turned(e, quants, 8 * at), form.bits, form.bits)) for at in range(2)]
-
-
-def code_offset(form: Format, pairs: bool = False) -> int:
-    """The offset that ``BlockLoads.pairs`` (if ``pairs``) or ``BlockLoads.quants`` add to each quant."""
-    if form.codes:
-        return 0 if pairs else _CODE_OFFSET
-    if not pairs:
-        return 0
-    return (1 << _NIBBLE) + (1 << 2 * _NIBBLE) if form.bits == _QUANTS_8 else 1 << form.bits
-
-
-def _numbers(e: Emitter, word: ir.Value, count: int, exponent: int) -> ir.Value:
-    """Emit ``2 ** exponent + quant * 2 ** (exponent - count)`` as bfloat16, in both halves of a word.
-
-    Args:
-        word: has the ``count`` bits of a quant at the top of each half's mantissa. Its other bits are ignored.
-    """
-    kept = e.b.and_(word, e.whole_splat((((1 << count) - 1) << _MANTISSA - count) * _HALF))
-    return e.b.bitcast(e.b.or_(kept, e.whole_splat((_EXPONENT + exponent << _MANTISSA) * _HALF)), e.vector)
+def code_offset(form: Format) -> int:
+    """The offset that ``BlockLoads.quants`` adds to each quant."""
+    return _CODE_OFFSET if form.codes else 0
 
 
 def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
@@ -282,18 +221,6 @@ def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
     one = e.whole_splat(1)
     less = e.b.sub(e.b.select(e.b.icmp_unsigned("<", raw, one), one, raw), one)
     return e.b.bitcast(e.b.shl(less, e.whole_splat(23)), e.vector)
-
-
-def _turned(e: Emitter, word: ir.Value, right: int) -> ir.Value:
-    if right == 0:
-        return word
-    return e.b.lshr(word, e.whole_splat(right)) if right > 0 else e.b.shl(word, e.whole_splat(-right))
-
-
-def _rotated(e: Emitter, word: ir.Value, turns: Sequence[int], at: ir.Value) -> ir.Value:
-    """Rotate the words to the right by ``turns[at]`` bits."""
-    name = f"llvm.fshr.v{e.lanes}i32"
-    return e.intrinsic(name, e.whole, word, word, _shift(e, [turn % 32 for turn in turns], at))
 
 
 def _are_bytes(parts: Sequence[Bits], first: int) -> bool:
@@ -327,26 +254,6 @@ def _shift(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
     if len(set(values)) == 1:
         return e.whole_splat(values[0])
     return e.splat(e.b.trunc(_picked(e, values, at), I32))
-
-
-def _half_of(value: int) -> int:
-    """The bits of a small integer in bfloat16."""
-    if value == 0:
-        return 0
-    size = abs(value)
-    exponent = size.bit_length() - 1
-    mantissa = (size << _MANTISSA - exponent) & ((1 << _MANTISSA) - 1)
-    return (value < 0) << 15 | _EXPONENT + exponent << _MANTISSA | mantissa
-
-
-def _halves_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Look up 16-bit numbers in a table of 16, indexed by the lower four bits of both halves of each word. Needs 16
-    lanes.
-    """
-    kind = ir.VectorType(I16, 2 * e.lanes)
-    constant = ir.Constant(kind, [I16(value) for value in table] * (2 * e.lanes // len(table)))
-    name = "llvm.x86.avx512.permvar.hi.512"
-    return e.b.bitcast(e.intrinsic(name, kind, constant, e.b.bitcast(places, kind)), e.vector)
 
 
 def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
@@ -411,14 +318,11 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
     e.end()
 
 
-def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str) -> None:
-    """Emit the conversion of x to the form ``made``, which a product takes, and the sum of each run of x. A tile is a
-    row.
+def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str) -> None:
+    """Emit x as float32, each number multiplied by ``_share_of``, and the sum of each run of x. A tile is a row.
 
     Args:
         kind: dtype of x.
-        made: "pairs": bfloat16; every four numbers are in the order first, third, second, fourth. "shares": float32,
-            multiplied by ``_share_of``. "plain": float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, row, _ = e.arguments
@@ -426,33 +330,26 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str, made: str
     [inputs] = e.longs(Spread.INPUTS)
     first = e.b.mul(row, inputs)
     factors = ir.Constant(e.vector, [number(_share_of(at % RUN_WORDS)) for at in range(lanes)])
-    order = ir.Constant(ir.VectorType(I32, lanes), [I32(at // 4 * 4 + (0, 2, 1, 3)[at % 4]) for at in range(lanes)])
     with e.loop(long(0), e.b.sdiv(inputs, long(RUN))) as run:
         total = e.constant(0.0)
         for offset in range(0, RUN, lanes):
             place = e.b.add(e.b.add(first, e.b.mul(run, long(RUN))), long(offset))
             loaded = e.load_vector(x, place, KINDS[kind])
             total = e.b.fadd(total, loaded)
-            if made == "pairs":
-                e.store_vector(e.b.shuffle_vector(loaded, loaded, order), out, place, I16)
-            else:
-                e.store(e.b.fmul(loaded, factors) if made == "shares" else loaded, e.at(out, place, F32))
+            e.store(e.b.fmul(loaded, factors), e.at(out, place, F32))
         place = e.b.add(e.b.sdiv(first, long(RUN)), run)
         e.store(e.fold(total, e.b.fadd), e.at(sums, place, F32))
     e.end()
 
 
-def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int, takes: str) -> None:
-    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged`` has prepared in the form ``takes``."""
-    pairs = takes == "pairs"
-    e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
-    form, together = FORMATS[number_of_format], 2 if pairs else 1  # ``together``: numbers of x in 32 bits
-
+def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
+    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged`` has prepared."""
+    e, form = Emitter(module, name, VOID, (PTR, I64, I64), lanes), FORMATS[number_of_format]
     columns = lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
     inputs, outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
     blocks, size = e.b.sdiv(inputs, long(form.values)), form.held_bytes * columns
-    offset, runs, groups = code_offset(form, pairs), form.group // RUN, form.values // form.group
+    offset, runs, groups = code_offset(form), form.group // RUN, form.values // form.group
     has_least = form.has_least or bool(form.zero + offset)
 
     def add_group(own: BlockLoads, group: ir.Value, starts: list[ir.Value], totals: Sums) -> None:
@@ -460,12 +357,12 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
         if has_least:
             for start, total in zip(starts, totals, strict=True):
                 _add_least(e, sums_of_x, e.b.sdiv(start, long(RUN)), runs, scales, total)
-        lines = [e.at(x, e.b.sdiv(start, long(together)), F32) for start in starts]
+        lines = [e.at(x, start, F32) for start in starts]
         with e.loop(long(0), long(runs)) as at:
             run = e.b.add(e.b.mul(group, long(runs)), at)
             sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in lines]
-            own_lines = [e.at(line, e.b.mul(at, long(RUN // together)), F32) for line in lines]
-            _add_run(e, own, run, own_lines, sums, pairs)
+            own_lines = [e.at(line, e.b.mul(at, long(RUN)), F32) for line in lines]
+            _add_run(e, own, run, own_lines, sums)
             for total, some in zip(totals, sums, strict=True):
                 for (step, _), so_far, part in zip(scales, total, some, strict=True):
                     so_far.value = e.fma(part.value, step, so_far.value)
@@ -503,22 +400,18 @@ def _add_least(
         so_far.value = e.fma(wide, least, so_far.value)
 
 
-def _add_run(e: Emitter, block: BlockLoads, run: ir.Value, lines: list[ir.Value], sums: Sums, pairs: bool) -> None:
+def _add_run(e: Emitter, block: BlockLoads, run: ir.Value, lines: list[ir.Value], sums: Sums) -> None:
     """Add to ``sums`` the products of a run's quants with every row of x. ``lines`` are the addresses of the run's
     inputs in these rows.
     """
-    multiply = e.dot_pairs if pairs else e.fma
     for word in range(RUN_WORDS):
         for vector in range(PANEL_VECTORS):
-            if pairs:
-                found = [(2 * word + at, pair) for at, pair in block.pairs(run, word, vector)]
-            else:
-                quants = block.quants(run, word, vector)
-                found = [(RUN_WORDS * word + at, _quant(e, quants, at)) for at in range(RUN_WORDS)]
-            for place, loaded in found:
+            quants = block.quants(run, word, vector)
+            for at in range(RUN_WORDS):
+                loaded = _quant(e, quants, at)
                 for line, own in zip(lines, sums, strict=True):
-                    number_of_row = e.splat(e.load(e.at(line, long(place), F32), F32))
-                    own[vector].value = multiply(number_of_row, loaded, own[vector].value)
+                    number_of_row = e.splat(e.load(e.at(line, long(RUN_WORDS * word + at), F32), F32))
+                    own[vector].value = e.fma(number_of_row, loaded, own[vector].value)
 
 
 def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, made: str) -> None:

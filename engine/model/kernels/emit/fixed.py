@@ -2,12 +2,15 @@
 
 Numbers of x are 16-bit integers; ``SPAN`` inputs share a unit. The rounding error is up to 1.6e-5 of the largest of
 them, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of quants times numbers is an exact
-integer, which is then multiplied by the unit and the group's scale. It is computed in one of two ways:
+integer, which is then multiplied by the unit and the group's scale. It is computed in one of three ways:
 
 - If quants have up to 6 bits, each of a number's two bytes is multiplied with them. One instruction multiplies 32 bytes
   and adds neighbours in 16 bits, in which several words can be summed. Quants need only a shift and a mask.
 - With four rows or more, or 8-bit quants, 16-bit integers are multiplied. Four rows share a block that is unpacked
   once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
+- With two rows or more, if the processor has VNNI, each of a number's two bytes is multiplied with the quants. One
+  instruction multiplies 64 bytes and adds four products to a sum in 32 bits. From eight rows on, 16 lanes share a block
+  that is unpacked once. Eight lanes do so from four rows on, with 16-bit integers.
 
 A row has the same bits whatever other rows are computed, because all integers are exact and the groups are added in a
 fixed order.
@@ -83,22 +86,27 @@ def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> 
     e.end()
 
 
-def emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged_fixed`` has prepared."""
-    _Product(Emitter(module, name, VOID, (PTR, I64, I64), lanes), FORMATS[number_of_format]).emit()
+def emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_format: int, dots: bool) -> None:
+    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged_fixed`` has prepared.
+
+    Args:
+        dots: whether the processor has VNNI. The bits of the result do not depend on it.
+    """
+    _Product(Emitter(module, name, VOID, (PTR, I64, I64), lanes), FORMATS[number_of_format], dots).emit()
 
 
 class _Product:
     """Emits the product with weights of one format. All rows have the same order of operations in float32."""
 
-    def __init__(self, e: Emitter, form: Format) -> None:
-        self._e, self._form = e, form
+    def __init__(self, e: Emitter, form: Format, dots: bool) -> None:
+        self._e, self._form, self._dots = e, form, dots
         self._x, self._packed, self._out = e.pointers(Product.X, Product.WEIGHTS, Product.OUT)
         self._sums, self._units = e.pointers(Product.SUMS, Product.UNITS)
         self._inputs, self._outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
         self._blocks, self._columns = e.b.sdiv(self._inputs, long(form.values)), e.lanes * PANEL_VECTORS
         self._zero = form.zero + code_offset(form)
-        self._unpacked = _Unpacked(e, form)
+        # The sums of four rows need too many registers for vectors of eight lanes.
+        self._unpacked = _Unpacked(e, form, dots and e.lanes == 16)
         self._halves = ir.VectorType(I16, 2 * e.lanes)
         largest = _HIGH if form.codes or form.flips else (1 << form.bits) - 1
         # words of quants whose products with bytes are added in 16 bits; each adds two products
@@ -107,7 +115,9 @@ class _Product:
 
     def emit(self) -> None:
         """Emit the whole kernel."""
-        each_panel(self._e, self._few_rows, _FEW_ROWS, (_SHARING_ROWS, self._many_rows))
+        few = (_SHARING_ROWS, *_FEW_ROWS) if self._unpacked.bytes else _FEW_ROWS
+        least = 2 * _SHARING_ROWS if self._unpacked.bytes else _SHARING_ROWS
+        each_panel(self._e, self._few_rows, few, (_SHARING_ROWS, least, self._many_rows))
         self._e.end()
 
     def _few_rows(self, row: ir.Value, count: int, panel: ir.Value) -> None:
@@ -118,6 +128,8 @@ class _Product:
         # The sums of two groups need too many registers for more than one row.
         shared = self._shared if count == 1 else None
         together = 2 if shared else 1
+        # A single row was slower with VNNI, because its sums wait for each other.
+        dots = self._dots and count > 1
         with e.loop(long(0), self._blocks) as block:
             own = self._block(panel, block, shared.quants if shared else ())
             self._unpacked.take_scales(own)
@@ -126,8 +138,10 @@ class _Product:
                 own.ask_next(step, self._size, together * form.group)
                 first = self._group(e.b.mul(step, long(together)))
                 groups = [first, e.b.add(first, long(shared.ahead))] if shared else [first]
-                if self._depth:
-                    run = e.b.mul(step if shared else first, long(form.group // RUN))
+                run = e.b.mul(step if shared else first, long(form.group // RUN))
+                if dots:
+                    sums = [self._dot_sums(functools.partial(_words_of, own), RUN_WORDS, first, lines)]
+                elif self._depth:
                     sums = self._byte_sums(own, run, groups, lines, shared.shifts if shared else ())
                 else:
                     sums = [self._pair_sums(functools.partial(_pairs_of, e, own), RUN_WORDS, first, lines)]
@@ -154,7 +168,11 @@ class _Product:
                     totals.append([e.variable(e.b.select(begins, e.constant(0.0), some)) for some in known])
                 with e.loop(long(0), groups) as at:
                     group = self._group(at)
-                    self._add_group(group, lines, self._pair_sums(unpacked.pairs, 1, group, lines), totals)
+                    if unpacked.bytes:
+                        sums = self._dot_sums(unpacked.words, 1, group, lines)
+                    else:
+                        sums = self._pair_sums(unpacked.pairs, 1, group, lines)
+                    self._add_group(group, lines, sums, totals)
                 store_sums(e, self._out, row, column, self._outputs, totals)
 
     @property
@@ -258,8 +276,37 @@ class _Product:
                 for line, own in zip(lines, sums, strict=True):
                     numbers = e.splat(e.load(e.at(line, place, I32), I32))
                     for quant, so_far in zip(quants, own, strict=True):
-                        so_far.value = e.b.add(so_far.value, e.pair_sums(quant, numbers))
+                        so_far.value = e.add_pair_sums(so_far.value, quant, numbers, self._dots)
         return [[each.value for each in own] for own in sums]
+
+    def _dot_sums(
+        self,
+        quants: Callable[[ir.Value], list[list[ir.Value]]],
+        words: int,
+        group: ir.Value,
+        lines_of_x: Sequence[_Line],
+    ) -> list[list[ir.Value]]:
+        """Emit what ``_pair_sums`` gives, with VNNI's products of bytes.
+
+        Args:
+            quants: gives the quants of the ``words`` words with an index in the block, each for all vectors.
+        """
+        e, steps = self._e, self._form.group // (RUN_WORDS * words)
+        lines = [self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x]
+        # for each row, the sums of the higher and of the lower bytes
+        sums = [[[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in range(2)] for _ in lines]
+        with e.loop(long(0), long(steps)) as at:
+            for word, vectors in enumerate(quants(e.b.add(e.b.mul(group, long(steps)), at))):
+                first = e.b.add(e.b.mul(at, long(RUN_WORDS * words)), long(RUN_WORDS * word))
+                for line, own in zip(lines, sums, strict=True):
+                    for byte, part in enumerate(own):
+                        numbers = e.splat(e.load(e.at(line, e.b.add(first, long(byte * SPAN)), I8), I32))
+                        for quant, so_far in zip(vectors, part, strict=True):
+                            so_far.value = e.add_byte_dots(so_far.value, quant, numbers)
+        return [
+            [e.b.add(e.b.shl(a.value, e.whole_splat(8)), b.value) for a, b in zip(high, low, strict=True)]
+            for high, low in sums
+        ]
 
     def _numbers_at(self, line: _Line, group: ir.Value, offset: int, size: int) -> ir.Value:
         """The address of a group's numbers, in the part of its span that begins at byte ``offset`` and has ``size``
@@ -351,6 +398,11 @@ def _picked(values: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(values[place] for place in places)
 
 
+def _words_of(block: BlockLoads, run: ir.Value) -> list[list[ir.Value]]:
+    """Emit the quants of a run as bytes: for each word of four inputs, one vector for each vector of the panel."""
+    return [[block.quants(run, word, vector) for vector in range(PANEL_VECTORS)] for word in range(RUN_WORDS)]
+
+
 def _pairs_of(e: Emitter, block: BlockLoads, run: ir.Value) -> list[list[ir.Value]]:
     """Emit the quants of a run as pairs of 16-bit integers: for each pair of inputs, one vector for each vector of the
     panel. Of four inputs, the first and third are paired, and the second and fourth.
@@ -366,9 +418,9 @@ def _pairs_of(e: Emitter, block: BlockLoads, run: ir.Value) -> list[list[ir.Valu
 class _Unpacked:
     """Emits access to an unpacked block on the stack: quants as pairs of 16-bit integers, and scales."""
 
-    def __init__(self, e: Emitter, form: Format) -> None:
-        self._e, self._form, self._groups = e, form, form.values // form.group
-        self._quants = e.room(e.whole, form.values // 2 * PANEL_VECTORS)
+    def __init__(self, e: Emitter, form: Format, as_bytes: bool) -> None:
+        self._e, self._form, self._groups, self.bytes = e, form, form.values // form.group, as_bytes
+        self._quants = e.room(e.whole, form.values // (4 if as_bytes else 2) * PANEL_VECTORS)
         self._scales = e.room(e.vector, self._groups * PANEL_VECTORS * 2)
 
     def take_scales(self, block: BlockLoads) -> None:
@@ -386,14 +438,19 @@ class _Unpacked:
         e, runs = self._e, self._form.group // RUN
         with e.loop(long(0), long(runs)) as at:
             run = e.b.add(e.b.mul(group, long(runs)), at)
-            places = self._places(self._quants, e.whole, run, RUN // 2 * PANEL_VECTORS)
-            for place, pair in zip(places, _flat(_pairs_of(e, block, run)), strict=True):
-                e.store(pair, place)
+            quants = _flat(_words_of(block, run) if self.bytes else _pairs_of(e, block, run))
+            for place, each in zip(self._places(self._quants, e.whole, run, len(quants)), quants, strict=True):
+                e.store(each, place)
 
     def scales(self, group: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
         """Load what ``BlockLoads.scales`` gave for this group."""
         found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
         return list(zip(found[::2], found[1::2], strict=True))
+
+    def words(self, word: ir.Value) -> list[list[ir.Value]]:
+        """Load a word, as ``_words_of`` gave it."""
+        places = self._places(self._quants, self._e.whole, word, PANEL_VECTORS)
+        return [[self._e.load(place, self._e.whole) for place in places]]
 
     def pairs(self, word: ir.Value) -> list[list[ir.Value]]:
         """Load a word's pairs, as ``_pairs_of`` gave them."""

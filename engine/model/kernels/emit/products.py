@@ -233,16 +233,16 @@ def each_panel(
     e: Emitter,
     rows_of: Callable[[ir.Value, int, ir.Value], None],
     sizes: Sequence[int] | None = None,
-    before: tuple[int, Callable[[ir.Value, ir.Value], None]] | None = None,
+    before: tuple[int, int, Callable[[ir.Value, ir.Value], None]] | None = None,
 ) -> None:
     """Emit a loop over the panels of a tile, and within it loops over blocks of rows. The body is ``rows_of(first row,
     number of rows, panel)``.
 
     Args:
         sizes: numbers of rows in a block, the largest first; None takes ``row_blocks``.
-        before: a number n, and a function ``(panel, rows)``. The function emits the product for the first ``rows``
-            rows; ``rows`` is the largest multiple of n. The loops compute the remaining rows. If ``before`` is None,
-            they compute all rows.
+        before: a number n, a minimum number of rows, and a function ``(panel, rows)``. The function emits the product
+            for the first ``rows`` rows; ``rows`` is the largest multiple of n, or 0 if there are fewer rows than the
+            minimum. The loops compute the remaining rows. If ``before`` is None, they compute all rows.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -252,8 +252,9 @@ def each_panel(
     with e.loop(first, stop) as panel:
         done = e.variable(long(0))
         if before is not None:
-            several, compute = before
-            done.value = e.b.sub(rows, e.b.srem(rows, long(several)))
+            several, least, compute = before
+            whole = e.b.sub(rows, e.b.srem(rows, long(several)))
+            done.value = e.b.select(e.b.icmp_signed("<", rows, long(least)), long(0), whole)
             compute(panel, done.value)
         for block in sizes or row_blocks(e.lanes, PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
