@@ -65,9 +65,10 @@ _FIRST_TORCH = (2, 12)
 # kernels round differently, more so in half precision. Logits of a wrong replay differ by far more than this.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
-# The maximum difference in half precision for a model with experts. Rounding can choose another expert at a near tie.
-# A tiny mixture on an H200 differed by 0.19.
-_NEAR_EXPERTS = 0.25
+# Number of recordings of a level that may differ in half precision for a model with experts: rounding can choose
+# another expert at a near tie. Tiny mixtures on an H200 differed by 0.19 and 0.58 of the largest logit. A wrong
+# recording always differs.
+_DIFFERING = 2
 
 
 class Recorder(Protocol):
@@ -303,7 +304,8 @@ class Replays:
         experts: bool = False,
     ) -> None:
         self._recorder = recorder
-        self._near = _NEAR.get(dtype, _NEAR_EXPERTS if experts else _NEAR_HALF)
+        self._near = _NEAR.get(dtype, _NEAR_HALF)
+        self._may_differ = _DIFFERING if experts and dtype not in _NEAR else 0
         self._level = level
         self._check_every = check_every
         self._seen: Counter[tuple[int, ...]] = Counter()
@@ -382,7 +384,7 @@ class Replays:
         if self._check_every and self.replayed % self._check_every == 0:
             expected = eager()
             if not (off := _difference(out[0], expected[0])) <= self._near:
-                self._give_up(f"a replay differs by {off:.1e} of the largest logit")
+                self._note_difference(f"a replay differs by {off:.1e} of the largest logit")
                 return expected
         return out
 
@@ -412,7 +414,7 @@ class Replays:
                 self._give_up(f"recording failed: {type(failed).__name__}: {failed}")
             return eager()  # the KV of the tokens may be half written
         if not off <= self._near:
-            self._give_up(f"the first replay differs by {off:.1e} of the largest logit")
+            self._note_difference(f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
         self._recordings[key] = recording if faster else None
         return expected
@@ -439,6 +441,14 @@ class Replays:
         """
         self._recordings = kept
         self._recorder.forget()
+
+    def _note_difference(self, reason: str) -> None:
+        """Give up, unless a model with experts may have chosen another expert. Then the shape is recorded later."""
+        if self._may_differ:
+            self._may_differ -= 1
+            _log.info("%s passes: %s", self._level, reason)
+        else:
+            self._give_up(reason)
 
     def _give_up(self, reason: str) -> None:
         self.off = True
