@@ -267,7 +267,6 @@ def _weights_bytes(config: EngineConfig, model: Any, itemsize: int) -> int:
     weights = config.weights
     if weights == FITTED:
         return gguf.fitted_bytes(Path(config.model)) + architectures.embedding_parameters(model) * itemsize
-
     if weights == "stored" and (each := architectures.stored_bytes_per_weight(model)):
         return int(architectures.estimate_parameters(model) * each)
     embeddings = architectures.embedding_parameters(model)

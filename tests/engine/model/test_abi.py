@@ -52,11 +52,9 @@ def everything(name: str, kernels: native.Native) -> list[torch.Tensor]:
         data = torch.from_numpy(quants.quantize(numbers(40, 64).numpy(), kind)).view(torch.uint8)
         blocks = PackedBlocks([BlockLinear(Stored(data, int(kind), 64), None, HALF)], kernels, Unpacked())
         found += [blocks(numbers(3, 64).to(HALF)), blocks.unpacked()]
-    if kernels.multiplies_pairs:  # so it adds pairs of integers too, in fewer lanes
-        data = torch.from_numpy(quants.quantize(numbers(40, 64).numpy(), GGMLQuantizationType.Q4_0))
-        narrow = native.Native(workers=1, lanes=8)
-        layer = BlockLinear(Stored(data, int(GGMLQuantizationType.Q4_0), 64), None, HALF)
-        found.append(PackedBlocks([layer], narrow, Unpacked())(numbers(3, 64).to(HALF)))
+    data = torch.from_numpy(quants.quantize(numbers(40, 64).numpy(), GGMLQuantizationType.Q4_0))
+    layer = BlockLinear(Stored(data, int(GGMLQuantizationType.Q4_0), 64), None, WIDE)
+    found.append(PackedBlocks([layer], kernels, Unpacked())(numbers(3, 64)))
     keys, values, memory = numbers(4, 2, 16), numbers(4, 4, 16, seed=1), numbers(4, 16, 16, seed=2)
     decays, rates = -numbers(4, 4, seed=3).abs(), numbers(4, 4, seed=4).sigmoid()
     for rule in ("delta", "scan"):

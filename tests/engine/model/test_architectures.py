@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.config import EngineConfig
 from engine.model import architectures, families, muse
 from engine.plan import hardware, shape_of
 
@@ -79,7 +80,9 @@ def test_what_is_rounded_are_the_blocks_alone() -> None:
     config, model = described("llama", tie_word_embeddings=False)
     blocks = sum(weight.numel() for layer in model.model.layers for weight in layer.parameters())
     expected = 2 * 50_000 * 256 * 4 + blocks
-    assert hardware._weights_bytes(config, "8bit", 4) == pytest.approx(expected, rel=0.01)
+    assert hardware._weights_bytes(EngineConfig("llama", weights="8bit"), config, 4) == pytest.approx(
+        expected, rel=0.01
+    )
 
 
 def test_a_folder_named_by_a_hash_is_not_shown(tmp_path: Path) -> None:
