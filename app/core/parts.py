@@ -88,8 +88,14 @@ _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )
 _WORD = re.compile(r"[^\W\d_][^\W_]*(?:[’'-][^\W_]+)*")
-# matches the ending of a possessive, and the pronoun after the verb of a French question ("apparaît-elle")
-_ATTACHED = re.compile(r"[’']s$|(?:-t)?-(?:ils?|elles?|on)$")
+# matches the pronoun after the verb of a French question ("apparaît-elle"). A verb begins with a small letter, unlike a
+# name such as "Jong-il".
+_POSSESSIVE = re.compile(r"[’']s$")
+_INVERTED = re.compile(r"(?:-t)?-(?:ils?|elles?|on)$")
+# matches a chapter that a question limits itself to
+_IN_CHAPTER = re.compile(
+    r"\b(?:in|im|dans|en)\s+(?:(?:the|dem|le|el)\s+)?(?:chapter|kapitel|chapitre|capítulo)\b", re.IGNORECASE
+)
 _ASKING = (
     "appear appears appeared appearance mention mentions mentioned introduced introduction occur occurs occurred "
     "occurrence name named meet meets met meeting see sees saw seen come comes came enter enters entered speak speaks "
@@ -98,7 +104,8 @@ _ASKING = (
     "erscheint erscheinen auftritt auftreten vorkommt erwähnt genannt erstmals zuerst zuletzt letztmals ersten "
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
     "apparition apparaît mentionné chapitre aparece aparición mencionado mencionada primera última vez cuándo dónde "
-    "quién capítulo libro página make makes made names mentionnée paraît steht vor erste letzte teil partie"
+    "quién capítulo libro página word words wort make makes made names mentionnée paraît steht vor erste letzte teil "
+    "partie"
 )
 """Words that questions about a first or last place contain, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
@@ -235,7 +242,7 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
     item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
     at_an_end = _FIRST.search(question) or _LAST.search(question)
     # A chapter may have the name that is sought as its title. The question then means the whole book.
-    is_sought = item and at_an_end and all(fold(subject) in fold(item.title) for subject in subjects(question))
+    is_sought = item and at_an_end and not _IN_CHAPTER.search(question) and _names(item.title, subjects(question))
     if pages := pages_numbered(document, question) or (frozenset() if is_sought else _pages_of(item, document)):
         return Reach.NAMED, pages
     if _FIRST.search(question):
@@ -245,6 +252,12 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
     if _ALL.search(question) or asks_for_whole(question):
         return Reach.ALL, frozenset()
     return Reach.FEW, frozenset()
+
+
+def _names(title: str, sought: Sequence[str]) -> bool:
+    """Whether a title has every word of the subjects, of which there is at least one."""
+    words = {fold(word) for word in _WORD.findall(title)}
+    return bool(sought) and all(fold(word) in words for subject in sought for word in subject.split())
 
 
 def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int = 0) -> PartsPlan:
@@ -289,7 +302,8 @@ def subjects(question: str) -> list[str]:
     found: list[list[str]] = []
     end = None
     for match in _WORD.finditer(question):
-        word = _ATTACHED.sub("", match[0])
+        word = _POSSESSIVE.sub("", match[0])
+        word = _INVERTED.sub("", word) if word[0].islower() else word
         if says_nothing(word) or word.lower() in _OF_ASKING:
             continue
         if found and end is not None and question[end : match.start()].strip(". ") == "":
@@ -388,7 +402,9 @@ class _Standing:
 
     def names_all(self, subjects: Sequence[str]) -> bool:
         """Whether the part has every word of every subject. A first name alone may be somebody else's."""
-        return all(self.places[subject].keys() >= set(_telling(subject)) for subject in subjects)
+        return self.has_all(subjects) and all(
+            self.places[subject].keys() >= set(_telling(subject)) for subject in subjects
+        )
 
     def hints(self) -> tuple[str, ...]:
         """For each subject, an excerpt around the earliest of its ``places``."""
@@ -406,9 +422,10 @@ class _Standing:
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsPlan:
     """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts with
-    every word of all other subjects are asked, from the beginning or the end of the book. If there are none, the parts
-    with a word of each subject are asked, and then every part. If no subject occurs, the parts that are ranked highest
-    are asked. A subject is searched as whole words. Only if these do not occur, the beginnings of words count too.
+    every word of all other subjects are asked, from the beginning or the end of the book, and after them the parts with
+    a word of each subject. If there are none, every part is asked. If no subject occurs, the parts that are ranked
+    highest are asked. A subject is searched as whole words. Only if these do not occur, the beginnings of words count
+    too.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
@@ -423,8 +440,8 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     if not there:
         chosen = promising(question, parts, words)[:MOST_ASKED]
         return PartsPlan(reach, tuple(chosen), until_found=True, said=nowhere)
-    complete = [found for found in standing if found.names_all(there)]
-    asked = complete or [found for found in standing if found.has_all(there)] or standing
+    some = [found for found in standing if found.has_all(there)]
+    asked = sorted(some, key=lambda found: not found.names_all(there)) or standing
     without = sorted(found.part.number for found in standing if found not in asked)
     named = " and ".join(f"“{subject}”" for subject in there)
     verb = "does" if len(without) == 1 else "do"

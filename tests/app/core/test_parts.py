@@ -154,7 +154,7 @@ def test_two_names_have_to_stand_in_a_part() -> None:
         ("À quelle page Ann apparaît-elle pour la première fois ?", [3, 4]),
         ("What is the first page that mentions Ann?", [3, 4]),
         ("When is Ann last mentioned?", [4, 3]),
-        ("When does Mary Crawford first appear?", [2, 4]),
+        ("When does Mary Crawford first appear?", [2, 4, 1]),
         ("À quelle page Elodie apparaît-elle pour la première fois ?", [4]),
         ("Where does Elodie's brother first appear?", [4]),
     ],
@@ -170,6 +170,30 @@ def test_whole_words_decide_where_a_name_first_stands(question: str, parts: list
     plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
     assert [part.number for part in plan.parts] == parts
     assert plan.mentions[0].page == (1 if "Mary" in question else parts[0])
+
+
+@pytest.mark.parametrize(
+    ("question", "reach", "parts"),
+    [
+        ("When does Jo first appear?", Reach.FIRST, [2, 3]),
+        ("Where is the word inflation first used?", Reach.FIRST, [1, 3]),
+        ("When does Ann first appear in chapter 2?", Reach.NAMED, [2]),
+        ("When does Kim Jong-il first appear?", Reach.FIRST, [3, 1]),
+    ],
+)
+def test_short_names_and_chapters_of_a_first_place(question: str, reach: Reach, parts: list[int]) -> None:
+    texts = [
+        "Inflation rose when Kim Jong-un spoke of the price of grain and other things that the market had to bear.",
+        "Jo read of it.",
+        "Jo told Ann, and Kim Jong-il heard that the inflation was gone.",
+        "The fair was over.",
+    ]
+    titles = "Prices", "Annual Fair", "Talk", "End"
+    outline = tuple(OutlineItem(f"Chapter {at}: {title}", at, 1) for at, title in enumerate(titles, 1))
+    book = replace(Document.from_pages("The Fair", texts), outline=outline)
+    plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
+    assert plan.reach is reach
+    assert [part.number for part in plan.parts] == parts
 
 
 def test_a_name_that_stands_nowhere_is_told() -> None:
