@@ -214,19 +214,11 @@ class Emitter:
 
     def pair_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs 8
-        lanes of AVX2 or 16 of AVX-512BW.
+        lanes of AVX2 or 16 of AVX-512BW. If the result is added to a sum, LLVM emits one instruction of VNNI for both.
         """
         pairs = ir.VectorType(I16, 2 * self.lanes)
         name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[self.lanes]
         return self.intrinsic(name, self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
-
-    def add_pair_sums(self, total: ir.Value, a: ir.Value, b: ir.Value, dots: bool) -> ir.Value:
-        """``total`` plus ``pair_sums``. ``dots`` does so in one instruction of VNNI."""
-        if not dots:
-            return self.b.add(total, self.pair_sums(a, b))
-        pairs = ir.VectorType(I16, 2 * self.lanes)
-        name = f"llvm.x86.avx512.vpdpwssd.{32 * self.lanes}"
-        return self.intrinsic(name, self.whole, total, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
     def add_byte_dots(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
         """For each lane: the number in ``total`` plus the four products of the bytes in ``a`` and ``b``. Those of ``a``

@@ -276,7 +276,7 @@ class _Product:
                 for line, own in zip(lines, sums, strict=True):
                     numbers = e.splat(e.load(e.at(line, place, I32), I32))
                     for quant, so_far in zip(quants, own, strict=True):
-                        so_far.value = e.add_pair_sums(so_far.value, quant, numbers, self._dots)
+                        so_far.value = e.b.add(so_far.value, e.pair_sums(quant, numbers))
         return [[each.value for each in own] for own in sums]
 
     def _dot_sums(
