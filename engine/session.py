@@ -227,7 +227,7 @@ class Session:
         return self.persistence.restored
 
     def record_ahead(self) -> Iterator[None]:
-        """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield after each, so that the caller
+        """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield before each, so that a caller
         can stop.
         """
         if self.conversation is not None and self.full.length:

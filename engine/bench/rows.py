@@ -38,7 +38,7 @@ from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
-from engine.decode.drafters import Drafter, LookupDrafter, NoDrafter
+from engine.decode.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from engine.decode.levels import Hierarchy, draft_start_ms, selection_ms
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.tuning import TUNING, is_slow
@@ -51,6 +51,7 @@ from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.kv.selection import PROMPT_QUERIES, KeyIndex
 
 if TYPE_CHECKING:
+    from engine.decode.acceptance import Costs
     from engine.model.backends import Backend
     from engine.session import Session
 
@@ -283,8 +284,11 @@ class Bench:
         for _ in levels.record_ahead(case.prompt):
             pass
         policy = self._policies.get(row)
-        if policy and self._answered and (costs := levels.timed_again(self._answered)):
-            policy.replace_costs(costs)
+        if policy and self._answered:
+            kind = _KINDS[row]
+            retrieval, middle = self._middle_level(kind)
+            if costs := levels.timed_again(self._answered, retrieval, middle, self._model_drafter(kind)):
+                policy.replace_costs(costs, self._limits(kind, costs))
 
     def llama_cpp(self) -> LlamaCpp:
         """Return llama.cpp. The first call loads it.
@@ -347,7 +351,7 @@ class Bench:
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
-        retrieval, middle = self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
+        retrieval, middle = self._middle_level(kind)
         drafter = self._drafter(kind)
 
         def begin(first: Round) -> Iterator[Round]:
@@ -360,6 +364,23 @@ class Bench:
 
         first, others = rounds.first_token(context, None, begin)
         return itertools.chain((first,), _when_asked(others))
+
+    def _middle_level(self, kind: RowSetup) -> tuple[RetrievalCache, Backend]:
+        """Return the retrieval cache of a row, and the backend of its passes."""
+        levels = self.session.hierarchy
+        return self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
+
+    def _model_drafter(self, kind: RowSetup) -> ModelDrafter | None:
+        return self.session.hierarchy.model_drafter if kind.draft else None
+
+    def _limits(self, kind: RowSetup, costs: Costs) -> PlanLimits:
+        """The upper bounds of a row's plans at these costs."""
+        allowed = self.session.hierarchy.limits(costs)
+        return PlanLimits(
+            allowed.draft if kind.draft else 0,
+            allowed.passes if kind.middle else 0,
+            TUNING.copy_lengths[-1] if kind.copies else 0,
+        )
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
         """Return a retrieval cache that holds the newest chunks, and the backend of its passes. Both are made once and
@@ -400,16 +421,9 @@ class Bench:
         if row not in self._policies:
             for _ in () if is_slow(plain_ms) else range(PLAIN_PROBES - 1):
                 plain_ms = min(plain_ms, pass_ms(context.backend, context.full, context.tokens, 1, None))
-            model = levels.model_drafter if kind.draft else None
-            costs = levels.first_costs(context, plain_ms, retrieval, middle, model)
-            allowed = levels.limits(costs)
-            limits = PlanLimits(
-                allowed.draft if kind.draft else 0,
-                allowed.passes if kind.middle else 0,
-                TUNING.copy_lengths[-1] if kind.copies else 0,
-            )
-            self._policies[row] = Controller(costs, limits)
-        model, policy = levels.model_drafter if kind.draft else None, self._policies[row]
+            costs = levels.first_costs(context, plain_ms, retrieval, middle, self._model_drafter(kind))
+            self._policies[row] = Controller(costs, self._limits(kind, costs))
+        model, policy = self._model_drafter(kind), self._policies[row]
         start_ms = draft_start_ms(context, policy.costs, self.session.target, model)
         policy.begin(start_ms, selection_ms(retrieval, policy.costs), context.max_tokens)
         return policy

@@ -281,10 +281,9 @@ class Controller:
         tuning: Tuning = TUNING,
         statistics: AcceptanceStatistics | None = None,
     ) -> None:
-        self.limits = limits
         self.statistics = statistics or AcceptanceStatistics(tuning)
         self._tuning = tuning
-        self.replace_costs(costs)
+        self.replace_costs(costs, limits)
         # ``_draft_start``: milliseconds to start the draft model before its first step. ``_selecting``: milliseconds of
         # the selection before the first middle pass. Each is 0 once this answer has spent the time.
         self._draft_start = self._selecting = 0.0
@@ -329,9 +328,9 @@ class Controller:
             self.plan = PLAIN
             self._since_rethink = self._tuning.rethink_plain_rounds
 
-    def replace_costs(self, costs: Costs) -> None:
-        """Forget all learned costs, and begin again with ``costs``."""
-        tuning = self._tuning
+    def replace_costs(self, costs: Costs, limits: PlanLimits) -> None:
+        """Forget all learned costs, and begin again with ``costs`` and with the bounds of plans at these costs."""
+        self.limits, tuning = limits, self._tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
         # ``_beside``: the estimate of ``Costs.beside``. ``_hierarchical``: number of rounds in this estimate.

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -236,8 +237,8 @@ class Hierarchy:
 
     def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
         """Record passes for the next answer: those by which costs are timed, and those of earlier answers. Then time
-        the recorded passes. Yield after each recording, so that the caller can stop. The full cache and the retrieval
-        cache stay unchanged.
+        the recorded passes. Yield before each recording and before timing, so that the caller can stop. The contents of
+        all caches stay unchanged.
 
         A recording takes as long as several passes. So it is made while nobody waits for an answer. Until then, the
         controllers know the costs of unrecorded passes.
@@ -245,38 +246,44 @@ class Hierarchy:
         Args:
             tokens: the tokens of the context. The passes run on the newest of them.
         """
-        full, draft, retrieval = self._full, self.model_drafter, self.retrieval
-        tokens = tokens[-graphs.MAX_TOKENS :]
-        views: dict[str, tuple[Sequence[int], Callable[[int], View | None]]] = {
-            "verify": (tokens, lambda _: full.extend(full.length))
-        }
-        if retrieval.is_selected:
-            views["middle"] = (tokens, lambda _: retrieval.extend())
-        if draft is not None and "draft" in self._recorded_backends:
-            cache, known = draft.cache, [min(token, draft.decoder.vocabulary - 1) for token in tokens]
-            if not cache.length and len(known) > 1:
-                draft.begin(known)
-            views["draft"] = (known, lambda count: cache.extend(count) if count <= cache.free_slots() else None)
+        draft = self.model_drafter
+        most = min(self._target.vocabulary, draft.decoder.vocabulary if draft else self._target.vocabulary) - 1
+        known = [min(token, most) for token in tokens[-graphs.MAX_TOKENS :]]
         for level, backend in self._recorded_backends.items():
-            if level in views:
-                yield from backend.record_ahead(_TIMED_PASSES[level], *views[level])
-        if self._controllers and self._answered and (costs := self.timed_again(self._answered)):
+            yield from backend.record_ahead(
+                _TIMED_PASSES[level], partial(newest, known), partial(self._view_ahead, level)
+            )
+        if not self._controllers or self._answered is None:
+            return
+        yield
+        if costs := self.timed_again(self._answered, self.retrieval, self.middle, draft):
             for controller in self._controllers.values():
-                controller.replace_costs(costs)
+                controller.replace_costs(costs, self.limits(costs))
 
-    def timed_again(self, context: Context) -> Costs | None:
+    def _view_ahead(self, level: str, count: int) -> View | None:
+        """Make the view of a level's pass over ``count`` tokens that are not committed; None if the level's cache has
+        no room for them.
+        """
+        full, retrieval, draft = self._full, self.retrieval, self.model_drafter
+        if level == "verify":
+            return full.extend(full.length) if full.length + count <= full.limit else None
+        if level == "middle":
+            return retrieval.extend() if retrieval.is_selected and count <= retrieval.free_slots() else None
+        return draft.cache.extend(count) if draft and count <= draft.cache.free_slots() else None
+
+    def timed_again(
+        self, context: Context, retrieval: RetrievalCache, middle: Backend, draft: ModelDrafter | None
+    ) -> Costs | None:
         """Time the passes of each level again, on a context that was answered. Return None if no pass was recorded
-        since they were timed, or if passes are too slow to be timed.
+        since they were timed, if passes are too slow to be timed, or if KV is spilled.
         """
         full, count = context.full, self._count_recordings()
         fits = full.length == len(context.tokens) - 1 and full.length + _LONG_VERIFY <= full.limit
         if count == self._timed_with or not fits or full.placement.spilled:
             return None
-        plain_ms = min(pass_ms(self.verify, full, context.tokens, 1, None) for _ in range(2))
-        if is_slow(plain_ms):
-            return None
         self._timed_with = count
-        return measure(context, plain_ms, self._target, self.retrieval, self.middle, self.model_drafter)
+        plain_ms = min(pass_ms(self.verify, full, context.tokens, 1, None) for _ in range(2))
+        return None if is_slow(plain_ms) else measure(context, plain_ms, self._target, retrieval, middle, draft)
 
     def reset(self) -> None:
         """Forget the book. Its acceptance statistics and costs are kept as the start for the next book."""

@@ -65,8 +65,8 @@ _FIRST_TORCH = (2, 12)
 # kernels round differently, more so in half precision. Logits of a wrong replay differ by far more than this.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
-# Number of recordings of a level that may differ in half precision for a model with experts: rounding can choose
-# another expert at a near tie. Tiny mixtures on an H200 differed by 0.19 and 0.58 of the largest logit. A wrong
+# Number of recordings and replays of a level that may differ in half precision for a model with experts: rounding can
+# choose another expert at a near tie. Tiny mixtures on an H200 differed by 0.19 and 0.58 of the largest logit. A wrong
 # recording always differs.
 _DIFFERING = 2
 
@@ -342,7 +342,7 @@ class Replays:
         self._bind(bound)
         recording = self._recordings.get(key)
         if recording is not None and not self.off:
-            return self._replay(recording, eager, inputs)
+            return self._replay(key, recording, eager, inputs)
         self._seen[key] += 1
         known = key in self._recordings or len(self._recordings) >= _MAX_RECORDINGS
         if self.off or known or key[0] > MAX_TOKENS or self._seen[key] < self._after:
@@ -350,12 +350,16 @@ class Replays:
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
     def due(self, usual: Iterable[tuple[int, ...]], bound: Hashable) -> list[tuple[int, ...]]:
-        """The keys that are not recorded with this ``bound``: first the ``usual`` keys, then those of passes that ran,
-        the most frequent first.
+        """The keys that can be recorded and are not recorded with this ``bound``: first the ``usual`` keys, then those
+        of passes that ran, the most frequent first.
         """
         self._bind(bound)
-        keys = dict.fromkeys((*usual, *(key for key, _ in self._seen.most_common(_MAX_RECORDINGS))))
-        return [key for key in keys if key not in self._recordings and key[0] <= MAX_TOKENS]
+        if self.off:
+            return []
+        keys = dict.fromkeys((*usual, *(key for key, _ in self._seen.most_common())))
+        # a negative number of passes means that memory ran out during the shape's recording
+        missing = [key for key in keys if key not in self._recordings and key[0] <= MAX_TOKENS and self._seen[key] >= 0]
+        return missing[: max(0, _MAX_RECORDINGS - len(self._recordings))]
 
     @contextlib.contextmanager
     def ahead(self) -> Iterator[None]:
@@ -372,7 +376,9 @@ class Replays:
             self._bound = bound
             self._forget({known: None for known, recording in self._recordings.items() if recording is None})
 
-    def _replay(self, recording: _Recording, eager: Pass, inputs: tuple[torch.Tensor, ...]) -> Outputs:
+    def _replay(
+        self, key: tuple[int, ...], recording: _Recording, eager: Pass, inputs: tuple[torch.Tensor, ...]
+    ) -> Outputs:
         try:
             out = recording.replay(inputs)
         except RuntimeError as error:
@@ -384,7 +390,7 @@ class Replays:
         if self._check_every and self.replayed % self._check_every == 0:
             expected = eager()
             if not (off := _difference(out[0], expected[0])) <= self._near:
-                self._note_difference(f"a replay differs by {off:.1e} of the largest logit")
+                self._note_difference(key, f"a replay differs by {off:.1e} of the largest logit")
                 return expected
         return out
 
@@ -414,7 +420,7 @@ class Replays:
                 self._give_up(f"recording failed: {type(failed).__name__}: {failed}")
             return eager()  # the KV of the tokens may be half written
         if not off <= self._near:
-            self._note_difference(f"the first replay differs by {off:.1e} of the largest logit")
+            self._note_difference(key, f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
         self._recordings[key] = recording if faster else None
         return expected
@@ -442,10 +448,13 @@ class Replays:
         self._recordings = kept
         self._recorder.forget()
 
-    def _note_difference(self, reason: str) -> None:
-        """Give up, unless a model with experts may have chosen another expert. Then the shape is recorded later."""
+    def _note_difference(self, key: tuple[int, ...], reason: str) -> None:
+        """Give up, unless a model with experts may have chosen another expert. Then the shape is recorded anew later,
+        and not replayed until then.
+        """
         if self._may_differ:
             self._may_differ -= 1
+            self._recordings.pop(key, None)
             _log.info("%s passes: %s", self._level, reason)
         else:
             self._give_up(reason)

@@ -78,20 +78,23 @@ class RecordedBackend:
         return logits[:count]
 
     def record_ahead(
-        self, usual: Iterable[tuple[int, ...]], tokens: Sequence[int], view_of: Callable[[int], View | None]
+        self,
+        usual: Iterable[tuple[int, ...]],
+        tokens_of: Callable[[int], Sequence[int]],
+        view_of: Callable[[int], View | None],
     ) -> Iterator[None]:
-        """Record the passes that are ``usual`` or ran, and are not recorded yet. Yield after each, so that the caller
+        """Record the passes that are ``usual`` or ran, and are not recorded yet. Yield before each, so that the caller
         can stop. The caches stay unchanged, because the tokens of these passes are not committed.
 
         Args:
             usual: keys of passes (``Replays.run``).
-            tokens: the newest tokens of the context. The passes run on these.
+            tokens_of: makes the input of a pass over the given number of tokens.
             view_of: makes the view of a pass over the given number of new tokens; None if the cache has no room.
         """
         view = view_of(1)
         form = None if view is None else view.fixed(1)
         for count, *rows in [] if form is None else self.replays.due(usual, form.bound):
             if (view := view_of(count)) is not None:
-                with self.decoding(), self.replays.ahead():
-                    self.forward(self.ids([tokens[-1 - at % len(tokens)] for at in range(count)]), view, *rows)
                 yield
+                with self.decoding(), self.replays.ahead():
+                    self.forward(self.ids(tokens_of(count)), view, *rows)

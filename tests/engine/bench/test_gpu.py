@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,8 @@ from engine.bench.gpu import Sizes
 from engine.bench.report import STAND_IN
 from engine.bench.synthetic_weights import SHAPES
 from engine.config import EngineConfig
+from engine.decode import levels, tuning
+from engine.decode.acceptance import Costs
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.model import graphs
@@ -65,6 +70,30 @@ def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path, monke
     text = report.figure_table(results)
     assert "stand-in weights" in text
     assert text.count("\n| ") == len(figures) + 1
+
+
+def test_passes_are_timed_again_with_what_their_row_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row without a draft model never starts it, so that its steps cannot be timed."""
+    monkeypatch.setattr(graphs, "recorder_for", lambda device: TapeRecorder())
+    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, slow_step_ms=math.inf))
+    timed: list[tuple[bool, bool]] = []
+    measure = levels.measure
+
+    def noted(context: Any, plain_ms: float, target: Any, retrieval: Any, middle: Any, draft: Any) -> Costs:
+        timed.append((retrieval is bench.session.hierarchy.retrieval, draft is not None))
+        return measure(context, plain_ms, target, retrieval, middle, draft)
+
+    monkeypatch.setattr(levels, "measure", noted)
+    with gpu._bench(Sizes("tiny", 500, 24, 256, "cpu"), gpu.SAMPLE) as bench:
+        for row, used in (
+            ("retrieval_only", (True, False)),
+            ("streaming_hierarchical", (False, True)),
+            ("hierarchical", (True, True)),
+        ):
+            timed.clear()
+            bench.options.rows = [row]
+            assert len(list(bench.one_by_one(500))) == 1
+            assert set(timed) == {used}, row
 
 
 def test_an_error_is_written_down() -> None:

@@ -340,11 +340,41 @@ def test_recorded_passes_are_timed_before_the_next_answer(
     answer(session, max_tokens=TOKENS)
     (controller,) = session.hierarchy._controllers.values()
     assert not recorder.recorded
-    controller.replace_costs(replace(controller.costs, draft=1e9))
+    controller.replace_costs(replace(controller.costs, draft=1e9), replace(controller.limits, draft=0))
     list(session.record_ahead())
     assert controller.costs.draft < 1e6
+    assert controller.limits == session.hierarchy.limits(controller.costs)
     assert answer(session, max_tokens=TOKENS).token_ids == expected.token_ids
-    controller.replace_costs(replace(controller.costs, draft=1e9))
+    controller.replace_costs(replace(controller.costs, draft=1e9), replace(controller.limits, draft=0))
     recorded = recorder.recorded
     list(session.record_ahead())
     assert (controller.costs.draft < 1e6) == (recorder.recorded > recorded), "timed without need"
+
+
+@pytest.mark.parametrize("left", [12, 1])
+def test_passes_are_recorded_ahead_where_the_window_is_nearly_full(
+    left: int, unrecorded: Unrecorded, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verification of 16 tokens has no room there, and the other levels are recorded all the same."""
+    taped(monkeypatch, TapeRecorder())
+    session = load(*unrecorded[0], **GIVEN)
+    read(session, book)
+    monkeypatch.setattr(session.full, "limit", session.full.length + left)
+    list(session.record_ahead())
+    draft, middle, verify = levels(session)
+    assert draft._recordings
+    assert middle._recordings
+    assert {count for count, *_ in verify._recordings} == ({1, 4} if left == 12 else {1})
+    draft.off = middle.off = verify.off = True
+    ran = [level.recorded for level in (draft, middle, verify)]
+    assert not list(session.record_ahead()), "passes that are not recorded"
+    assert ran == [level.recorded for level in (draft, middle, verify)]
+
+
+def test_a_replay_of_a_mixture_that_differs_is_not_used_again() -> None:
+    x, recorder = torch.ones(1, 4), TapeRecorder(spoil=lambda number, out: out.neg_() if number == 9 else out)
+    replays = Replays(recorder, "verify", torch.bfloat16, check_every=1, experts=True)
+    found = [float(replays.run((1,), lambda: (x * 2,), lambda x: (x * 2,), x)[0][0, 0]) for _ in range(20)]
+    assert found == [2.0] * 20
+    assert recorder.recorded == 2
+    assert not replays.off
