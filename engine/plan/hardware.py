@@ -81,8 +81,8 @@ class ModelFacts:
     for books of several lengths.
 
     The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
-    ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` and
-    ``weights_note`` are notes about the formats of KV and weights.
+    ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` and ``weights_note`` are notes about
+    the formats of KV and weights.
     ``others`` is the share of the processors that other programs used during the probes. ``probed_busy`` says whether
     this share was too large for valid probes.
     """

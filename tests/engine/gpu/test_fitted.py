@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import WEIGHTS_NOTES, EngineConfig, SamplingParams
+from engine.config import WEIGHTS_NOTES, EngineConfig
 from engine.document import Document
-from engine.events import AnswerDone
 from engine.model import gguf, loading
 from engine.model.products.tiled import TiledLinear4, TiledLinear8
 from engine.plan import hardware, planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
-from engine.prompt import Question
 from engine.quantization import FITTED
 from engine.session import Session
 from engine.worker import describe
 from tests.engine.gpu.simulated_cuda import simulated_cuda
-from tests.engine.model.test_gguf import at_hand, described, tried  # noqa: F401 - fixtures
+from tests.engine.model.test_gguf import answered_as_plain, at_hand, described, tried  # noqa: F401 - fixtures
 
 GPU = torch.device("cuda", 0)
 
@@ -84,14 +82,7 @@ def test_a_file_that_does_not_fit_answers_with_rounded_weights(tmp_path: Path, n
         info = describe(session, session.config)
         assert info.name.endswith("(weights rounded to fit)")
         assert info.weights_note == WEIGHTS_NOTES[FITTED]
-        list(session.read(book))
-        texts = []
-        for mode in ("plain", "hierarchical"):
-            question = Question("Who?", sampling=SamplingParams(temperature=0.0, max_tokens=12), mode=mode)
-            *_, done = session.ask(question)
-            assert isinstance(done, AnswerDone)
-            texts.append(done.token_ids)
-        assert texts[0] == texts[1]
+        answered_as_plain(session, book, 12)
 
 
 @pytest.mark.usefixtures("at_hand", "tried")

@@ -396,6 +396,19 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "_ask", ask)
 
 
+def answered_as_plain(session: Session, book: Document, tokens: int) -> AnswerDone:
+    """Speculation's answer to a question about the book, which has the tokens of plain decoding."""
+    list(session.read(book))
+    texts = []
+    for mode in ("plain", "hierarchical"):
+        question = Question("Who?", sampling=SamplingParams(temperature=0.0, max_tokens=tokens), mode=mode)
+        *_, done = session.ask(question)
+        assert isinstance(done, AnswerDone)
+        texts.append(done.token_ids)
+    assert texts[0] == texts[1]
+    return done
+
+
 @pytest.mark.usefixtures("at_hand", "tried")
 def test_a_target_and_a_draft_of_files_say_what_plain_decoding_says(tmp_path: Path) -> None:
     pair = []
@@ -407,15 +420,7 @@ def test_a_target_and_a_draft_of_files_say_what_plain_decoding_says(tmp_path: Pa
     lengths: dict[str, Any] = {"num_draft_tokens": 2, "num_pending_tokens": 4, "retrieval_budget": 64, "chunk_size": 8}
     for draft in (target, other):
         with closing(Session.load(EngineConfig(target, draft, num_lookup_tokens=0, **lengths))) as session:
-            list(session.read(book))
-            texts = []
-            for mode in ("plain", "hierarchical"):
-                question = Question("Who?", sampling=SamplingParams(temperature=0.0, max_tokens=24), mode=mode)
-                *_, done = session.ask(question)
-                assert isinstance(done, AnswerDone)
-                texts.append(done.token_ids)
-            assert texts[0] == texts[1]
-            proposed = done.figures.middle
+            proposed = answered_as_plain(session, book, 24).figures.middle
             assert proposed.proposed
             assert (proposed.accepted > 0.7 * proposed.proposed) == (draft == target)
 
