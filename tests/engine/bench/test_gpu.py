@@ -80,19 +80,19 @@ def test_passes_are_timed_again_with_what_their_row_uses(monkeypatch: pytest.Mon
     measure = levels.measure
 
     def noted(context: Any, plain_ms: float, target: Any, retrieval: Any, middle: Any, draft: Any) -> Costs:
-        timed.append((retrieval is bench.session.hierarchy.retrieval, draft is not None))
+        timed.append((retrieval is opened.session.hierarchy.retrieval, draft is not None))
         return measure(context, plain_ms, target, retrieval, middle, draft)
 
     monkeypatch.setattr(levels, "measure", noted)
-    with gpu._bench(Sizes("tiny", 500, 24, 256, "cpu"), gpu.SAMPLE) as bench:
+    with gpu._bench(Sizes("tiny", 500, 24, 256, "cpu"), gpu.SAMPLE) as opened:
         for row, used in (
             ("retrieval_only", (True, False)),
             ("streaming_hierarchical", (False, True)),
             ("hierarchical", (True, True)),
         ):
             timed.clear()
-            bench.options.rows = [row]
-            assert len(list(bench.one_by_one(500))) == 1
+            opened.options.rows = [row]
+            assert len(list(opened.one_by_one(500))) == 1
             assert set(timed) == {used}, row
 
 

@@ -399,14 +399,15 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def answered_as_plain(session: Session, book: Document, tokens: int) -> AnswerDone:
     """Speculation's answer to a question about the book, which has the tokens of plain decoding."""
     list(session.read(book))
-    texts = []
+    answers: list[AnswerDone] = []
     for mode in ("plain", "hierarchical"):
         question = Question("Who?", sampling=SamplingParams(temperature=0.0, max_tokens=tokens), mode=mode)
         *_, done = session.ask(question)
         assert isinstance(done, AnswerDone)
-        texts.append(done.token_ids)
-    assert texts[0] == texts[1]
-    return done
+        answers.append(done)
+    plain, speculated = answers
+    assert plain.token_ids == speculated.token_ids
+    return speculated
 
 
 @pytest.mark.usefixtures("at_hand", "tried")
