@@ -1,7 +1,8 @@
 """A proxy for the engine, so that the engine can be replaced while the program runs.
 
-The app, the page and /v1 hold the proxy and never an engine. During a replacement the status is "loading". A question
-then waits for the new engine. It is refused if the engine is not loaded within the question's ``wait`` seconds.
+The app, the page and the HTTP API under /v1 hold the proxy and never an engine. While an engine is being replaced, the
+status is "loading", and a question waits for the new engine. A question is refused if the new engine is not loaded
+within the question's ``wait`` seconds.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _LOOK_S = 0.05  # seconds between two checks whether a waiting question was canc
 
 
 class EngineProxy:
-    """Forwards every call to the current engine. Has the methods of ``engine.EngineLike``. ``put`` sets the first
-    engine and later ones.
+    """Forwards every call to the current engine. Has the methods of ``engine.EngineLike``. ``put`` sets or replaces the
+    engine.
     """
 
     def __init__(self, detail: str = "The model is being loaded.") -> None:
@@ -177,7 +178,7 @@ def _changing() -> Busy:
 
 
 def give_back_memory() -> None:
-    """Free the memory of a closed engine. Torch would otherwise keep it for reuse."""
+    """Return a closed engine's memory to the system or the GPU, because torch keeps freed memory for reuse."""
     gc.collect()
     if "torch" in sys.modules:
         from engine.devices import empty_caches

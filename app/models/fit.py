@@ -1,7 +1,7 @@
-"""Describes whether a pair of models fits on this machine, and how long a book of 300 pages will take.
+"""Describes whether a target model and its draft model fit on this machine, and how long a book of 300 pages will take.
 
-``engine.plan`` computes the numbers. Times are given as ranges. They are only estimates, and are replaced by
-observations on this machine (``app.core.forecast.Experience``).
+``engine.plan`` computes the numbers. Times are estimates and given as ranges. Observations on this machine replace them
+(``app.core.forecast.Experience``).
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def _where(free: FreeMemory) -> str:
 
 
 def gain_in_words(target: ModelShape, found: ModelFit) -> str:
-    """State the maximum speedup that the retrieval cache gives to answers after a book of 300 pages. Return "" for a
-    model whose layers all read the whole book.
+    """For a model that attends to the whole book in only some of its layers, state the maximum speedup that the
+    retrieval cache gives to answers after a book of 300 pages. Return "" for a model that attends to the whole book in
+    all layers.
     """
     gain = retrieval_gain(target, found)
     if gain is None:
@@ -81,8 +82,8 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
 
 
 def gpu_in_words(target: ModelShape, draft: ModelShape | None) -> str:
-    """Name the smallest class of GPU that is large enough for a pair of models and a book of 32,768 tokens, with stored
-    weights and with 4-bit weights. Return "" if no class is large enough.
+    """Name the smallest GPU memory that is large enough for a target and draft model and a book of 32,768 tokens: once
+    with the weights as stored, and once with weights in 4 bits. Return "" if none is large enough.
     """
     whole, rounded = (gpu_class(target, draft, weights) for weights in ("stored", "4bit"))
     if whole is None:
@@ -102,8 +103,8 @@ def rounding_options(rounding: Rounding) -> str:
 
 
 def pages_of(tokens: int) -> int:
-    """Return how many printed pages fit into a context of ``tokens`` tokens. From a context shorter than
-    ``BOOK_TOKENS``, room for a question and its answer is subtracted first.
+    """Return how many printed pages fit into a context of ``tokens`` tokens. If the context is shorter than a book of
+    300 pages, tokens for a question and its answer are subtracted first.
     """
     return max(1, (tokens if tokens >= BOOK_TOKENS else tokens - _CHAT_TOKENS) // TOKENS_PER_PAGE)
 
@@ -132,7 +133,7 @@ class Pace:
 
 
 def pace(shape: ModelShape, found: ModelFit, rates: MachineRates) -> Pace | None:
-    """Estimate the times; None if not even one page fits.
+    """Estimate the times for a book of 300 pages, or for the pages that fit. Return None if not even one page fits.
 
     Args:
         shape: dimensions of the target model.

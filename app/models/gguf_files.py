@@ -85,9 +85,9 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class GgufModel:
-    """A model, as described by the header of its GGUF file. ``shape``: its sizes. ``rounded``: name of the quantization
-    format; "" if unknown. ``licence``: as the file states it; "" if it states none. ``files``: the file, or all parts
-    of a split model.
+    """A model, as described by the header of its GGUF file. ``shape``: its dimensions. ``rounded``: name of the
+    quantization format; "" if unknown. ``licence``: as the file states it; "" if it states none. ``files``: the file,
+    or all parts of a split model.
     """
 
     shape: ModelShape
@@ -190,7 +190,7 @@ def look(path: Path) -> GgufModel:
 
 
 def _seen(path: Path) -> list[tuple[Path, os.stat_result]]:
-    """Return the path and the status of a file, or of all parts of its model in order.
+    """Return the path and the ``os.stat`` result of a file, or of each part of a split model in order.
 
     Raises:
         ModelNotFound: the file or a part is missing.
@@ -249,8 +249,8 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Return the folder for a file's settings. The folder's name depends on the file's size and time, so a changed file
-    gets a new folder.
+    """Return the folder for a file's settings. The folder's name contains a hash of the file's size and modification
+    time, so a changed file gets a new folder.
     """
     seen = _seen(Path(name).expanduser().absolute())
     named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)
@@ -274,7 +274,7 @@ def is_made(folder: Path) -> bool:
     """Whether the folder has a file's complete settings, and the file has not changed since they were written."""
     try:
         return (folder / MARKER).is_file() and weights.check_folder(folder) > 0
-    except ModelError:  # not made: the settings will be written again
+    except ModelError:  # weights files are missing or damaged
         return False
 
 
@@ -303,15 +303,15 @@ def get(path: Path, folder: Path, say: Say) -> None:
 
 
 def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
-    """Write the settings, the vocabulary and, at the end, the marker file. Raises any exception of the libraries that
-    read the file.
+    """Write the settings and the vocabulary, then the marker file that makes the folder count as complete. Any
+    exception of the libraries that read the file is passed on.
     """
     from engine import foreign
     from engine.model import gguf
 
     say("building", done=0, total=1)
     readme = f"# {title_of(path)}\n\nSettings and vocabulary of {path}, made by Trifold. Its weights stay there.\n"
-    shutil.rmtree(folder / PARTS, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(folder / PARTS, ignore_errors=True)  # partial files of a process that was killed
     (folder / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=folder / PARTS) as made:
         found = gguf.describe(model.files, Path(made), readme)

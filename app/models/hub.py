@@ -98,8 +98,8 @@ class Cancelled(Exception):
 
 
 class Download:
-    """The app's side of a download. Each method runs the download program with one command. ``cancel`` may be called in
-    any thread and is final.
+    """The app's side of a download. ``about`` and ``get`` each run the download program once. ``cancel`` stops it, may
+    be called in any thread, and cannot be undone.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ def _end_with_parent() -> None:
 
 
 def about(name: str, say: Say) -> None:
-    """Report the facts about a model, without its weights."""
+    """Report a model's settings, licence and sizes, without downloading its weights."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -454,7 +454,7 @@ def fetch_file(model: HubModel, file: HubFile, folder: Path, say: Say, others: i
         file: the file.
         folder: the model's folder.
         say: reports progress.
-        others: bytes of the model's other files that have been downloaded.
+        others: bytes of the model's other files that have been downloaded; they are added to the reported progress.
     """
     part = part_of(folder, file)
     part.parent.mkdir(exist_ok=True)
@@ -507,8 +507,8 @@ class _ProgressHook:
         return None
 
     def update(self, count: int) -> None:
-        """Count bytes. The library calls this before it writes the bytes, so only earlier bytes are reported as
-        written.
+        """Count ``count`` more bytes. The library calls this method before it writes them, so only the bytes of earlier
+        calls are reported as written.
         """
         now = time.monotonic()
         if self._written > self._initial and now - self._told > REPORT_SECONDS:

@@ -1,7 +1,8 @@
 """Downloads a GGUF file from the hub, named OWNER/NAME/FILE.gguf. Its weights usually take 4 bits instead of 16.
 
-The name of any part of a split model stands for the whole model. The digest is checked as in ``hub``. Then the file is
-prepared like a GGUF file on this machine (``gguf_files``). This module runs as a separate program:
+The name of any part of a split model stands for the whole model. The file's digest is checked as in ``hub``. Then the
+file is prepared like a GGUF file that was already on this machine (``gguf_files``). This module runs as a separate
+program:
 
     python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            its size and licence, if the hub has it
     python -m app.models.hub_gguf get OWNER/NAME/FILE.gguf FOLDER       all of it, and its settings

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 USUAL_INDEX = "https://pypi.org/simple"
 _SECTIONS = ("global", "install", "download", ":env:")  # sections of pip's settings, in increasing order of precedence
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-_ATTEMPTS = 4  # maximum attempts at one file; there is no further attempt after one that brings no new bytes
+_ATTEMPTS = 4  # maximum attempts to download a file; an attempt that brings no new bytes is the last one
 _SILENCE_SECONDS = 15.0
 _PIP_SECONDS = 60  # maximum seconds to wait for ``pip config list``
 _MOST_LISTED = 1 << 24  # maximum bytes of a project's page on an index
@@ -57,8 +57,8 @@ _NOT_SATISFIABLE = 416
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that this program knows before the download. ``project``: name of the package. ``file``: name of the
-    wheel's file. ``size``: in bytes. ``sha256``: in hexadecimal digits.
+    """A wheel whose size and SHA-256 are known before the download. ``project``: name of the package. ``file``: name of
+    the wheel's file. ``size``: in bytes. ``sha256``: in hexadecimal digits.
     """
 
     project: str
@@ -129,8 +129,8 @@ def _sha256(path: Path) -> str:
 
 
 def pip_settings() -> dict[str, str]:
-    """Ask pip for its settings from its files and variables. The keys are the long names of pip's options. Empty if
-    there is no pip, or if it fails.
+    """Return pip's settings from its configuration files and environment variables, keyed by the long names of pip's
+    options. Return {} if pip is missing or fails.
     """
     done = _pip("config", "list", seconds=_PIP_SECONDS)
     return parse_settings(done.stdout) if done is not None and not done.returncode else {}
@@ -231,7 +231,9 @@ def _local(place: str) -> Path | None:
 
 
 def _file_in(folder: Path, wheel: Wheel) -> Path:
-    """Return the path of the wheel in a folder. If it is not there, use the links of the folder's index.html."""
+    """Return the path of the wheel in a folder. If the folder does not have the wheel, follow the link to the wheel in
+    the folder's index.html.
+    """
     file, page = folder / wheel.file, folder / "index.html"
     if not file.is_file() and page.is_file():
         address = _choose(_links(page.read_text(encoding="utf-8", errors="replace"), page.as_uri()), wheel)
@@ -326,8 +328,8 @@ def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say
     arrived = part.stat().st_size if part.is_file() else 0
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={arrived}-"} if arrived else {})
     with client.stream("GET", address, headers=headers) as answer:
-        # The server's file is not longer than the bytes that have arrived, so they belong to a different file. The
-        # next attempt begins anew.
+        # The server's file is not longer than the bytes that have arrived, so these bytes belong to a different file.
+        # They are deleted, and the next attempt starts at the first byte.
         if answer.status_code == _NOT_SATISFIABLE:
             part.unlink()
             raise _Missed("what has arrived belongs to another file")

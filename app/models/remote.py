@@ -280,11 +280,11 @@ class RemoteEngine:
             stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
         )
         book = {"role": "system", "content": book_message(document.opening, text)}
-        # An option that the user has not set is not sent, so that the server's own default applies.
         if how.exact_quotes and not self._is_trifold:
             raise OptionError(
                 "This server cannot restrict quotations to the book's words.", "Turn that off in the answer settings."
             )
+        # An option that the user has not set is not sent, so that the server's own default applies.
         said = {name: getattr(how, name) for name in (*OWN_SAMPLING, "seed") if getattr(how, name) is not None}
         extra: dict[str, Any] = {name: said.pop(name) for name in _BEYOND_OPENAI if name in said}
         if self._is_trifold:
@@ -362,7 +362,8 @@ class RemoteMetrics:
     """Measures an answer that a server writes. Reports the same ``Figures`` as the engine. Figures that cannot be
     measured here are empty.
 
-    All times are seconds of one clock. A chunk counts as one token, until the server states the number of tokens.
+    All times are in seconds, from the same clock. A chunk counts as one token, until the server states the number of
+    tokens.
     """
 
     def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:

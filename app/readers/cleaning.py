@@ -94,7 +94,7 @@ def spaces(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Clean characters and spaces. Text of plain characters takes a faster path."""
+    """Clean a paragraph's characters and spaces. Text whose characters need no cleaning takes a faster path."""
     if _PLAIN.match(text):
         return text.strip(" ") if "  " not in text else spaces(text)
     return spaces(characters(text))
@@ -128,7 +128,7 @@ def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
     The hyphen is dropped if ``right`` starts with a lowercase letter, except in three cases:
 
     - The book has the word more often with the hyphen than without.
-    - Another hyphen follows.
+    - A hyphen also follows the first word of ``right``.
     - The book does not have the word without the hyphen, but has both parts as words that can form a compound.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)

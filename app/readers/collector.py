@@ -68,9 +68,10 @@ NAMELESS = re.compile(
 _DEEPEST_FORMULA = 200
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
-_NEAR = 4  # number of strings at the end of ``_parts`` that are examined when a superscript or subscript is written
+_NEAR = 4  # number of preceding pieces of text that are examined when a superscript or subscript is written
 _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # texts of links that lead from a note back to the text
-_DEEPEST_FRAME = 40  # maximum nested elements with a ``_Frame``; deeper elements are read as plain text
+# maximum nesting of elements whose end may change their text; deeper elements are read as plain text
+_DEEPEST_FRAME = 40
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
 _SWITCHED = ("MathML", "xhtml", "svg")  # an ``epub:case`` is read if it requires one of these namespaces
@@ -107,7 +108,7 @@ class BlockCollector:
     embeds as frames. ``inner`` has pages embedded as ``srcdoc`` attributes.
 
     Args:
-        text: the whole markup, in which links and formulas are searched before the parser reaches them.
+        text: the whole markup, which is searched for links and formulas before the parser reaches them.
         hides: whether to leave out text that no browser shows, so that the model reads only what a person could see.
         styles: rules of external style sheets.
         contents: whether to read tables of contents (``nav`` elements) too.
@@ -121,8 +122,9 @@ class BlockCollector:
         self._targets: set[str] | None = None
         self._repeats_formulas = 'type="math/tex' in text
         self._has_katex = "katex-mathml" in text
-        self.at_end = False  # whether the whole text has been parsed; an element that ends later has no end tag
-        self.lost = False  # whether a hidden element was still open at the end
+        # whether the parser has read the whole text; elements that are closed after that lack an end tag
+        self.at_end = False
+        self.lost = False  # whether a hidden element had no end tag, so that all text after its start tag was skipped
         self.blocks: list[Block] = []
         self.title = ""
         self.author = ""
@@ -135,11 +137,11 @@ class BlockCollector:
         self._anchors: list[str] = []
         self._level = 0
         self._skipped: list[str] = []  # the outermost skipped element, and the elements open inside it
-        # key under which the skipped characters are counted; "" to not count them
+        # key in ``left_out`` under which the skipped characters are counted; "" if they are not counted
         self._reason = ""
         self._captured: list[str] = []  # text of a skipped style or script element
         self._preformatted = 0
-        self._initial = False  # whether the open block may be a drop cap, which is the first letter of the next block
+        self._initial = False  # whether the open block may be a drop cap: the large first letter of the next block
         self._held = ""
         self._open: list[_Frame | None] = []  # the ``_Frame`` of each open element; None for an element without one
         self._frames: list[_Frame] = []
@@ -213,7 +215,7 @@ class BlockCollector:
         elif tag == "q":
             self._parts.append("”")
         elif tag == "span" and self._level and _SECTION.match("".join(self._parts[-_NEAR:])):
-            self._parts.append(" ")  # a browser shows space after a heading's number, because of a style sheet
+            self._parts.append(" ")  # a style sheet puts space after a heading's number
 
     def data(self, data: str) -> None:
         if self._formula is not None:
@@ -259,8 +261,8 @@ class BlockCollector:
     # Skipped elements
 
     def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
-        """Return the key under which the characters of a skipped element are counted ("" to not count them); None to
-        read the element.
+        """Return None if the element is read. If it is skipped, return the key under which its characters are counted;
+        "" if they are not counted.
         """
         if tag in _FRAMES:
             self._remember_frame(attributes)
@@ -588,8 +590,8 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """Close a link. Drop a link from a note back to the text. If the link leads to a note, its text is the note's
-        mark: put the mark in brackets, unless the mark is a superscript.
+        """Close a link. Remove a link that leads from a note back to the text. If a link leads to a note, the link's
+        text is the note's mark. The mark is put in brackets, unless it is a superscript.
         """
         if not text or len(text) > 8:
             return

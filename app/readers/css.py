@@ -126,5 +126,5 @@ def _escaped(escape: re.Match[str]) -> str:
 
 
 def hides(found: Declarations) -> bool:
-    """Whether a browser hides the element."""
+    """Whether a browser hides an element with these declarations."""
     return found.get("display", "").startswith("none") or found.get("visibility", "").startswith("hidden")

@@ -25,10 +25,10 @@ CELLS = " | "
 
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
-_FEWEST_CELLS = 3  # minimum cells per row, for a file without an extension in ``NAMES`` to be a table
-_LONGEST_CELL = 120  # maximum characters of a cell, for a file without an extension in ``NAMES`` to be a table
-# maximum line breaks in a row; a row with more has an unclosed quotation mark, so all quotation marks are then ordinary
-# characters
+_FEWEST_CELLS = 3  # minimum cells per row of a table in a file whose name does not end like a table's (``NAMES``)
+_LONGEST_CELL = 120  # maximum characters of a cell in such a file
+# Maximum line breaks in a row. A row with more has an unclosed quotation mark, and all quotation marks are then read as
+# ordinary characters.
 _LONGEST_ROW = 60
 _SAME_WIDTH = 0.9  # minimum share of rows with the same number of cells, for text with tabs to be a table
 _LONGEST_HEAD = 80  # maximum characters of a cell in a header row; a row with a longer cell is data
@@ -64,7 +64,8 @@ def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -
     if separator == "\t":
         return share >= _SAME_WIDTH
     cells = [cell for row in rows for cell in row[1:]]
-    spaced = sum(cell.startswith(" ") for cell in cells)  # a space follows each comma in a sentence
+    # cells that start with a space, as after the commas of a sentence
+    spaced = sum(cell.startswith(" ") for cell in cells)
     return share == 1 and width >= _FEWEST_CELLS and spaced < len(cells) / 2
 
 
@@ -85,8 +86,8 @@ def _rows(lines: list[str], separator: str) -> Iterator[Row]:
 
 
 def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
-    """Whether more rows have the most frequent number of cells if quotation marks are read as ordinary characters.
-    False if no quoted cell has a line break.
+    """Whether an unclosed quotation mark has joined rows: a larger share of rows has the most frequent number of cells
+    if quotation marks are read as ordinary characters. Return False if no quoted cell has a line break.
     """
     if not any("\n" in written for written, _ in quoted):
         return False

@@ -67,7 +67,8 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"L\x00\x00\x00\x01\x14\x02\x00", "is a shortcut (Windows)", _DOCUMENTS),
     (0, b"ITSF", "is a Windows help file (CHM)", _EBOOK),
 )
-# magic bytes of formats that are text; other magic bytes are ignored in text, because a story may begin with "RIFF"
+# Magic bytes of formats that consist of text. All other magic bytes are ignored in text, because a story may begin with
+# "RIFF".
 _PLAIN_MAGIC = (b"{\\rtf", b"%!PS")
 _OLE_KINDS = (  # names of streams in an OLE file, which identify the program
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
@@ -196,7 +197,7 @@ def kind_of(path: Path, limits: Limits) -> str:
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
     if pictures.is_picture(path):
-        return "pdf"  # a picture is converted to a PDF
+        return "pdf"  # the PDF parser converts the picture to a PDF first
     if head.startswith(_OLE):
         raise _old_office(path)
     for place, magic, what, remedy in _MAGIC:

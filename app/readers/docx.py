@@ -1,8 +1,8 @@
 """Reads Word files (DOCX): the text split by its headings, then notes, comments, headers and footers.
 
-Walks the XML itself instead of using mammoth. mammoth would pass hidden text to the model, fails on a whole book if its
-styles or notes are broken, and takes eight times as long without reporting progress. Runs only in the child process
-(``app.readers.child``).
+Walks the XML itself instead of using the library mammoth. That library would pass hidden text to the model, fails on a
+whole book if its styles or notes are broken, and takes eight times as long without reporting progress. Runs only in the
+child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class _File:
         return self._relations[part]
 
     def _part(self, kind: str) -> str:
-        """Return the name of the part of a kind, such as "styles", that the main text refers to. Without such a
-        reference, return the usual name.
+        """Return the name of the file's part of this kind, such as "styles". If the main text refers to no such part,
+        return the part's usual name.
         """
         named = (name for found, name in self._related(self._body).values() if found == kind)
         return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))

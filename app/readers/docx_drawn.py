@@ -43,7 +43,7 @@ def diagram(root: ElementTree.Element) -> list[Block]:
 
 
 def chart(root: ElementTree.Element) -> list[Block]:
-    """Return a chart's title and a table of its numbers. Without stored numbers, there is no table."""
+    """Return a chart's title, and a table of its numbers if the file stores them."""
     titles = [_words(node) for node in root.iter() if local(node.tag) == "title"]
     series = [node for node in root.iter() if local(node.tag) == "ser"]
     heads = [" ".join(_values(node, "tx").values()) for node in series]

@@ -51,7 +51,7 @@ _LISTNUM = re.compile(r'LISTNUM\s+"?(\w+)', re.I)
 _LISTNUM_LEVEL = re.compile(r"\\l\s*(\d)", re.I)
 _LISTNUM_START = re.compile(r"\\s\s*(\d{1,6})", re.I)
 _LISTNUM_LEVELS = 9
-# number format of each level, and the text around the number, as Word defines them
+# lists that Word defines for LISTNUM fields: the number format of each level, and the text around the number
 _LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {
     "NumberDefault": [
         ("decimal", "{})"), ("lowerLetter", "{})"), ("lowerRoman", "{})"), ("decimal", "({})"), ("lowerLetter", "({})"),
@@ -74,7 +74,7 @@ class Numbering:
         self._started: set[tuple[str, int]] = set()
         self._listnums: dict[str, dict[int, int]] = {}
         abstracts: dict[str, dict[int, _Level]] = {}
-        # ids of abstract lists, keyed by the name of the list style that they define (``w:styleLink``)
+        # ids of abstract lists, keyed by the name of the list style that the abstract list defines (``w:styleLink``)
         links: dict[str, str] = {}
         # names of list styles (``w:numStyleLink``), keyed by the id of the abstract list that refers to the style
         linked: dict[str, str] = {}

@@ -15,7 +15,7 @@ _NO = ("0", "false", "off")
 
 @dataclass
 class Look:
-    """Character properties. None means not stated.
+    """Properties of characters. None: the file does not state the property.
 
     ``script`` is "superscript", "subscript", "baseline", ``RAISED`` or ``SUNK``.
     """
@@ -27,7 +27,7 @@ class Look:
 
 @dataclass
 class Numbered:
-    """The list of a paragraph, and the level within the list. None means not stated."""
+    """The list of a paragraph, and the level within the list. None: the file does not state it."""
 
     number: str | None = None
     level: int | None = None
@@ -43,7 +43,7 @@ class Style:
     is_contents: bool = False
 
 
-_MOVED = 4  # minimum vertical offset in half points of raised or lowered text; a smaller offset is ignored
+_MOVED = 4  # minimum vertical offset, in half points, at which text counts as raised or lowered
 RAISED, SUNK = "raised", "sunk"
 """Text with a vertical offset. Short text counts as a superscript or subscript, longer text as ordinary text."""
 
@@ -125,7 +125,7 @@ def numbered(properties: ElementTree.Element) -> Numbered:
 
 
 def look(properties: ElementTree.Element) -> Look:
-    """Return the look that a run's properties state."""
+    """Return the character properties that a run states."""
     found = Look()
     for setting in properties:
         tag = local(setting.tag)
@@ -150,7 +150,7 @@ def _moved(half_points: str) -> str | None:
 
 
 def over(below: Look, above: Look) -> Look:
-    """Combine two looks. What ``above`` states takes precedence."""
+    """Combine character properties. Those that ``above`` states take precedence."""
     return Look(
         below.hidden if above.hidden is None else above.hidden,
         below.script if above.script is None else above.script,

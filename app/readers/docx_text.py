@@ -41,15 +41,15 @@ _ALIVE = 500  # paragraphs between two progress reports
 _DEEPEST = 12
 _LONGEST_ANCHOR = 120  # characters after which the passage that a comment refers to is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-# A block with more tab-separated parts than this may be a row of a table. Blocks with exactly this many parts are rows
-# only if more than this many of them are consecutive.
+# Parts of a line with one tab. A line with more parts may be a row of a table. Lines with two parts are rows only if at
+# least three of them are consecutive.
 _COLUMNS = 2
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
 _INDENTATION = 4  # spaces that replace a tab in program text
-_LONGEST_ENTRY = 60  # minimum characters of the second of two tab-separated parts that is too long for a table cell
+_LONGEST_ENTRY = 60  # minimum characters of a text after a line's only tab that is too long for a table cell
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
@@ -76,7 +76,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _About:
-    """The stated properties of a paragraph. ``heading``: heading level, 0 for text, None if the style decides."""
+    """Properties that a paragraph states itself. ``heading``: heading level, 0 for text, None if the style decides."""
 
     style: str = ""
     heading: int | None = None
@@ -90,7 +90,7 @@ _NOTHING = _About()
 
 @dataclass
 class Surroundings:
-    """Gives access to the other parts of the file.
+    """Gives the reader of one part of a Word file access to the other parts.
 
     ``alive`` reports progress. ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted`` returns
     the blocks of an embedded document by relation id.
@@ -181,7 +181,7 @@ class DocxReader:
             self._around.alive()
         for at, around in enumerate(self._fields):
             if not around.in_result:
-                del self._fields[at:]  # an unclosed field; what follows is text
+                del self._fields[at:]  # the field was never closed, so its end is assumed here
                 break
         about = _about(node)
         style = self._around.styles.of(about.style)
@@ -250,7 +250,7 @@ class DocxReader:
         return table
 
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
-        """Read a cell. The flag says whether the cell continues a merged cell above or before it."""
+        """Read a cell. Return it with a flag: whether it continues a merged cell above or before it."""
         cell, goes_on = Cell(), False
         has_settings = len(node) > 0 and local(node[0].tag) == "tcPr"
         for setting in node[0] if has_settings else ():
@@ -340,8 +340,8 @@ class DocxReader:
                 stack.extend(reversed(current))
 
     def _look_of(self, properties: ElementTree.Element | None, base: Look) -> Look:
-        """Combine the looks of the paragraph (``base``), of the run's character style and of the run's ``properties``.
-        Each look takes precedence over the looks before it.
+        """Combine the character properties of the paragraph (``base``), of the run's character style, and of the run
+        itself (``properties``). Later ones take precedence.
         """
         if properties is None or not len(properties):
             return base
@@ -409,7 +409,7 @@ class DocxReader:
                 self.anchors[comment] += text
 
     def _ruby(self, node: ElementTree.Element, base: Look) -> None:
-        """Write a word, then its reading in parentheses. Print sets the reading above the word."""
+        """Write a word with ruby text: the word, then in parentheses its reading, which Word shows above the word."""
         for name, form in (("rubyBase", "{}"), ("rt", "({})")):
             runs, self._runs = self._runs, []
             part = next((part for part in node if local(part.tag) == name), None)
@@ -500,7 +500,7 @@ class DocxReader:
             self._open_comments.discard(identity)
 
     def _count_deleted(self, node: ElementTree.Element) -> None:
-        if local(node.tag) == "del":  # moved text is read at its new place
+        if local(node.tag) == "del":  # moved text is not counted, because it is read at its new place
             texts = (part.text or "" for part in node.iter() if local(part.tag) in ("delText", "t"))
             self.left_out[_DELETED] += sum(map(_size, texts))
 
@@ -562,8 +562,9 @@ def _sign(node: ElementTree.Element) -> str:
 
 
 def _shown(ended: _Field) -> str:
-    """Return what Word shows for a field: the tick of a checkbox, or, if the file has no text of the field, the entry
-    of a drop-down list, an equation or a symbol; "" otherwise.
+    """Return what Word shows for a field. A checkbox is shown as a tick. If the file has no text for the field, a
+    drop-down list is shown as its chosen entry, and EQ and SYMBOL fields as an equation and a symbol. Return "" for all
+    other fields.
     """
     for part in ended.settings if ended.settings is not None else ():
         tag = local(part.tag)

@@ -21,7 +21,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"))
-_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # HZ, Chinese in seven-bit bytes (RFC 1843)
+_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # matches HZ, which is Chinese in seven-bit bytes (RFC 1843)
 # lowest lead byte of a Chinese character in seven-bit GB 2312; lower lead bytes are for symbols
 _FIRST_CHARACTER = 0x30
 _LAST_COMMON = 0x57  # last lead byte of level 1 of GB 2312, which holds the common characters
@@ -30,7 +30,7 @@ _COMMON = 0.7  # minimum share of common characters and punctuation, for escaped
 _SAMPLE = 256 << 10  # bytes, or characters of decoded text, from the beginning of a file that are examined
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
 _NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters, and data with more is no text
-_ONE_SCRIPT = 0.95  # minimum share of the even or odd bytes that ``_leading`` must count, for a text to be UTF-16
+_ONE_SCRIPT = 0.95  # minimum share of possible high bytes among the even or the odd bytes, for a text to be UTF-16
 _MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes, for Latin text to be UTF-16
 HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""

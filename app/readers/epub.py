@@ -41,8 +41,8 @@ _HEAD = 20_000  # leading characters of a chapter that are searched for links to
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-# Minimum share of the spine's files that the table of contents names, for a file with neither an entry nor a heading to
-# continue the preceding chapter. With a smaller share, such a file starts a chapter.
+# Minimum share of the spine's files that a complete table of contents names. If the table is complete, a file with
+# neither an entry nor a heading continues the preceding chapter. Otherwise such a file starts a chapter.
 _NAMED_SHARE = 0.5
 
 
@@ -152,7 +152,7 @@ def _place_of_package(files: zipfile.ZipFile) -> str:
 
 
 def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
-    """Return the item if it is text, otherwise the first text in its chain of fallbacks; None if there is none."""
+    """Return a spine item if it is text, or else the first text among its fallbacks; None if there is none."""
     for _ in range(_MOST_FALLBACKS):
         if item is None or _is_text(item):
             return item
@@ -239,7 +239,7 @@ def _chapters(
         if number == len(spine):
             spine += [name for name in reader.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
-        # the entries of a file without text, such as a cover image, are used for the next file
+        # if a file has no text, such as a cover image, the next file gets its entries in the table of contents
         waiting = [] if any(block.text for block in blocks) else here
         if entries:
             _split(blocks, here, chapters, named=named)

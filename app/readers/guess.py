@@ -179,7 +179,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
 
 
 def _latin_word(text: str, start: int, word: str) -> float:
-    """Return the score that each letter beyond ASCII in the word ``word`` gets."""
+    """Return the score of every letter beyond ASCII in ``word``."""
     plain = sum(sign < "\x80" for sign in word)
     around = text[start - 1 : start] + text[start + len(word) : start + len(word) + 1]
     if len(word) == 1:

@@ -174,9 +174,10 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
 
 
 def _ends_entry(lines: Sequence[Line], index: int) -> bool:
-    """Whether a line ends an entry of a table of contents: in a page number after dot leaders, or after a gap if one
-    of the two lines before or after does likewise. Recognising a picture loses dots, and a number alone in the
-    margin ends no line.
+    """Whether a line ends an entry of a table of contents: it ends in a page number after dot leaders or after a gap.
+
+    A gap counts because recognition of a picture loses dots. It counts only if one of the two lines above or below ends
+    in a page number after a gap too, because a single number may stand in the margin.
     """
     if _LED.search(lines[index].text):
         return True
@@ -190,7 +191,7 @@ def _is_far(line: Line) -> bool:
 
 
 def _is_next_item(above: str, line: str) -> bool:
-    """Whether both lines start items of one list: with the same bullet, or with consecutive numbers."""
+    """Whether both lines start items of the same list: with the same bullet, or with consecutive numbers."""
     one, two = _ITEM.match(above), _ITEM.match(line)
     if one is None or two is None:
         return False

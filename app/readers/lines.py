@@ -117,8 +117,8 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
 
 
 def _is_block(rows: Sequence[str]) -> bool:
-    """Whether a group of lines is columns, a drawing, a table of contents, program text or records, and so no
-    paragraph.
+    """Whether a group of lines is columns, a drawing, a table of contents, program text or records, and therefore is
+    not a paragraph.
     """
     if len(rows) < 2:
         return any(_has_cells(row) for row in rows)
@@ -153,8 +153,8 @@ def _in_columns(rows: Sequence[str]) -> bool:
 
 
 def _edges(row: str) -> set[tuple[str, int]]:
-    """Return the columns of word starts after a gap, and of word ends before a gap or the line end. The results are
-    ("begins", column) and ("ends", column).
+    """Return ("begins", column) for each word that starts after a gap, and ("ends", column) for each word that ends
+    before a gap or at the line end.
     """
     lead = len(row) - len(row.lstrip())
     gaps = [gap.span() for gap in _GAP.finditer(row, lead)]

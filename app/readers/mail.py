@@ -35,8 +35,8 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
-# If the HTML form of a text has more than this many times the characters of the plain form, the plain form is a stub,
-# and the HTML form is read.
+# Ratio of the characters of a text's HTML form to those of its plain form above which the plain form is a stub, and the
+# HTML form is read.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 

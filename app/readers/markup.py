@@ -1,8 +1,8 @@
 """Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings.
 
-lxml (libxml2) parses the markup in pieces and sends events. It repairs broken nesting. It takes linear time for any
-nesting, tags and references. No script is run, and nothing is fetched. Runs only in the child process
-(``app.readers.child``).
+lxml (libxml2) parses the markup in pieces and sends events. lxml repairs broken nesting, and its time grows only
+linearly with the number of nested elements, tags and references. No script is run, and nothing is fetched. Runs only in
+the child process (``app.readers.child``).
 """
 
 from __future__ import annotations

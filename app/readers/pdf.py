@@ -41,7 +41,7 @@ recognised.
 """
 
 _IMAGE_SHARE = 0.5  # share of picture pages, among pages with text or a picture, above which the book is a scan
-# maximum characters of an XFA form that has no pages of its own, but only a request to wait in several languages
+# maximum characters of an XFA form whose pages only ask the reader, in several languages, to wait
 _WAITING = 1_500
 _BLANK_SHARE = 0.25  # share of blank pages above which a warning lists them
 _NAMED = 5  # maximum names of attached files in a warning
@@ -81,7 +81,7 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words that need no further search for missed spaces
+        self.whole: set[str] = set()  # words that are known to lack no space, so that they are not checked again
         # recognised pages by number; if such a page has lines, its text comes from the recognition
         self.recognised: dict[int, RecognisedPage] = {}
         self.characters = 0
@@ -92,11 +92,11 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
     Args:
         path: the file.
-        request: ``password``; ``comments``, whether to read them; ``trouble``, failures of earlier attempts to read
-            this file, a map from page number (as text) to ``SECOND_READER`` (read this page with pypdf) or to the
-            reason why the page is left out; the key ``_EXTRAS`` stands for page labels and table of contents, which are
-            then skipped; ``recognised``, a map from page number (as text) to its recognised text; ``unread``, whether
-            to report picture pages instead of refusing a scan.
+        request: ``password``: the password. ``comments``: whether to read comments. ``trouble``: failures of earlier
+            attempts to read this file, keyed by page number (as text). The value is ``SECOND_READER`` if the page is to
+            be read with pypdf, or else the reason why the page is left out. The key ``_EXTRAS`` means that page labels
+            and table of contents are skipped. ``recognised``: recognised text, keyed by page number (as text).
+            ``unread``: whether to report picture pages instead of refusing a scan.
         limits: limits for the book's size.
         step: called with the progress.
     """
@@ -377,7 +377,7 @@ def _join_pages(texts: list[str], words: Counter[str]) -> None:
 
 
 def _whole_words(lines: list[Line]) -> Iterator[str]:
-    """Yield the lines without the halves of words that are cut at line ends."""
+    """Yield the text of each line, without halves of words that are cut at a line end."""
     cut = False
     for line in lines:
         words = line.text.split()
@@ -561,8 +561,8 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """For each group of names in ``kinds``, whether the file has none of the group's names. All False if the file has
-    compressed or escaped names, because these may be any name.
+    """Return a flag for each group of names in ``kinds``: whether the file has none of the group's names. If the file
+    has compressed or escaped names, all flags are False, because such a name may be any of these.
 
     Searching the bytes takes a hundredth of the time that opening the file again takes.
     """

@@ -34,11 +34,11 @@ NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.
 _FEW_ROWS = 3  # a table with at most this many rows keeps its header rows separate
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_TEXT = 20  # minimum mean characters per line of a wide column; a column with less than half is no prose
+_TEXT = 20  # minimum mean characters per line of a wide column; a column with less than half as many is no prose
 _GOES_ON = 0.35  # minimum share of lines that start with a lowercase letter, for a wide column to be prose
 # minimum share of lines that reach the margin, for a column in a script without lowercase letters to be prose
 _FILLED = 0.6
-_IN_SHORT = 0.5  # replaces ``_GOES_ON`` in a column that is not wide
+_IN_SHORT = 0.5  # as ``_GOES_ON``, for a narrower column
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
@@ -86,7 +86,7 @@ def _gap(before: Word, word: Word) -> float:
 
 
 def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
-    """Make a piece of each group of words."""
+    """Join each group of words to a piece."""
     parts = []
     for at, words in enumerate(groups):
         cut = piece.cut and at == len(groups) - 1

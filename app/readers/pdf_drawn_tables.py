@@ -25,12 +25,13 @@ from app.readers.pdf_grids import Grid
 
 _FEWEST_CELLS = 3  # minimum cells with text in a drawn table
 _FEWEST_FILLED = 0.3  # minimum share of filled cells in a drawn table
-# minimum share of filled cells in a drawn table with long cells; a frame around text on a page has fewer
+# minimum share of filled cells in a drawn table with long cells; frames around ordinary text have a smaller share
 _WELL_FILLED = 0.6
 _LONG_CELL = 300  # minimum characters of the longest cell, for a table to need ``_WELL_FILLED``
 _LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is framed text and no cell
-_FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines, for them to be split into rows of the table
-_MANY_PRINTED = 8  # minimum printed rows between two ruling lines that are split even if no column has figures
+_FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be separate rows of the table
+# minimum printed rows between two ruling lines that are separate rows of the table even if no column has figures
+_MANY_PRINTED = 8
 _MANY = 0.6  # minimum share of the printed rows in which a column has a line, for the column to support a split
 
 
@@ -51,7 +52,7 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
             rows = found.get(id(piece))
             if rows is None:
                 parts += cut_at(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
-            elif rows:  # a table in a cell of this table
+            elif rows:  # these rows are a smaller table in a cell of this one
                 parts.append(_one_piece(rows))
         lines = _drawn(parts, grid)
         if lines:

@@ -34,7 +34,7 @@ MOST_OBJECTS = 5_000
 """Maximum number of drawn objects examined on a page. Further objects are ignored."""
 
 _SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
-_SIDES = 5  # number of lines as which a shape smaller than ``_SMALL`` counts towards ``_MOST_SEGMENTS``
+_SIDES = 5  # a shape smaller than ``_SMALL`` uses up this many of the page's ``_MOST_SEGMENTS`` lines
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page; further lines are ignored
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one

@@ -44,7 +44,8 @@ from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")  # matches a short cell; pdfium may join such cells of several rows
+# matches a short table cell; pdfium may join such cells of several rows into one word
+_FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")
 _PAIR = 3  # words with at most this many letters are not checked for letters drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
@@ -61,8 +62,8 @@ _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
-# maximum characters of a page that are examined for its orientation; the same limit holds for the words of a line that
-# are compared with a new word, and for the letters of a word that is checked for letters drawn twice
+# Maximum characters of a page that are examined to find its orientation. Also the maximum words of a line that are
+# compared with a new word, and the maximum letters of a word that is checked for letters drawn twice.
 _LOOK = 400
 _LEVEL = 0.1  # maximum rotation of an upright character in radians
 
@@ -80,8 +81,8 @@ def page_lines(
         page: an open page.
         filled: called with the page's own text; returns the values that are filled in on the page.
         layers: the hidden layers of the file; None if there are none.
-        whole: words in which pdfium missed no space on earlier pages, so that they are not checked again; such words of
-            this page are added.
+        whole: words of earlier pages in which pdfium missed no space, so that they are not checked again. The words of
+            this page in which it missed none are added.
         pictures: list to which the boxes of the page's pictures are added.
 
     Returns:

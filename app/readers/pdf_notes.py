@@ -133,8 +133,8 @@ def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
-    """Return the text of a typed note as a line; nothing if the note is hidden or empty. Return nothing either if it
-    has an appearance stream, because ``form_values`` reads that.
+    """Return the text of a typed note as one line. Return no line if the note is hidden or empty, or if it has an
+    appearance stream, which ``form_values`` reads.
     """
     words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
     if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):

@@ -45,7 +45,9 @@ def render(request: dict[str, Any]) -> str:
 
 
 def recognise(request: dict[str, Any], voice: Voice) -> None:
-    """Recognise the pages ``request["numbers"]``. For each page, report its text and the seconds that it took."""
+    """Recognise the pages ``request["numbers"]``. For each page, report its text and the seconds that the recognition
+    took.
+    """
     from app.readers import ocr
 
     total = len(request["numbers"])
@@ -67,8 +69,9 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """Return a list for each of ``request["passages"]``, with one rectangle for each of its lines. The list is empty if
-    the page lacks the passage. If the passage occurs several times, the text before and after it decides.
+    """For each passage in ``request["passages"]``, return a list with one rectangle for each line of the passage. The
+    list is empty if the page lacks the passage. If the passage occurs several times, the text before and after it
+    decides which occurrence is meant.
     """
     if request.get("recognised"):
         return _find_recognised(request)

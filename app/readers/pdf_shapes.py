@@ -23,7 +23,7 @@ from app.readers.pdf_signs import CharacterBoxes
 _MOST = 2_000  # maximum drawn objects examined on a page
 _MOST_BARS = 200  # maximum fraction bars on a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
-_BAR_HEIGHT = 2.2  # maximum height of a bar in points; pdfium counts a stroke twice
+_BAR_HEIGHT = 2.2  # maximum height of a bar in points; pdfium reports twice the width of a stroke
 _FLAT = 2.0  # minimum ratio of a bar's width to its height
 _BAR = (2.0, 150.0)  # minimum and maximum width of a bar in points
 _WIDE_BAR = 40.0  # width in points above which a bar may be a line of a table
@@ -69,8 +69,8 @@ class Shapes:
 
 
 def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
-    """Find possible bullets, checkboxes and fraction bars among the drawn objects of a page. On a rotated page, nothing
-    is searched.
+    """Find possible bullets, checkboxes and fraction bars among the drawn objects of a page. On a rotated page, return
+    no shapes.
     """
     found = Shapes()
     if page.get_rotation():

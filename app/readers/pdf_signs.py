@@ -198,7 +198,7 @@ def _touch(right: Box | None, left: Box | None) -> bool:
 
 
 def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """Return a row with right-to-left words, with its neutral characters in reading order and with brackets mirrored
+    """Return a row with right-to-left words, with its punctuation in reading order, and with its brackets mirrored
     where needed. A row in which at most half of the letters are right-to-left is returned unchanged.
 
     Punctuation to the left of a number moves after the number. All brackets are mirrored if the first bracket in the
@@ -452,8 +452,8 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character's ink is clearly higher than the ink of the character ``beside`` on the same line.
-        pdfium's boxes may have the same height, whatever the ink.
+        """Whether a character's ink is clearly higher than the ink of the character ``beside`` on the same line. The
+        ink is compared, because pdfium's boxes may have the same height for all characters.
         """
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):

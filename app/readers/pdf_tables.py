@@ -5,8 +5,8 @@ A drawn table is found by its ruling lines (``pdf_drawn_tables``), any other tab
 columns. Cells may be empty and may have several lines. Two columns of prose also have a stripe between them. They are
 no table, because each line continues the line above it. Text that is doubtful as a table stays text.
 
-pdfplumber is not used. It needs 80 ms per page to find words and tables, while this package reads a page in 7 ms. It
-finds tables without ruling lines only in a mode that takes every page for a table.
+pdfplumber is not used. It needs 80 ms per page to find words and tables, while this package reads a page in 7 ms.
+pdfplumber finds tables without ruling lines only in a mode that takes every page for a table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from app.readers.pdf_grids import Rules
 _FEWEST_DRAWINGS = 4  # minimum drawn objects on a page with a drawn table
 _FULL = 0.6  # minimum pieces of a full row, as a share of the usual number
 _MANY_COLUMNS = 4
-_DEEPEST = 5  # maximum depth of splitting a run of rows that is no table as a whole
+_DEEPEST = 5  # maximum number of successive splits of a run of rows that is no table as a whole
 _NEXT_ROW = 3.5  # maximum distance in line heights to the next row of a table
 _BACK_UP = 12.0  # minimum distance in line heights from the bottom of a column up to the first piece of the next column
 _WIDE = 1.2  # minimum gap in line heights between columns, unless they have figures or exactly equal left edges
@@ -457,7 +457,8 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
         for edge, step in ((piece.x0, 1), (piece.x1, -1))
     )
     stripes: list[float] = []
-    parts: list[tuple[int, float, float]] = []  # of each part: (number of rows that cross it, minus its width, centre)
+    # for each part of a stripe: (number of rows that cross the part, its negative width, its centre)
+    parts: list[tuple[int, float, float]] = []
     depth, inside = 0, False
     for (x, step, is_full), (after, _, _) in pairwise(edges):
         depth += step * is_full
@@ -588,7 +589,7 @@ def _is_level(row: Cells, height: float) -> bool:
 
 
 def _is_list(cells: Sequence[Cells]) -> bool:
-    """Whether there are two columns, of which the first has the marks or numbers of a list."""
+    """Whether there are two columns, and the first one has the marks or numbers of a list."""
     if len(cells[0]) != 2:
         return False
     marks = [joined(row[0]).text for row in cells if row[0]]

@@ -73,7 +73,7 @@ class Suspects:
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        """The position of each object in the drawing order. Computed only if an object may cover text."""
+        """Positions of the objects in the drawing order. They are computed only if an object may cover text."""
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:

@@ -14,7 +14,8 @@ from app.readers.pdf_notes import read_ticks
 from app.readers.pdf_signs import WORD, CharacterBoxes, raw_text
 
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
-# maximum annotations of a page for its filled-in text to be read, because pdfium's time grows quadratically
+# Maximum annotations of a page. On a page with more, the filled-in text is not read, because pdfium's time grows
+# quadratically with their number.
 _MOST_ANNOTATIONS = 2_000
 _VALUES_APART = 1.2  # maximum gap in line heights between two words of one value
 
@@ -34,7 +35,7 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
 def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
     """Return the values filled in on a page as lines at their positions. Hidden values are left out.
 
-    The text of the flattened page is ``own``, the page's own text, followed by the values. If the page cannot be
+    The flattened page's text starts with the page's own text (``own``), and the values follow. If the page cannot be
     flattened, or if its text does not start with ``own``, only checkboxes and radio buttons are returned.
     """
     if not _is_filled_in(page):

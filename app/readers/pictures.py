@@ -20,7 +20,7 @@ KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x0
 
 _HEAD = 16  # leading bytes of a file that are read to detect its format
 _LONG_SIDE = 11.7  # inches of the longer side if the file does not state a resolution: A4
-_DPI = (72, 1200)  # minimum and maximum resolution in dots per inch; a file's resolution beyond them is ignored
+_DPI = (72, 1200)  # minimum and maximum plausible resolution in dots per inch; if a file states another, it is ignored
 _PLAIN = ("1", "L", "RGB")
 _DEEP = ("I", "F")  # modes with more than 256 shades, besides "I;16" and its variants for byte orders
 _ORIENTATION = 0x0112  # the Exif tag of the orientation
@@ -61,7 +61,8 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
                     continue
                 beat()
                 picture.seek(at)
-                sheet, dpi = io.BytesIO(), _dpi(picture)  # before the pixels are loaded, which may turn the picture
+                # the resolution is read before the pixels are loaded, because loading may turn the picture
+                sheet, dpi = io.BytesIO(), _dpi(picture)
                 _plain(picture).save(sheet, "PDF", dpi=dpi)
                 made.import_pages(pdfium.PdfDocument(sheet.getvalue()))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

@@ -1,4 +1,6 @@
-"""Detects text with wrong letters. A PDF has such text if a font maps its glyphs to letters that it does not draw."""
+"""Detects text with wrong letters. A PDF has such text if a font maps its glyphs to letters other than those that the
+glyphs show.
+"""
 
 from __future__ import annotations
 
