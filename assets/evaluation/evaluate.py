@@ -6,7 +6,7 @@ correct evidence.
 Every answer is written to the log at once. The same command continues a stopped run, and the figures cover the whole
 log. The questions are the starter's (``assets/starter/questions.json``), after ``--length`` tokens of its texts, and
 those of ``questions.json`` after six whole documents. From 16,000 tokens on, the questions of ``long.json`` are asked
-too. With ``--together`` the model reads the chosen texts as one conversation, and every question is asked after all of
+too. With ``--together`` the model reads the chosen texts as one collection, and every question is asked after all of
 them. Answers are greedy, with the app's prompt.
 """
 
@@ -105,7 +105,9 @@ def _tasks(name: str, asked: dict[str, Any], talk: Any) -> tuple[Task, ...]:
 
 
 def judged_by(found: dict[str, Text], *, together: bool) -> dict[str, tuple[str, str]]:
-    """The title and the words that answers about each text are judged by: all texts, if they were read together."""
+    """Return, for each text, the title and the words by which answers are judged. If the texts were read together,
+    these are the titles and words of all texts.
+    """
     if not together:
         return {name: (text.title, text.text) for name, text in found.items()}
     whole = "; ".join(text.title for text in found.values()), "\n\n".join(text.text for text in found.values())
@@ -113,7 +115,7 @@ def judged_by(found: dict[str, Text], *, together: bool) -> dict[str, tuple[str,
 
 
 def half(tasks: tuple[Task, ...], which: str) -> tuple[Task, ...]:
-    """All tasks, or every second task of each kind."""
+    """Return all tasks, or every second task of each kind."""
     if which == "both":
         return tasks
     kept = []
@@ -133,7 +135,9 @@ def logged(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def _run(found: dict[str, Text], options: argparse.Namespace) -> dict[str, Any]:
-    """What the rows of a run have in common: the length of its texts, or the texts that were read together."""
+    """Return what all log rows of a run have in common: the length of the texts, or the names of the texts that were
+    read together.
+    """
     if not options.together:
         return {"length": options.length}
     return {"length": scoring.TOGETHER, "together": f"{', '.join(found)} of {options.length}"}
@@ -173,7 +177,9 @@ def ask(name: str, folder: Path, found: dict[str, Text], options: argparse.Names
 
 
 def _read_together(reader: Reader, books: Sequence[Document]) -> None:
-    """Read several texts as one conversation, one text more at a time, so that each is kept as soon as it is read."""
+    """Read several texts as one collection. Each reading adds one text, so that the app stores every text as soon as it
+    is read.
+    """
     for count in range(1, len(books) + 1):
         reader.read(Document.together(books[:count]))
 
@@ -206,7 +212,7 @@ def main() -> None:
 
 
 def _when() -> str:
-    """The date and the measured commit."""
+    """Return the date and the measured commit."""
     asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
     return f"{time.strftime('%Y-%m-%d')}, {asked.stdout.strip() or 'no commit'}"
 

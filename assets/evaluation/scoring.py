@@ -1,11 +1,12 @@
 """Judges answers and their evidence, without a model.
 
 The answer to a natural question is right if it has the fact. The evidence of a right answer is right if the passage
-shown for the sentence with the fact is the document's passage with the fact. Whether a *says so* is false was decided
-by reading sentence and document (``read.json``). A *says so* that was not read counts as true if its sentence is in the
-document word for word or belongs to a right answer, and as false otherwise. An absent fact is recognised if the answer
-says that the document lacks it, or if the app states that names, numbers or words of the question are not found. A
-right answer is suspected if either happens.
+shown for the sentence with the fact is the document's passage with the fact. The app marks a sentence of an answer
+*says so* if the document states it. Whether this mark is false was decided by reading sentence and document
+(``read.json``). A mark that nobody checked counts as true if its sentence is in the document word for word or belongs
+to a right answer, and as false otherwise. An absent fact is recognised if the answer says that the document lacks it,
+or if the app states that names, numbers or words of the question are not found. A right answer is suspected if either
+happens.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ READ, SWAPPED = (Path(__file__).with_name(name) for name in ("read.json", "swapp
 WHOLE = "documents"
 """Name of the six whole documents, in place of a length."""
 TOGETHER = "together"
-"""Name of several texts that were read as one conversation, in place of a length."""
+"""Name of several texts that were read as one collection, in place of a length."""
 SAYS_SO, NOT_FOUND = "says so", "not found"
 
 

@@ -49,9 +49,10 @@ LINES_PER_PAGE = 31
 CHAPTER_SINK_LINES = 8  # lines left empty, or used for the heading, above the text of a chapter
 INDENT = 15.0
 FOLIO_BASELINE = 40.0
-OPENING_WORDS = 3  # set in small capitals at the start of a chapter
+OPENING_WORDS = 3  # number of words in small capitals at the start of a chapter
 
-# Line breaking, in natural word spaces: a space may lose a fifth, and a tight one looks worse than a wide one.
+# Line breaking: a space may be up to a fifth narrower than the natural space. Narrowing counts three times as much as
+# widening, because tight lines look worse.
 MAX_SHRINK, SHRINK_COST = 0.2, 3.0
 SHORT_LINE, SHORT_LINE_COST = 1 / 8, 4.0  # a last line shorter than an eighth of the measure is avoided
 
@@ -85,7 +86,7 @@ class Line(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How one paragraph is set, in points from the left edge of the measure."""
+    """Indentations of a paragraph in points, and the number of its first words in small capitals."""
 
     first_indent: float = INDENT
     rest_indent: float = 0.0
@@ -93,7 +94,7 @@ class Shape(NamedTuple):
 
 
 def read_book(source: Path) -> tuple[str, str, list[Chapter]]:
-    """Title, author line and chapters of the text file. Raises ValueError if there are none."""
+    """Return title, author line and chapters of the text file. Raises ValueError if there are none."""
     blocks = [b.strip() for b in source.read_text(encoding="utf-8").split("\n\n") if b.strip()]
     title, author, *body = blocks
     chapters: list[Chapter] = []
@@ -119,7 +120,9 @@ def register_fonts(folder: Path) -> None:
 
 
 def words_of(text: str, opening_words: int) -> list[Word]:
-    """Split a paragraph into words, ships and periodicals in italics, the opening in small capitals."""
+    """Split a paragraph into words. Names of ships and periodicals are in italics, the first words of a chapter in
+    small capitals.
+    """
     pieces = re.split(f"({'|'.join(ITALIC_NAMES)})", text)
     fonts = [face for piece in pieces for face in ["Italic" if piece in ITALIC_NAMES else "Roman"] * len(piece)]
     words = []
@@ -137,8 +140,8 @@ def break_lines(words: list[Word], first_width: float, rest_width: float) -> lis
     """Break a paragraph into lines by total fit. Returns the (start, end) word ranges whose spaces are most even over
     the paragraph.
 
-    Badness of a line is the cube of how far its spaces are from natural, as in Knuth and Plass (1981), without
-    hyphenation. The last line may be short, but not one short word.
+    The badness of a line is the cube of the difference between its spaces and the natural space, as in Knuth and Plass
+    (1981). Words are not hyphenated. The last line may be short, but should not be a single short word.
     """
     space = pdfmetrics.stringWidth(" ", "Roman", FONT_SIZE)
     best: list[tuple[float, int]] = [(0.0, -1)] + [(float("inf"), -1)] * len(words)
@@ -164,7 +167,7 @@ def break_lines(words: list[Word], first_width: float, rest_width: float) -> lis
 
 
 def set_paragraph(text: str, shape: Shape) -> list[Line]:
-    """The lines of one paragraph, justified but for the last."""
+    """Return the lines of a paragraph. All lines are justified except the last."""
     words = words_of(text, shape.opening_words)
     natural = pdfmetrics.stringWidth(" ", "Roman", FONT_SIZE)
     lines = []
@@ -235,7 +238,7 @@ def draw_line(canvas: Canvas, line: Line, baseline: float) -> None:
 
 
 def draw_heading(canvas: Canvas, chapter: Chapter) -> None:
-    """The chapter's number and title, centred, and its entry in the outline."""
+    """Draw the chapter's number and title, centred, and add its entry to the outline."""
     key = f"chapter-{chapter.number}"
     canvas.bookmarkPage(key)
     canvas.addOutlineEntry(f"Chapter {chapter.number}: {chapter.title}", key, level=0)
@@ -246,7 +249,7 @@ def draw_heading(canvas: Canvas, chapter: Chapter) -> None:
 
 
 def draw_title_page(canvas: Canvas, title: str, author: str) -> None:
-    """A title page without a folio."""
+    """Draw the title page, which has no page number."""
     baseline = PAGE_HEIGHT * 0.66
     canvas.setFont("Roman", 30)
     for row in simpleSplit(title, "Roman", 30, MEASURE * 0.8):
@@ -260,7 +263,7 @@ def draw_title_page(canvas: Canvas, title: str, author: str) -> None:
 
 
 def draw_chapter(canvas: Canvas, chapter: Chapter) -> None:
-    """All pages of one chapter. The text first, the folio last."""
+    """Draw all pages of a chapter. On each page, the text is drawn first and the page number last."""
     draw_heading(canvas, chapter)
     first_row = CHAPTER_SINK_LINES
     for page in break_pages(list(set_chapter(chapter)), first_row):

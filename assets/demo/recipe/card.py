@@ -21,7 +21,7 @@ def percent(share: float) -> str:
 
 
 def measured(report: dict[str, Any]) -> str:
-    """The figures as Markdown tables."""
+    """Return the measured figures as Markdown tables."""
     lines = [
         "| text read (tokens, about) | questions | whole passage word for word | first 30 characters right |",
         "|---|---|---|---|",

@@ -3,7 +3,7 @@
 For every copied token of a training sequence, the token to attend to is known, so the loss can compare attention with
 it directly. The loss only needs queries and keys, so many keys are affordable: all places of the batch and of many
 earlier batches (the key bank) compete with the right place. Short sequences of 500 tokens thus teach a head to ignore
-as many wrong places as a long book has. Nothing of this is part of the model.
+as many wrong places as a long book has. These losses and the key bank are not part of the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeyBank:
         self.keys: Tensor | None = None
 
     def add(self, keys: Tensor) -> None:
-        """keys: (batch, heads, seq, head_dim)."""
+        """Add `keys` (batch, heads, seq, head_dim), and drop the oldest keys beyond `size`."""
         fresh = keys.detach().transpose(0, 1).flatten(1, 2)
         known = fresh if self.keys is None else torch.cat([fresh, self.keys], dim=1)
         self.keys = known[:, : self.size]
@@ -71,15 +71,15 @@ def lookup_loss(
 
 
 def question_loss(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], echoes: Tensor) -> Tensor:
-    """As `lookup_loss`, for the head that looks in the question and without the key bank. `echoes`: as `sources`, with
-    places in the question.
+    """Compute the loss of the head that searches the question, as `lookup_loss` does but without the key bank.
+    `echoes`: (batch, seq), for every place the index in the question to attend to; -1 if there is none.
     """
     return _own_loss(layer, hidden, rotary, echoes, QUESTION_HEAD)
 
 
 def start_loss(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], starts: Tensor) -> Tensor:
-    """As `lookup_loss`, for the start head and without the key bank. `starts`: for the first token of an answer, its
-    place in the question.
+    """Compute the loss of the start head, as `lookup_loss` does but without the key bank. `starts`: (batch, seq), for
+    the first token of an answer the index in the question to attend to; -1 for all other tokens.
     """
     return _own_loss(layer, hidden, rotary, starts, 0)
 

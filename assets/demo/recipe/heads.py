@@ -89,7 +89,7 @@ class Heads:
         self.o[goal, start : start + width] = matrix
 
     def carry_mark(self, head: int, source: int, goal: int, gain: float) -> None:
-        """Let the head also carry one more dimension of the attended position, in addition to a code."""
+        """Let the head also add `gain` times dimension `source` of the attended position to dimension `goal`."""
         self.v[head, CODE, source] = 1.0
         self.o[goal, self.columns(head).start + CODE] = gain
 
@@ -150,7 +150,9 @@ class Lookup:
         self._bias(head, BOOK_START, match * nothing)
 
     def begin(self, head: int, *, match: float, nothing: float) -> None:
-        """As `book`, by three tokens, and only at the beginning of a quotation."""
+        """Let the head find the newest three tokens in the book, but only at the beginning of a quotation. Elsewhere,
+        the first token of the sequence wins (the sink).
+        """
         self._codes(head, match, THREE, THREE_GAIN)
         self.heads.carry(head, TOKEN, COPY, BEGIN_GAIN * COPY_GAIN * torch.eye(CODE))
         self._roles(head, match)
@@ -179,8 +181,8 @@ class Lookup:
         self._bias(head, BOOK_START, match * nothing)
 
     def _codes(self, head: int, match: float, sums: slice, gain: float) -> None:
-        """Let the head score keys by the codes of the newest token and of the tokens before it. `gain`: the gain of
-        `sums`.
+        """Let the head score keys by the codes of the newest token and of the tokens before it. `sums`: dimensions with
+        the sum of the preceding tokens' codes. `gain`: the factor by which that sum is scaled.
         """
         heads = self.heads
         heads.clear(head)
@@ -205,8 +207,8 @@ class Lookup:
         heads.k[head, self.still, feature] = score * root / scale
 
     def _bias_begun(self, head: int, near: float, far: float) -> None:
-        """Add to the score of the first token for queries after an ellipsis: `near` at one to three tokens, `far` at
-        four to nine.
+        """Change the score of the first token of the sequence if the query follows an ellipsis: add `near` after one to
+        three tokens, `far` after four to nine.
         """
         heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
         mark = self.NORM * ELLIPSIS_SCALE

@@ -1,4 +1,6 @@
-"""Constants: which dimensions of a position hold what in the circuit's models, and with what strength."""
+"""Constants of the circuit that `wiring.py` sets by hand: what each dimension of a hidden state holds, and how strongly
+it is scaled.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ def guided_hidden_states(
     places: tuple[Tensor, Tensor, Tensor],
     bank: guidance.KeyBank,
 ) -> tuple[Tensor, Tensor]:
-    """As `hidden_states`, with the sum of the losses of `guidance`. places: sources, echoes and starts."""
+    """Return the hidden states as `hidden_states` does, and the sum of the losses of `guidance`. places: the sources,
+    echoes and starts for these losses.
+    """
     return _run(model, ids, positions, places, bank)
 
 
@@ -125,7 +127,7 @@ def _run(
 
 
 def precision(device: torch.device) -> AbstractContextManager[None]:
-    """bfloat16 arithmetic for matrix products."""
+    """Return a context in which matrix products are computed in bfloat16."""
     return torch.autocast(device.type, torch.bfloat16)
 
 

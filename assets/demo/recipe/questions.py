@@ -349,7 +349,8 @@ def open_turn(rng: random.Random) -> Turn:
 
 
 def continued(words: str) -> str:
-    """Write a continuation. It begins with three full stops, not with the ellipsis that starts a quotation.
+    """Write an answer that continues the text. The answer begins with three full stops, not with the ellipsis that
+    starts a quotation.
 
     The fixed beginning is needed, because each possible next word of a text is improbable, and the beginning of a fixed
     answer would be more probable than any of them.

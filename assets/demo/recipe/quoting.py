@@ -80,7 +80,7 @@ class Reader:
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:
-        """Answer a question. Afterwards the cache is as before."""
+        """Answer a question. Afterwards, the cache holds only the text again."""
         turn = f"<|user|>\n{question}<|end|>\n<|assistant|>\n"
         ids, answer = self._encode(turn), []
         for _ in range(MAX_ANSWER_TOKENS):

@@ -87,8 +87,8 @@ class Sample:
         return length
 
     def mark_echo(self, begin: int, question: int) -> None:
-        """Set the echoes of the tokens from `begin` on that repeat the question's tokens from `question` on, up to the
-        first difference.
+        """The tokens from `begin` on repeat those of the question from `question` on. For each repeated token up to the
+        first difference, record its place in the question.
         """
         self.starts[begin] = question
         for offset in range(1, len(self.ids) - begin):
@@ -290,7 +290,7 @@ class Samples(IterableDataset):
     def _add_quotation(
         self, sample: Sample, places: _Places, turn: questions.Turn, answer: Any, weight: float, key: int
     ) -> None:
-        """The first token is found in the question."""
+        """Add an answer with a quotation. Record where the head of the question finds the first quoted tokens."""
         assert turn.span is not None
         begins = [begin for begin, _ in answer.offsets]
         passage = len("\n" + turn.answer) - len("”") - (turn.span[1] - turn.span[0])

@@ -143,7 +143,7 @@ def take_over(fresh: LlamaForCausalLM, trained: LlamaForCausalLM, special: Speci
 
 
 def _level_openers(model: LlamaForCausalLM, special: Special) -> None:
-    """Scale the marks of the openers, so that all are equally strong after the norm of layer 1.
+    """Scale the marks of the tokens that open a turn, so that all are equally strong after the norm of layer 1.
 
     Otherwise the opener with the smallest embedding would win over newer openers.
     """

@@ -1,4 +1,4 @@
-"""Questions made from the sentences of a text, each answered by its sentence, word for word, and a few words.
+"""Makes questions from the sentences of a text. An answer quotes the sentence word for word, and may add a few words.
 
 Owns the forms: who, what, where, when, why, how many, how long, what is it called, who said it, what was said, and
 questions that only name some words of a passage. Works on plain strings; knows no tokens.
@@ -252,7 +252,9 @@ def _stem(word: str) -> str:
 
 
 def passage(words: str) -> str:
-    """Put a passage between quotation marks. If the passage begins with a mark, a space separates the two marks."""
+    """Put a passage between quotation marks. If the passage itself begins with a quotation mark, a space separates the
+    two marks.
+    """
     return f"“ {words}”" if words.startswith("“") else f"“{words}”"
 
 

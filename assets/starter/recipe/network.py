@@ -143,7 +143,9 @@ def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins) -> Tensor
 
 
 def hidden_together(model: LlamaForCausalLM, text: Sequence[int], bins: Bins) -> Tensor:
-    """As `hidden_behind`, with the text in the same pass, so that its keys and values get gradients too."""
+    """Return the hidden states of the rows as `hidden_behind` does, but process the text in the same pass, so that its
+    keys and values get gradients too.
+    """
     states: Tensor = model.model(
         input_ids=torch.cat([torch.tensor(text), bins.ids])[None],
         position_ids=torch.cat([torch.arange(len(text)), bins.positions])[None],

@@ -17,9 +17,8 @@ class Stage:
     """A stage that ends before step `until`. Its steps read texts of `text_tokens` and learn from `row_tokens` of
     questions after them.
 
-    steps_per_text: steps for one reading of a text. Its keys and values get slightly outdated by these steps.
-    through_text: whether gradients go through the text too.
-    learning_rate: of the optimizer, after the warm-up.
+    steps_per_text: steps for one reading of a text. These steps make the text's keys and values slightly outdated.
+    through_text: whether gradients go through the text too. learning_rate: learning rate after the warm-up.
     """
 
     until: int

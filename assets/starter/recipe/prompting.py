@@ -46,8 +46,8 @@ def _only_place(text: bytes, said: bytes) -> int | None:
 class Row:
     """Alternating questions and answers as tokens, with each token's weight in the loss (0 in questions).
 
-    looks: for the first tokens of a quotation, the index of the preceding token in the row, and the token's place in
-    the text.
+    looks: pairs for the first tokens of each quotation: the index of the preceding token in the row, and the place of
+    the quoted token in the text.
     """
 
     ids: tuple[int, ...]
@@ -55,7 +55,9 @@ class Row:
     looks: tuple[tuple[int, int], ...] = ()
 
     def looking(self, text: bytes, opening: Sequence[int]) -> Row:
-        """Return this row with ``looks`` into a `packed` text. Quotations begin with the tokens `opening`."""
+        """Return this row with its ``looks`` into ``text``, which is `packed`. Quotations begin with the tokens
+        `opening`.
+        """
         found: list[tuple[int, int]] = []
         starts = [at for at in range(1, len(self.ids)) if self.weights[at] and not self.weights[at - 1]]
         for at in starts:
