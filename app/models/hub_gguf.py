@@ -1,4 +1,5 @@
-"""Downloads a GGUF file from the hub, named OWNER/NAME/FILE.gguf. Its weights usually take 4 bits instead of 16.
+"""Downloads a GGUF file from the hub, named OWNER/NAME/FILE.gguf. The weights in such a file usually take 4 bits
+instead of 16.
 
 The name of any part of a split model stands for the whole model. The file's digest is checked as in ``hub``. Then the
 file is prepared like a GGUF file that was already on this machine (``gguf_files``). This module runs as a separate

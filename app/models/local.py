@@ -55,7 +55,7 @@ class LocalModels:
 
     def find(self, name: str) -> str | None:
         """Return what the engine has to load: a folder, or the hub id of a model in the cache of Hugging Face's tools.
-        None if the model is not complete on this machine.
+        Return None if the model is not complete on this machine.
 
         Raises:
             ModelNotFound: the name is neither a folder or GGUF file on this machine nor a hub id.

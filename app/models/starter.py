@@ -98,9 +98,7 @@ def right_answers(name: str = STARTER) -> float | None:
 
 
 def is_preselected() -> bool:
-    """Whether the program proposes the starter at its first start, because the starter answers at least the share
-    ``PRESELECTED_FROM`` of the test questions right.
-    """
+    """Whether the starter answers enough test questions right for the program to propose it at the first start."""
     return (right_answers() or 0.0) >= PRESELECTED_FROM
 
 

@@ -1,9 +1,9 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors that name an element, a class, or both. ``li`` may follow, for the list items in such an element.
-A rule for a class overrides one for an element, and a rule for both overrides either. Among rules with the same
-selector, the last one wins. Other selectors, other properties and at-rules such as ``@media`` are ignored. Runs only in
-the child process (``app.readers.child``).
+Understands selectors that name an element, a class, or both. If ``li`` follows, the rule is for the list items in such
+an element. A rule for a class overrides one for an element, and a rule for both overrides either. Among rules with the
+same selector, the last one wins. Other selectors, other properties and at-rules such as ``@media`` are ignored. Runs
+only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Styles:
 
 
 def declarations(body: str) -> Declarations:
-    """Return the declarations of a rule's body or a ``style`` attribute. Properties not in ``_WANTED`` are dropped."""
+    """Return the declarations in a rule's body or a ``style`` attribute. Properties that cannot change the text are
+    dropped.
+    """
     found: Declarations = {}
     for part in body.split(";"):
         name, _, value = part.partition(":")

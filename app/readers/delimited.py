@@ -25,14 +25,15 @@ CELLS = " | "
 
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
-_FEWEST_CELLS = 3  # minimum cells per row of a table in a file whose name does not end like a table's (``NAMES``)
-_LONGEST_CELL = 120  # maximum characters of a cell in such a file
+_FEWEST_CELLS = 3  # minimum cells per row of a table in a file whose name has no extension of tables, such as .csv
+# maximum characters of a cell of a table in a file whose name has no extension of tables, such as .csv
+_LONGEST_CELL = 120
 # Maximum line breaks in a row. A row with more has an unclosed quotation mark, and all quotation marks are then read as
 # ordinary characters.
 _LONGEST_ROW = 60
-_SAME_WIDTH = 0.9  # minimum share of rows with the same number of cells, for text with tabs to be a table
+_SAME_WIDTH = 0.9  # minimum share of rows with the same number of cells in a table whose cells are separated by tabs
 _LONGEST_HEAD = 80  # maximum characters of a cell in a header row; a row with a longer cell is data
-_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # a first line that tells Excel the separator
+_SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # matches a first line that tells Excel the separator
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
 Row = tuple[str, list[str]]  # a row as written, and its cells
@@ -58,7 +59,7 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether the rows are regular enough to be a table, for a file whose extension is not in ``NAMES``."""
+    """Whether rows are regular enough to be a table, for a file whose name has no extension of tables, such as .csv."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":

@@ -95,8 +95,8 @@ def read_document(
 def _read_bounded(
     request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
 ) -> Document:
-    """Read a file in up to ``_TRIES`` child processes, one after another. If a child fails on a page, the next child
-    reads that page with pypdf. If pypdf fails too, the page is left out.
+    """Read a file in a child process. If the child fails, try again in a new child, up to ``_TRIES`` times. If a child
+    fails on a page, the next child reads that page with pypdf. If pypdf fails too, the page is left out.
     """
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}

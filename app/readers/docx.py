@@ -309,7 +309,8 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
-    """Number the references to notes in text order, as Word shows them. Replace each reference by a ``MARK`` element.
+    """Number the references to notes in text order, as Word shows them. Change each reference to an element with the
+    number as its text.
 
     Returns:
         Numbers by note id; "" for a note with a custom mark, which the text contains already.

@@ -17,7 +17,8 @@ _NO = ("0", "false", "off")
 class Look:
     """Properties of characters. None: the file does not state the property.
 
-    ``script`` is "superscript", "subscript", "baseline", ``RAISED`` or ``SUNK``.
+    ``script`` is "superscript", "subscript" or "baseline". For text that is only moved up or down, ``script`` is
+    ``RAISED`` or ``SUNK``.
     """
 
     hidden: bool | None = None
@@ -141,7 +142,9 @@ def look(properties: ElementTree.Element) -> Look:
 
 
 def _moved(half_points: str) -> str | None:
-    """Return ``RAISED`` or ``SUNK`` for a vertical offset; None if the offset is small or is no integer."""
+    """Return whether a vertical offset raises or lowers text (``RAISED``, ``SUNK``). Return None if the offset is small
+    or is no integer.
+    """
     try:
         height = int(half_points)
     except ValueError:

@@ -39,7 +39,7 @@ _LONGEST_NUMBER = 8  # maximum characters of a page number; a longer result of a
 _ALIVE = 500  # paragraphs between two progress reports
 # Maximum nesting of text boxes; a deeper box is read as one block. Also the maximum nesting of an EQ field.
 _DEEPEST = 12
-_LONGEST_ANCHOR = 120  # characters after which the passage that a comment refers to is cut
+_LONGEST_ANCHOR = 120  # maximum characters of the passage that a comment refers to; a longer passage is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 # Parts of a line with one tab. A line with more parts may be a row of a table. Lines with two parts are rows only if at
 # least three of them are consecutive.
@@ -49,7 +49,8 @@ _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
 _INDENTATION = 4  # spaces that replace a tab in program text
-_LONGEST_ENTRY = 60  # minimum characters of a text after a line's only tab that is too long for a table cell
+# a text after a line's only tab is too long for a table cell if it has at least this many characters
+_LONGEST_ENTRY = 60
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)

@@ -26,12 +26,12 @@ _HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # matches HZ, which is Chinese in
 _FIRST_CHARACTER = 0x30
 _LAST_COMMON = 0x57  # last lead byte of level 1 of GB 2312, which holds the common characters
 _SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms
-_COMMON = 0.7  # minimum share of common characters and punctuation, for escaped byte pairs to count as Chinese
-_SAMPLE = 256 << 10  # bytes, or characters of decoded text, from the beginning of a file that are examined
+_COMMON = 0.7  # minimum share of common characters and punctuation in byte pairs that count as Chinese text
+_SAMPLE = 256 << 10  # number of bytes, or of characters after decoding, that are examined at the beginning of a file
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
 _NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters, and data with more is no text
-_ONE_SCRIPT = 0.95  # minimum share of possible high bytes among the even or the odd bytes, for a text to be UTF-16
-_MOSTLY = 0.4  # minimum share of zeros among the even or odd bytes, for Latin text to be UTF-16
+_ONE_SCRIPT = 0.95  # minimum share of possible high bytes among the even or the odd bytes of a text in UTF-16
+_MOSTLY = 0.4  # minimum share of zeros among the even or the odd bytes of a Latin text in UTF-16
 HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""
 

@@ -21,7 +21,7 @@ _DEEPEST = 60
 _ATOM = re.compile(r"[+\-−±]?\d+(?:[.,]\d+)*%?$|[^\W\d_]['′″]*$|[^\W\d_]{2,}$|[^\w\s]$")
 # matches mathematical letters in italic, bold and other styles
 _ALPHABETS = re.compile("[\U0001d400-\U0001d537\U0001d56c-\U0001d7ff]")
-_APPLIED = re.compile(r"(?<=\w)\u2061(?=\w)")  # the invisible sign between a function and its argument
+_APPLIED = re.compile(r"(?<=\w)\u2061(?=\w)")  # matches the invisible sign between a function and its argument
 _UNSEEN = {0x2061: "", 0x2063: ",", 0x2064: "+", 0x200B: "", 0xFEFF: ""}
 _TIMES = "\u2062"
 _ACCENTS = {

@@ -35,7 +35,7 @@ _LATIN = (
     ("mac_roman", _WESTERN[:6]), ("cp850", _WESTERN[:6]),
 )  # fmt: skip
 _RUSSIAN = "оеаинтсрвліїєў"
-_ALPHABETS = (  # encoding, letters of its script, most common letters
+_ALPHABETS = (  # for each encoding: its name, the letters of its script, and the most common of these letters
     ("cp1251", "\u0400-\u045f\u0490\u0491", _RUSSIAN),
     ("koi8_u", "\u0400-\u045f\u0490\u0491", _RUSSIAN),
     ("koi8_r", "\u0400-\u045f", _RUSSIAN),
@@ -116,7 +116,7 @@ def guess(data: bytes) -> str | None:
 
 
 def _sample(data: bytes) -> bytes:
-    """Return the lines with bytes beyond ASCII, cut after about ``_BYTES`` bytes."""
+    """Return the first lines with bytes beyond ASCII, about ``_BYTES`` bytes in all."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):

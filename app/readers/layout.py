@@ -19,14 +19,14 @@ from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
 
-# minimum free width in line heights after a word, for the word to fit at the end of a line
+# a word fits at the end of a line if at least this width, in line heights, remains free after the word
 _SLACK = 0.6
 _INDENT = 0.7  # minimum indentation in line heights; a smaller difference between line starts is ignored
 _LOOSE = 2.5  # maximum usual line pitch, in line heights
 _GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
 _NEIGHBOURS = 8  # lines examined before and after a line
 _CUT_REACH = 3.0  # maximum distance in line heights between the two lines of a cut word
-_LARGER = 0.2  # relative difference in type size above which two lines belong to different paragraphs
+_LARGER = 0.2  # maximum relative difference in type size between lines of a paragraph
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # maximum characters of a line of verse
 _SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
@@ -35,17 +35,19 @@ _INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size 
 _ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themselves
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
-_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # a line that ends in dot leaders and a page number
-_NUMBERED = re.compile(r"\s(?:\d{1,4}|[ivxlc]{1,6})$")  # a line that ends in a page number
+_LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # matches a line that ends in dot leaders and a page number
+_NUMBERED = re.compile(r"\s(?:\d{1,4}|[ivxlc]{1,6})$")  # matches a line that ends in a page number
 _FAR = 2.0  # minimum gap in line heights before the page number of a line in a table of contents without dot leaders
-_WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # scripts written without spaces
+_WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # matches characters of scripts that are written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # minimum characters of a line that is used to measure the right margin
 _SAME_ROW = 0.3  # maximum vertical distance in line heights between the tops of two pieces of one row
 # distance in line heights by which the right edge of a list is moved right, so that no line reaches the edge
 _FAR_OUT = 100
 _GOES_ON = (
-    0.3  # minimum share of a column's lines that start with a lowercase letter, for the column not to count as a list
+    # minimum share of lines that start with a lowercase letter in a column of prose; a column with a smaller share is a
+    # list
+    0.3
 )
 _BIN = 4.0  # width of a bin of x positions; lines that start in the same bin count as aligned
 _REACH = 12  # bins to the left of a line's start that are searched for the start of its column
@@ -153,7 +155,8 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if beside or (above.cut and _goes_on(above, line)):
         return "join"
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
-    if line.top < above.top - above.height / 2:  # higher up on the page: the next column, or separate text
+    # the line is higher on the page, so it starts the next column or is separate text
+    if line.top < above.top - above.height / 2:
         full = not _fits(above, line, margin) and not _SENTENCE_END.search(above.text)
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
@@ -245,8 +248,8 @@ def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> di
     """Return the right edges of columns with only short lines, keyed by the bin of their lines' starts.
 
     In a column of prose, lines end because the next word does not fit, so the right edge is the end of the longest
-    line. In a list, lines end on purpose, so the right edge is moved ``_FAR_OUT`` line heights to the right of the
-    longest line. Then no line counts as full.
+    line. In a list, lines end on purpose, so the right edge is moved far beyond the longest line. Then no line counts
+    as full.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:
@@ -277,7 +280,9 @@ def _has_room(above: Line, line: Line, edge: float) -> bool:
 
 
 def usual_pitch(lines: Sequence[Line]) -> float:
-    """Return the median distance between lines, but at most ``_LOOSE`` line heights."""
+    """Return the median distance between the tops of consecutive lines. A large distance is limited to ``_LOOSE`` line
+    heights.
+    """
     steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
     return min(steps[(len(steps) - 1) // 2], _LOOSE * lines[0].height) if steps else lines[0].height
 

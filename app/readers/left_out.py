@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_TOLD = 0.02  # share of a document's characters above which the text omitted for one reason gets a warning
+_TOLD = 0.02  # if text omitted for one reason has more than this share of a document's characters, a warning says so
 _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",

@@ -47,8 +47,9 @@ _SOME = 0.25
 _MOST = 0.5
 _NEARLY_ALL = 0.8
 _DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
-_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # a rule under a heading, or between two sections
-_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")  # dots or another leader in a table of contents or a form
+_RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # matches a rule under a heading or between two sections
+# matches dots or another leader in a table of contents or a form
+_LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")
 _LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
 # minimum gap between cells; a gap of two spaces may also follow a full stop or occur in justified text
@@ -68,8 +69,8 @@ _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether to keep all line breaks of a text. True for logs, subtitles and program text. These kinds of text are
-    detected by the content or by ``suffix``, the extension of the file name.
+    """Whether to keep all line breaks of a text. The line breaks of logs, subtitles and program text are kept. These
+    kinds of text are detected by the content or by ``suffix``, the extension of the file name.
     """
     if suffix in NAMES:
         return True

@@ -123,8 +123,8 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, around: List) -> str:
-        """Return the number that a style sheet generates for an item. The last of the list's counters counts the items;
-        other counters belong to outer lists, as in Google Docs.
+        """Return the number that a style sheet generates for an item. The last of the list's counters counts the items.
+        In files of Google Docs, the other counters belong to outer lists.
         """
         own = next(name for name, _ in reversed(around.counters) if name)
         self._counts[own] = around.value

@@ -26,8 +26,8 @@ _TECHNICAL = re.compile(
     r"|msip_labels|autocrypt|xref|nntp-.*)",
     re.I,
 )
-# Headers with message ids. They are technical and left out only if they hold an id, because a person may also write a
-# line that begins with "References:".
+# Matches headers with message ids. Such a header is left out as technical only if it contains an id, because a person
+# may also write a line that begins with "References:".
 _NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)
 _NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
@@ -35,8 +35,8 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
-# Ratio of the characters of a text's HTML form to those of its plain form above which the plain form is a stub, and the
-# HTML form is read.
+# If the HTML form of a text has more than three times the characters of the plain form, the plain form is a stub, and
+# the HTML form is read.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 

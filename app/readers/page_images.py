@@ -28,7 +28,7 @@ NARROWEST = 50
 WIDEST = 4000
 """Maximum width of a picture of a page, in pixels. A wider one is refused."""
 _SECONDS_PER_IMAGE = 30.0
-_LONGEST_PASSAGE = 4_000  # characters after which a passage is cut before the search
+_LONGEST_PASSAGE = 4_000  # maximum characters of a passage; a longer passage is cut before the search
 WIDTHS = (600, 900, 1200, 1800, 2400)  # widths of cached images in pixels
 MOST_BYTES = 48 << 20  # default maximum bytes of images in the cache
 _AT_ONCE = 2  # maximum requests to draw or to search a page that run at a time

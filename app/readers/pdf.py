@@ -40,10 +40,10 @@ _SCAN_CHARACTERS = 20
 recognised.
 """
 
-_IMAGE_SHARE = 0.5  # share of picture pages, among pages with text or a picture, above which the book is a scan
+_IMAGE_SHARE = 0.5  # the book is a scan if more than this share of the pages with text or a picture are picture pages
 # maximum characters of an XFA form whose pages only ask the reader, in several languages, to wait
 _WAITING = 1_500
-_BLANK_SHARE = 0.25  # share of blank pages above which a warning lists them
+_BLANK_SHARE = 0.25  # if more than this share of the pages are blank, a warning lists the blank pages
 _NAMED = 5  # maximum names of attached files in a warning
 _EXTRAS = 0
 """Reported as the page number while page labels and table of contents are read. If the child fails while this number is
@@ -423,7 +423,7 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
 def _of_pictures(pages: _Pages, count: int) -> list[str]:
     said = []
     nothing = {number for number, page in pages.recognised.items() if not page.lines}
-    # pages whose text comes from the file, because recognition found none
+    # pages whose text comes from the file, because recognition found no text
     kept = {number for number in nothing if pages.lines[number - 1]}
     if read := [n for n, page in pages.recognised.items() if page.lines or (page.is_blank and n not in kept)]:
         numbers = _listed(read)

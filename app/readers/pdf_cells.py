@@ -22,8 +22,8 @@ MARK = " | "
 _OVERLAP = 0.25
 _BESIDE = 0.5  # minimum vertical overlap of two pieces of one row, as a share of the smaller height
 FINE = 0.5  # minimum gap between cells in line heights, if nearby rows have a gap at the same place
-_NARROW = 0.3  # minimum gap between words in line heights, for a cut at a border; wider than a space
-ALIGNED = 0.6  # minimum share of aligned cells, for a column to count as aligned
+_NARROW = 0.3  # minimum gap between two words, in line heights, in which a piece is cut at a border; wider than a space
+ALIGNED = 0.6  # minimum share of aligned cells in a column that counts as aligned
 SAME_RULE = 2.0  # maximum distance in points between edges or rules that count as one
 _MOST_LINES = 15  # maximum printed lines that can be one row of a table
 LOOSER = 1.2  # minimum distance between lines of different rows, as a factor of the smallest distance in the table
@@ -35,10 +35,10 @@ _FEW_ROWS = 3  # a table with at most this many rows keeps its header rows separ
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _TEXT = 20  # minimum mean characters per line of a wide column; a column with less than half as many is no prose
-_GOES_ON = 0.35  # minimum share of lines that start with a lowercase letter, for a wide column to be prose
-# minimum share of lines that reach the margin, for a column in a script without lowercase letters to be prose
+_GOES_ON = 0.35  # minimum share of lines that start with a lowercase letter in a wide column of prose
+# minimum share of lines that reach the margin in a column of prose in a script without lowercase letters
 _FILLED = 0.6
-_IN_SHORT = 0.5  # as ``_GOES_ON``, for a narrower column
+_IN_SHORT = 0.5  # minimum share of lines that start with a lowercase letter in a narrow column of prose
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
@@ -66,7 +66,7 @@ def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def fine_parts(piece: Line) -> list[Line]:
-    """Split a piece at gaps between words that are wider than a space."""
+    """Split a piece at each gap between words that is wider than a space."""
     if len(piece.words) < 2 or piece.widest_gap <= FINE * piece.height:
         return [piece]
     groups = [[piece.words[0]]]

@@ -27,12 +27,12 @@ _FEWEST_CELLS = 3  # minimum cells with text in a drawn table
 _FEWEST_FILLED = 0.3  # minimum share of filled cells in a drawn table
 # minimum share of filled cells in a drawn table with long cells; frames around ordinary text have a smaller share
 _WELL_FILLED = 0.6
-_LONG_CELL = 300  # minimum characters of the longest cell, for a table to need ``_WELL_FILLED``
+_LONG_CELL = 300  # minimum characters of a cell that counts as long
 _LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is framed text and no cell
 _FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be separate rows of the table
 # minimum printed rows between two ruling lines that are separate rows of the table even if no column has figures
 _MANY_PRINTED = 8
-_MANY = 0.6  # minimum share of the printed rows in which a column has a line, for the column to support a split
+_MANY = 0.6  # a drawn row is split only if two columns have a line in more than this share of its printed rows
 
 
 def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
@@ -123,7 +123,7 @@ def _several_rows(cells: Cells) -> list[Cells]:
 
     The drawn row is split if at least two columns have a line in most printed rows, at least one of them is no prose,
     and one of these conditions is true: a column has mainly figures, all of at least three columns have a line in every
-    printed row, or there are at least ``_MANY_PRINTED`` printed rows.
+    printed row, or there are many printed rows.
     """
     printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:

@@ -34,7 +34,7 @@ MOST_OBJECTS = 5_000
 """Maximum number of drawn objects examined on a page. Further objects are ignored."""
 
 _SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
-_SIDES = 5  # a shape smaller than ``_SMALL`` uses up this many of the page's ``_MOST_SEGMENTS`` lines
+_SIDES = 5  # a small shape counts as this many ruling lines when the lines of a page are counted
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page; further lines are ignored
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
@@ -216,7 +216,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions refer to the
     page as displayed.
 
-    After ``_MOST_SEGMENTS`` lines, further lines are ignored, because such a page is a drawing.
+    If a page has very many lines, it is a drawing, and lines beyond a maximum are ignored.
 
     Args:
         page: the page.
@@ -246,8 +246,8 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
 
 
 def _sides(item: int, most: int) -> Iterator[Box]:
-    """Yield (left, bottom, right, top) of each side of a path. Stop at a curved or slanting side, because the path is a
-    drawing.
+    """Yield (left, bottom, right, top) of each side of a path. Stop at a curved or slanting side, because a path with
+    such a side is a drawing.
     """
     count = pdf_calls.count_segments(item)
     if not 1 < count <= most:

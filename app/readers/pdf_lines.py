@@ -50,7 +50,7 @@ _PAIR = 3  # words with at most this many letters are not checked for letters dr
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # matches letters of scripts that separate words with spaces
-_TAB = 1.2  # gap in line heights above which a row is split, because the gap may be a gutter between columns
+_TAB = 1.2  # maximum gap in line heights within a row; a wider gap may separate columns, so the row is split
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
@@ -59,7 +59,7 @@ _NEAR = 3.0  # maximum drop in line heights from the top of a line to the top of
 _MOST_BLOCKS = 150
 _FOOTER = 2  # maximum lines of a footer that the file draws before all other text
 _COLUMN_ROWS = 6
-_AGREE = 0.85  # minimum share of the rows that have a gap at a gutter
+_AGREE = 0.85  # minimum share of rows that have a gap at the position of a gutter
 _COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
 # Maximum characters of a page that are examined to find its orientation. Also the maximum words of a line that are
@@ -235,7 +235,7 @@ def _append(line: Line, text: str, gap: float, word: tuple[str, float, float], r
     _, x0, x1 = word
     line.last_gap = gap
     line.first_gap = line.first_gap or gap
-    if gap > line.widest_gap:  # here and below: max() would be slow
+    if gap > line.widest_gap:  # max() would be slower here and below
         line.widest_gap = gap
     if x0 < line.x0:
         line.x0 = x0

@@ -18,8 +18,8 @@ from app.readers.pdf_grids import Box, turned
 from app.readers.pdf_signs import RTL, CharacterBoxes, text_as_read
 
 _MOST = 2_000  # maximum annotations read of a page
-_PASSAGE = 80  # characters after which the passage of a comment is cut
-_NAME = 60  # characters after which a file name is cut
+_PASSAGE = 80  # maximum characters of a comment's passage; a longer passage is cut
+_NAME = 60  # maximum characters of a file name; a longer name is cut
 _TYPE_SIZE = 12.0  # type size in points of typed text whose size is unknown
 _MARKUP = {
     raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_LINE, raw.FPDF_ANNOT_SQUARE, raw.FPDF_ANNOT_CIRCLE, raw.FPDF_ANNOT_POLYGON,

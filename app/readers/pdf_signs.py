@@ -45,7 +45,7 @@ WORD = re.compile(r"\S+")
 _SPACE = 0.1
 _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
-# minimum share of line breaks between touching characters on a page whose rows pdfium has split
+# if at least this share of a page's line breaks is between touching characters, pdfium has split its rows
 _BROKEN_SHARE = 0.5
 _SAME_WORD = 0.15  # maximum gap in line heights between characters of one word
 # maximum gap in line heights between characters of one right-to-left word; joined Arabic letters leave more space
@@ -65,7 +65,7 @@ _RTL_LETTERS = (  # right-to-left letters and their vowel points
 )
 _RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
 _RTL_ROW = re.compile(r"[^\r\n]+")
-_LTR_RUN = re.compile(  # words of Latin letters, or a single number
+_LTR_RUN = re.compile(  # matches words of Latin letters, or a single number
     r"[A-Za-z\d](?:[A-Za-z\d.,:/'’@&+_ -]*[A-Za-z\d])?(?<=[A-Za-z])|\d(?:[.,:/-]?\d)*|[A-Za-z][A-Za-z\d.,:/'’@&+_ -]*\d"
 )
 _AFTER_NUMBER = re.compile(r"(?<!\S)([.,:;!?،؛؟]+)(\d+(?:[.,:/\u066b\u066c-]\d+)*)(?!\S)")
@@ -237,8 +237,8 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """Replace a letter and an accent drawn over it, as in older TeX, by the accented letter. ``_FILLER`` takes the
-    accent's place, so that indices stay the same.
+    """Replace a letter and an accent drawn over it, as in older TeX, by the accented letter. An invisible character
+    takes the accent's place, so that indices stay the same.
 
     Positions decide, because an accent next to a letter may be an apostrophe.
     """

@@ -56,23 +56,24 @@ _FEW_ROWS = 3  # maximum rows of a small table, to which several rules do not ap
 _UNPARTED = 0.3  # maximum share of the rows that consist of a single piece, which crosses a border
 _SEVERAL = 0.3  # minimum share of a table's printed rows with several pieces; a row that continues a cell has only one
 _FULL_ROWS = 0.5  # minimum share of the rows with cells in at least two columns
-_FAR = 1.6  # distance between rows above which a table ends, as a factor of the third quartile of the distances
-_TITLE = 1.3  # type size above which a line is a title, as a factor of the usual size
+# maximum distance between two rows of a table, as a factor of the third quartile of all distances between rows
+_FAR = 1.6
+_TITLE = 1.3  # minimum type size of a title, as a factor of the usual size
 _LEVEL = 0.35  # tolerance in line heights for edges that count as aligned
 _FILL = 0.5  # minimum share of filled cells in a table without ruling lines
 _WELL_FILL = 0.8  # minimum share of filled cells in a table without ruling lines that has few rows
-_LONG_PIECE = 30  # characters above which a piece may be a line of prose
+_LONG_PIECE = 30  # minimum characters of a piece that may be a line of prose
 _SHORT = 3  # minimum mean characters of cells in a table without figures; shorter cells are of a drawing or a formula
 _LEVEL_COLUMN = 0.9  # minimum share of a column's pieces whose bottom edges align with pieces of the preceding columns
 _ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
-_ENDED = 0.3  # minimum share of a column's lines with one of ``_ENDS``, for verse or prose
+_ENDED = 0.3  # minimum share of lines that end with a punctuation mark in a column of verse or prose
 _SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
 _RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
 _GRID = 3  # minimum vertical ruling lines of a drawn table, including the lines at its left and right edge
 _SAME_LEFT = 6.0  # maximum difference in points of a table's left edge from page to page
 _SAME_COLUMN = 30.0  # maximum difference in points of a table's columns from page to page
 _DIGIT = re.compile(r"\d")
-_TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # the end of an entry in an index or a table of contents
+_TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # matches the end of an entry in an index or a table of contents
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 
 
@@ -100,8 +101,8 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
-    """Replace the pieces of tables that ``drawn_tables`` does not find by the tables' rows. Other pieces stay in
-    order.
+    """Find the tables that ``drawn_tables`` has not found, and replace the pieces of each table by its rows. Other
+    pieces stay in order.
     """
     result: list[Line] = []
     for chunk in _chunks(pieces):
@@ -146,7 +147,9 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether the first and the last row are about as close to their neighbours as the inner rows to one another."""
+    """Whether the distances at the first and at the last row are about as small as the distances between the inner
+    rows.
+    """
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
 
@@ -179,7 +182,7 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
 
 
 def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether at least two rows have a gap that is wider than ``_WIDE``."""
+    """Whether at least two rows have a gap that is wide enough to separate columns."""
     several = [row for row in rows if len(row) > 1]
     if len(several) < 2:
         return False
@@ -299,7 +302,7 @@ def _is_of_cells(column: Sequence[Line]) -> bool:
 
 
 def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
-    """Whether two columns are one alphabetical list."""
+    """Whether two columns together are an alphabetical list."""
     columns = [[piece.text.casefold() for piece in some if piece.text[0].isalpha()] for some in (above, below)]
     if any(len(words) < _FEW_ROWS for words in columns):
         return False
@@ -308,8 +311,8 @@ def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
-    """Return the index of the first row with at least ``_FULL`` of the usual number of pieces; 0 for rows with few
-    pieces.
+    """Return the index of the first row that has nearly the usual number of pieces. Return 0 if the usual number is
+    small.
     """
     counts = [len(row) for row in rows]
     usual = sorted(counts)[len(counts) * 3 // 4]
@@ -553,7 +556,7 @@ def _is_tabular(
 
 
 def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:
-    """Whether all cells of a column have the same left edge, and each row has a gap of more than ``_CLEAR``."""
+    """Whether all cells of a column have the same left edge, and each row has a clear gap between two of its pieces."""
     level = all(max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns)
     return level and all(_has_gap(row, _CLEAR * height) for row in several)
 
@@ -610,7 +613,7 @@ def _is_aligned(column: Sequence[Line], height: float) -> bool:
 
 
 def _is_all_prose(cells: Sequence[Cells]) -> bool:
-    """Whether at least two columns, and most of them, are prose that continues from row to row."""
+    """Whether most columns, and at least two, are prose that continues from row to row."""
     columns = [[joined(row[at]) for row in cells if row[at]] for at in range(len(cells[0]))]
     prose = [is_prose(column) for column in columns if column]
     return len(prose) > 1 and sum(prose) >= 0.6 * len(prose) and sum(prose) > 1

@@ -23,7 +23,8 @@ _SAME_PLACE = 6.0  # maximum difference of a row's position between pages, in po
 _WINDOW = 4  # maximum distance in pages between the page of a running header and the pages on which it recurs
 _RETURNS = 2
 _HEADER_LETTERS = 3
-_LARGER = 1.15  # type size above which a row is text, such as a title, as a factor of the page's usual size
+# maximum type size of a running header, as a factor of the page's usual size; a larger row is text, such as a title
+_LARGER = 1.15
 _APART = 1.25  # minimum distance between a running header and the text, in line pitches
 _WIDE_GAP = 0.6  # minimum gap in line heights between a header's words and the page number
 _AT_EDGE = 0.1  # maximum distance of a page number from the edge of the text, as a share of the text's width
@@ -36,7 +37,7 @@ _PAGE_NUMBER = re.compile(
     r"[-–—\])\s|.•·]*$",
     re.I,
 )
-# a page number that a word such as "page", or a mark such as "|", sets apart from the header's words
+# matches a page number that is separated from the header's words by a word such as "page" or a mark such as "|"
 _NAMED_NUMBER = re.compile(
     r"(?:^|[|•·–—]\s*|[\s,(])(?:page|seite|página|pagina)\s*(\d{1,4})(?:\s*(?:/|of|von|de|sur|di)\s*\d+)?[\s)]*(?:$|[|•·–—,])"
     r"|[|•·–—]\s*(\d{1,4})$|^(\d{1,4})\s*[|•·–—]",
@@ -45,7 +46,7 @@ _NAMED_NUMBER = re.compile(
 _COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|rechnung|id|ref)\.?)\s*$", re.I)
 _AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-_MOST = 0.5  # minimum share of pages with a printed number, for printed numbers to be used as labels
+_MOST = 0.5  # printed numbers are used as labels if at least this share of the pages has one
 _UNSHOWN = 3  # maximum pages before the first page with a printed number that are numbered by counting backwards
 
 
@@ -150,7 +151,9 @@ def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
 
 
 def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row]:
-    """Return the rows at the top (side 1) and bottom (side -1) of a page, each from the outside in."""
+    """Return the rows at the top (side 1) and at the bottom (side -1) of a page. Each list begins with the row at the
+    page's edge.
+    """
     order = sorted(
         (at for at, line in enumerate(page) if line.shown and at not in dropped), key=lambda at: page[at].top
     )
@@ -258,7 +261,7 @@ def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]
 
 
 def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
-    """Whether a row recurs at the same position on at least ``_RETURNS`` other pages within ``_WINDOW`` pages."""
+    """Whether a row recurs at the same position on enough nearby pages to be a running header."""
     near = {
         other.page
         for other in alike
@@ -268,8 +271,8 @@ def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
 
 
 def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
-    """Whether a row may be a running header. False if the row has too few letters, larger type or an amount of money,
-    or if it belongs to a table.
+    """Whether a row may be a running header. A row cannot be one if it has too few letters, larger type or an amount of
+    money, or if it belongs to a table.
     """
     if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
         return False
@@ -290,7 +293,7 @@ def _type_size(page: Sequence[Line]) -> float:
 
 
 def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> bool:
-    """Whether a block of rows at the edge is more than ``_APART`` line pitches away from the text."""
+    """Whether a clear gap separates a block of rows at the page's edge from the text."""
     inside = {at for row in block for at in row.lines}
     others = [line for at, line in enumerate(page) if at not in inside and line.shown]
     if not others:

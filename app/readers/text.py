@@ -20,7 +20,8 @@ from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 _NO_WRAP = 38  # a text is not hard-wrapped if nearly all of its lines have at most this many characters
-_NO_WRAP_WIDE = 3  # as _NO_WRAP, for scripts in which each character is a word
+# a text in a script without spaces is not hard-wrapped if nearly all of its lines have at most this many characters
+_NO_WRAP_WIDE = 3
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
 _HARD_WRAP = 120  # maximum characters of a wrapped line; a text with longer lines has one line per paragraph
 _NUMERAL = (
@@ -44,13 +45,13 @@ _NOTHING = 60  # minimum characters between two headings that count as text
 _ALIVE = 2000  # paragraphs between two progress reports
 _LONGEST_GROUP = 2000  # maximum lines without a blank line that are handled together; a word list may have more
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
-_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # closing number signs of a heading, but not the one in "C#"
+_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # matches closing number signs of a heading, but not the sign in "C#"
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
 _SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # colour codes in terminal output
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # matches colour codes in terminal output
 _KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
 
 

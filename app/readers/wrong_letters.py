@@ -8,19 +8,21 @@ import re
 from collections import Counter
 from string import ascii_lowercase
 
-# Archaic Greek letters and modifiers, without mathematical and Coptic ones. Some programs map Arabic glyphs to them by
-# mistake.
+# Matches archaic Greek letters and modifiers, but no mathematical and no Coptic letters. Some programs map Arabic
+# glyphs to the matched characters by mistake.
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-_MISMAPPED_SHARE = 0.05  # share of ``_NO_LETTERS`` among a page's letters above which its text is probably wrong
+# if more than this share of a page's letters are archaic Greek letters, the page's text is probably wrong
+_MISMAPPED_SHARE = 0.05
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 _VOWELS = frozenset("aeiouy")
 _WORDS = 40  # minimum words of a page whose vowels are counted
-_WITHOUT_VOWEL = 0.15  # share of words without a vowel above which a page's letters are probably wrong
+_WITHOUT_VOWEL = 0.15  # if more than this share of a page's words lack a vowel, its letters are probably wrong
 _ANY_WORD = re.compile(r"[^\W\d_]+")
 _COMMON = 10  # number of a page's most frequent words whose share is measured
-_FEW_COMMON = 0.15  # minimum share of the most frequent words in sentences; lists of peptides or genes have less
+# minimum share of the most frequent words in sentences; lists of peptides or genes have a smaller share
+_FEW_COMMON = 0.15
 _MOST_COMMON = 0.45  # maximum share of the most frequent words in sentences; assembler code has 0.5 to 1.0
 
 

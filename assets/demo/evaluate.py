@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
-    """Exact-match rates of quotations, over all and by depth, and the number of quotations."""
+    """Return the exact-match rates of quotations, over all and by depth, and the number of quotations."""
     by_depth = []
     for depth in range(quoting.NUM_DEPTHS):
         part = [result.exact for result in results if result.depth == depth]
@@ -73,18 +73,20 @@ def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
 
 
 def said_so(results: list[quoting.Quotation]) -> dict[str, Any]:
-    """Number of answers, and the share of correct answers."""
+    """Return the number of answers, and the share of correct answers."""
     return {"questions": len(results), "said_so": round(sum(result.exact for result in results) / len(results), 3)}
 
 
 def accepted(target: Tensor, draft: Tensor) -> Tensor:
-    """Probability that `target` accepts a token drawn from `draft`: the overlap of both distributions."""
+    """Return the probability that `target` accepts a token drawn from `draft`: the overlap of both distributions."""
     return torch.minimum(target, draft).sum(-1)
 
 
 @torch.inference_mode()
 def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Materials, rows: int) -> dict[str, Any]:
-    """Losses and acceptance on held-back text and answers. Each token is predicted after the true earlier tokens."""
+    """Measure losses and acceptance on held-back text and answers. Each token is predicted after the true earlier
+    tokens.
+    """
     stage = Stage(1.0, LOSS_LENGTH, 1, {"quote": 1.0}, skip_share=0.0)
     batches = iter(materials.loader(stage, materials.held_back, seed=23))
     sums: dict[str, dict[str, float]] = {"prose": {}, "quotes": {}}

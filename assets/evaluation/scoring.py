@@ -65,7 +65,7 @@ def has_fact(answer: str, facts: Sequence[str]) -> bool:
 
 
 def _in_digits(text: str) -> str:
-    """A text in lower case, with digits for its number words."""
+    """Return a text in lower case, with its number words in digits."""
     text = asking.plain(text)
     for key, shown, start in reversed(list(numbers_in(list(tokenize(text)), text))):
         if shown[0].isalpha():

@@ -9,9 +9,9 @@ requirements.txt. To run it:
     sudo apt install fonts-ebgaramond-extra
     python assets/sample/make_pdf.py
 
-EB Garamond (SIL Open Font License 1.1, which permits embedding) is embedded as a subset. Nothing but a folio is
-printed in the margins, and it is drawn after the text, so that a sentence that runs over a page stays whole for
-whoever extracts it. The same text, font and reportlab give the same bytes.
+EB Garamond (SIL Open Font License 1.1, which permits embedding) is embedded as a subset. The margins have only a page
+number (folio). The page number is drawn after the page's text, so that a sentence that continues on the next page stays
+whole when the text is extracted. The same text, font and reportlab give the same bytes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read_book(source: Path) -> tuple[str, str, list[Chapter]]:
 
 
 def register_fonts(folder: Path) -> None:
-    """Load the three faces, or stop with the command that installs them."""
+    """Load the three font faces. If they are missing, stop with a message that has the command to install them."""
     remedy = "On Debian: sudo apt install fonts-ebgaramond-extra. Elsewhere, pass the folder that has it with --fonts."
     for name, file in FONT_FILES.items():
         try:
@@ -196,9 +196,10 @@ def set_chapter(chapter: Chapter) -> Iterator[list[Line]]:
 
 
 def break_pages(blocks: list[list[Line]], sink: int) -> list[list[Line]]:
-    """Fill pages line by line: no page starts with the last line of a paragraph or ends with the first of one.
+    """Fill pages line by line. No page starts with the last line of a paragraph, or ends with the first line of one.
 
-    Such a page is left short. An empty line never starts a page, and a heading stays with the text after it.
+    If needed, a page is left a line short. An empty line never starts a page, and a heading stays with the text after
+    it.
     """
     lines = [(line, index, len(block)) for block in blocks for index, line in enumerate(block)]
     pages: list[list[Line]] = []
@@ -219,7 +220,7 @@ def break_pages(blocks: list[list[Line]], sink: int) -> list[list[Line]]:
 
 
 def draw_line(canvas: Canvas, line: Line, baseline: float) -> None:
-    """Draw one line as one text object, its spaces among the words, so that it extracts as it reads."""
+    """Draw a line, with its spaces, as one text object, so that the extracted line has the same words and spaces."""
     pieces = [run for word in line.words for run in (*word.runs, ("", " "))][:-1]
     runs: list[tuple[str, str]] = []
     for font, part in pieces:
@@ -278,7 +279,7 @@ def draw_chapter(canvas: Canvas, chapter: Chapter) -> None:
 def make_pdf(source: Path, target: Path) -> int:
     """Write the PDF with the registered fonts and return the number of its pages."""
     title, author, chapters = read_book(source)
-    rl_config.useA85 = 0  # binary streams: smaller, and never taken for text by version control
+    rl_config.useA85 = 0  # write binary streams, which are smaller, and which version control never takes for text
     canvas = Canvas(str(target), pagesize=(PAGE_WIDTH, PAGE_HEIGHT), invariant=1, pageCompression=1, lang="en-GB")
     canvas.setTitle(title)
     canvas.setAuthor(author)

@@ -131,8 +131,8 @@ class Measuring:
         }
 
     def quoting(self, books: list[Book], length: int) -> dict[str, Any]:
-        """Measure phrase questions. An answer is correct if it has the passage from the asked words to the end of the
-        sentence, word for word.
+        """Measure answers to phrase questions, which contain words of the text. An answer is correct if it has the
+        passage from these words to the end of their sentence, word for word.
         """
         right = []
         options = self.options
@@ -155,8 +155,8 @@ class Measuring:
 
 
 def phrases(text: str, per_depth: int, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield `per_depth` phrase questions for every fifth of a text, with their passages. Each passage occurs once in
-    the text.
+    """Yield `per_depth` questions with words of the text for every fifth of the text, with the right passages. Each
+    passage occurs once in the text.
     """
     size = len(text) // NUM_DEPTHS
     for depth in range(NUM_DEPTHS):

@@ -1,8 +1,8 @@
-"""Causal attention for training on short sequences. On a CPU it is twice as fast as torch's fused kernel.
+"""Computes causal attention for training on short sequences. On a CPU, this is twice as fast as torch's fused kernel.
 
-Computes the whole score matrix in bfloat16, which a CPU with bfloat16 instructions multiplies at several times the
-speed of float32. For the backward pass, only the probabilities are kept. Rows can also attend to a memory: the keys and
-values of a long text that was read before, without gradient.
+The whole score matrix is in bfloat16, which a CPU with bfloat16 instructions multiplies at several times the speed of
+float32. For the backward pass, only the probabilities are kept. Rows can also attend to a memory: the keys and values
+of a long text that was read before, without gradient.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def causal(
     kept: list[tuple[Tensor, Tensor]] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with transformers' signature. q, k, v: (batch, heads, seq, head_dim), with keys for every head.
+    """Compute causal attention, with the signature that transformers expects. q, k, v: (batch, heads, seq, head_dim),
+    with keys for every head.
 
     memory: keys and values (1, heads, places, head_dim) of every layer, visible to all rows. kept: list to which this
     layer's keys and values are appended.

@@ -1,7 +1,7 @@
 """Writes measured figures into the model card: the part of README.md between two marks, and a picture of the quoting
 test.
 
-Owns how figures are shown. They are measured in `evaluate.py`.
+Owns how figures are shown. `evaluate.py` measures the figures.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def started_from(target: LlamaForCausalLM, plan: Plan) -> LlamaForCausalLM:
 
 
 def divergence(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
-    """KL(target || draft) in nats per token, from logits (batch, seq, vocabulary) multiplied by SHARPNESS."""
+    """Return KL(target || draft) in nats per token, from logits (batch, seq, vocabulary) multiplied by SHARPNESS."""
     expected = functional.log_softmax(SHARPNESS * target_logits.float(), -1)
     given = functional.log_softmax(SHARPNESS * draft_logits.float(), -1)
     return functional.kl_div(given, expected, reduction="none", log_target=True).sum(-1)
@@ -69,7 +69,7 @@ def distill(
     minutes: float,
     start: Path | None = None,
 ) -> LlamaForCausalLM:
-    """Train the draft for `minutes`. The minutes of earlier runs with the same `folder` count.
+    """Train the draft for `minutes`. These minutes include earlier runs with the same `folder`.
 
     start: a trained draft of an earlier target, whose weights the draft starts from.
     """

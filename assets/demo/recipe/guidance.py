@@ -44,8 +44,8 @@ class KeyBank:
 def lookup_loss(
     layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], sources: Tensor, bank: KeyBank
 ) -> Tensor:
-    """Cross entropy between the attention of the lookup heads and the right places, plus the loss that keeps scores
-    near zero.
+    """Compute the cross entropy between the attention of the lookup heads and the right places, plus a loss that keeps
+    scores near zero.
 
     sources: (batch, seq), for every place the index of the token to attend to; -1 if there is none.
     """
@@ -100,7 +100,9 @@ def _some(places: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _own_scores(queries: Tensor, keys: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """Scores of the chosen queries over the keys of their own rows: (heads, chosen, seq). Later places are masked."""
+    """Return the scores of the chosen queries for the keys of their own rows: (heads, chosen, seq). Later places are
+    masked.
+    """
     scores = torch.einsum("nhd,nhsd->hns", queries[row, :, place], keys[row])
     future = torch.arange(keys.shape[2], device=keys.device) > place[:, None]
     return scores.masked_fill(future, float("-inf"))
@@ -109,7 +111,7 @@ def _own_scores(queries: Tensor, keys: Tensor, row: Tensor, place: Tensor) -> Te
 def _queries_and_keys(
     layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], heads: range
 ) -> tuple[Tensor, Tensor]:
-    """Rotated queries and keys of a range of heads: (batch, heads, seq, head_dim)."""
+    """Return the rotated queries and keys of a range of heads: (batch, heads, seq, head_dim)."""
     attention = layer.self_attn
     rows = slice(heads.start * attention.head_dim, heads.stop * attention.head_dim)
     normed = layer.input_layernorm(hidden)

@@ -110,7 +110,9 @@ class Heads:
         self.by_distance(head, torch.tensor(LAG_WEIGHTS), lag, constant)
 
     def find_role(self, head: int) -> None:
-        """Let the head attend to the newest token that opens a turn, and write the turn's role into ROLE_SEEN."""
+        """Let the head attend to the newest token that opens a turn, and write the turn's role into the dimensions
+        ROLE_SEEN.
+        """
         self.clear(head)
         first, weights = ROLE_WEIGHTS
         bias = torch.tensor([0.0] * first + list(weights))
@@ -200,7 +202,7 @@ class Lookup:
             self._bias(head, ROLE_SEEN.start + number, -match * penalty)
 
     def _bias(self, head: int, feature: int, score: float) -> None:
-        """Add `score` to the score of every key with the feature, independent of the query."""
+        """Add `score` to the score of every key that has `feature`, independent of the query."""
         heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
         scale = self.NORM * MARK_SCALE * (1.0 if feature == BOOK_START else ROLE_CARRIED)
         heads.q[head, self.still, CONSTANT] = root / (self.NORM * CONSTANT_SCALE)

@@ -62,8 +62,8 @@ class Levels:
 
     @torch.inference_mode()
     def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> list[float]:
-        """For every token, the probability that the full cache accepts the small cache's token: the overlap of both
-        distributions.
+        """Return, for every token, the probability that the full cache accepts the small cache's token: the overlap of
+        both distributions.
         """
         recorder = QueryRecorder(self.decoder.num_layers)
         self._refill(made.prompt, recorder)

@@ -53,8 +53,8 @@ def build(*, num_layers: int, width: int, ffn: int, heads: int, token_ids: dict[
 
 
 def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Tensor:
-    """Final hidden states (batch, seq, width). Attention is causal over the order in a row, independent of
-    `positions`.
+    """Return the final hidden states (batch, seq, width). Attention is causal in the order of a row, whatever
+    `positions` are.
     """
     return _run(model, ids, positions, None, None)[0]
 
@@ -80,8 +80,8 @@ def shortened(memory: Memory, first: int, last: int) -> Memory:
 
 
 def hidden_states_after(model: LlamaForCausalLM, memory: Memory, ids: Tensor, begin: int) -> Tensor:
-    """Final hidden states of rows (batch, seq) that follow the text of `memory`. `begin`: position of the first token
-    of each row.
+    """Return the final hidden states of rows (batch, seq) that follow the text of `memory`. `begin`: position of the
+    first token of each row.
     """
     body = model.model
     hidden = body.embed_tokens(ids)
@@ -132,7 +132,9 @@ def precision(device: torch.device) -> AbstractContextManager[None]:
 
 
 def token_losses(model: LlamaForCausalLM, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Cross entropy of every next token (batch, seq - 1). `hidden` has the states of all tokens but the last."""
+    """Return the cross entropy of every next token (batch, seq - 1). `hidden` has the states of all tokens but the
+    last.
+    """
 
     def losses(part: Tensor, wanted: Tensor) -> Tensor:
         return functional.cross_entropy(model.lm_head(part).float(), wanted, reduction="none")

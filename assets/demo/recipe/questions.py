@@ -359,7 +359,7 @@ def continued(words: str) -> str:
 
 
 def all_wordings() -> list[str]:
-    """All fixed wordings, to train the vocabulary on."""
+    """Return all fixed wordings, because the vocabulary is trained on them too."""
     lines = [line.format(key="a word") for line in PHRASE_QUESTIONS + NAME_QUESTIONS]
     lines += [line.format(what="the book") for line in OPEN_QUESTIONS]
     return [

@@ -3,8 +3,8 @@
 Owns the four kinds of sequence and their layout in tokens. The wording of questions is in `questions.py`.
 
     quote   a book message and many questions about it
-    repeat  book text, then pieces of it again in random order: the plainest lesson in copying
-    random  the same with random tokens, so that copying cannot be helped by knowing English
+    repeat  book text, then pieces of this text again in random order, which teaches plain copying
+    random  as repeat, but with random tokens, so that knowing English does not help
     prose   book text alone
 """
 
@@ -52,8 +52,8 @@ class Sample:
     starts: list[int] = field(default_factory=list)
 
     def add(self, ids: list[int], weight: float, source: int | None = None) -> None:
-        """Append tokens with a loss weight. `source`: index in the sequence from which the first token was copied, if
-        the tokens before it were copied too.
+        """Append tokens with a loss weight. `source`: index of the token of which the first added token is a copy; the
+        following tokens are copied from the following places. None if the tokens are not copied.
         """
         self.ids += ids
         self.weights += [weight] * len(ids)

@@ -68,7 +68,7 @@ class Materials:
 class TargetTraining:
     """Trains the target for `minutes`, starting from the last checkpoint in `folder` if there is one.
 
-    start: a trained target of the same shape, whose weights are taken over. The hand-set weights are set again.
+    start: a trained target of the same shape, whose weights are copied. The hand-set weights are set again.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class TargetTraining:
         return self._learn((losses * weights).sum() / weights.sum() + CONSISTENCY_WEIGHT * apart)
 
     def _forgetting(self, memory: network.Memory, hidden: torch.Tensor, ids: torch.Tensor, begin: int) -> torch.Tensor:
-        """Divergence between predictions of plain text (1, seq) with the whole memory and with only sinks and recent
-        tokens.
+        """Compute the divergence between two predictions of plain text (1, seq): after the whole long text before it,
+        and after only the sinks and the recent tokens of that text.
 
         Training reduces the divergence, so that a small cache predicts the full cache's tokens. Then only quoting needs
         the whole book.
@@ -219,8 +219,8 @@ class TargetTraining:
         return {"text": text, "answer": answers, "copied": hits, "random_copies": copies}
 
     def _held_back_losses(self, kind: str, length: int) -> tuple[float, float, float]:
-        """Mean losses of the tokens of weight 1 and of answer tokens, and the share of answer tokens that are predicted
-        correctly.
+        """Return the mean losses of the tokens of weight 1 and of answer tokens, and the share of answer tokens that
+        are predicted correctly.
         """
         device = self.materials.device
         asking = Stage(1, length, max(1, PROBE_TOKENS // length), {kind: 1.0})

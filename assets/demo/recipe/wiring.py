@@ -169,12 +169,12 @@ def _hush(model: LlamaForCausalLM, special: Special) -> None:
 
 
 class Guard:
-    """Undoes changes of the codes by training, after every step.
+    """After every training step, undoes the changes that the step made to the codes.
 
     The hand-set heads of the first two layers keep their weights, and the MLPs of these layers add nothing. Any output
-    of them, also to other dimensions, changed the scale of the codes or added noise, and one match in twenty went
-    wrong. The lookup heads for the book keep their weights too, because short sequences have few places that nearly
-    match, and heads trained on them choose worse in a book.
+    of these MLPs, even to other dimensions, changed the scale of the codes or added noise, so that one match in twenty
+    went wrong. The lookup heads for the book keep their weights too, because short sequences have few places that
+    nearly match, and heads trained on them choose worse in a book.
     """
 
     def __init__(self, wired: LlamaForCausalLM, special: Special) -> None:

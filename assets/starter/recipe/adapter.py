@@ -49,7 +49,7 @@ def attach(model: LlamaForCausalLM, seed: int, rank: int = RANK) -> dict[str, Lo
 
 
 def tensors(added: dict[str, LowRank]) -> dict[str, Tensor]:
-    """The adapter's tensors by name. They share memory with the trained parameters."""
+    """Return the adapter's tensors by name. They share memory with the trained parameters."""
     named = {}
     for name, matrix in added.items():
         named[f"{name}.down"], named[f"{name}.up"] = matrix.down.data, matrix.up.data
@@ -57,7 +57,7 @@ def tensors(added: dict[str, LowRank]) -> dict[str, Tensor]:
 
 
 def load(added: dict[str, LowRank], named: dict[str, Tensor]) -> None:
-    """Copy named tensors into the attached additions."""
+    """Copy the tensors of an adapter, given by name, into the additions of a model."""
     for name, tensor in tensors(added).items():
         tensor.copy_(named[name])
 

@@ -1,6 +1,6 @@
 """Asks a model questions about one text, as the app does.
 
-Owns the rules for correct answers. Works with any model folder that the app can open. Has no questions.
+Owns the rules for correct answers. Works with any model folder that the app can open. Contains no questions.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def plain(words: str) -> str:
 
 
 def quotations(answer: str) -> list[str]:
-    """The quotations of an answer, without the marks and punctuation at their ends."""
+    """Return the quotations of an answer, without the marks and punctuation at their ends."""
     found = [next(part for part in match if part) for match in _QUOTED.findall(answer)]
     return [part for part in (words.strip(MARKS) for words in found) if len(part) >= SHORTEST_QUOTATION]
 
@@ -86,7 +86,7 @@ def says_absent(answer: str) -> bool:
 
 
 def circles(answer: str) -> bool:
-    """Whether an answer repeats itself (REPEATED_WORDS, REPEATS)."""
+    """Whether an answer repeats the same sequence of words several times."""
     words = answer.lower().split()
     runs = Counter(tuple(words[place : place + REPEATED_WORDS]) for place in range(len(words) - REPEATED_WORDS + 1))
     return bool(runs) and max(runs.values()) >= REPEATS

@@ -123,7 +123,7 @@ class Story:
         return bool(plain) and all(len(part) > 1 and part.lower() not in self.small_words for part in plain)
 
     def base_of(self, word: str) -> str | None:
-        """The base form of a verb in the past tense; None for any other word."""
+        """Return the base form of a verb in the past tense; None for any other word."""
         if word in IRREGULAR:
             return IRREGULAR[word]
         if not word.endswith("ed") or len(word) < 5:
@@ -137,8 +137,8 @@ class Story:
         return next((base for base in tries if base in self.verbs), None)
 
     def clause(self, sentence: str) -> Clause | None:
-        """The first clause of a sentence, at its beginning or after a pause, that can be split into subject, verb and
-        rest; None if there is none.
+        """Return the first clause of a sentence, at its beginning or after a pause, that can be split into subject,
+        verb and rest. Return None if there is none.
         """
         plain = _LEAD.sub("", sentence)
         starts = [0, *(pause.end() for pause in _PAUSE.finditer(plain))]
@@ -164,7 +164,9 @@ class Story:
         return None
 
     def _subject(self, words: str) -> tuple[str, bool] | None:
-        """The form of a subject in a question, and whether it is a person; None if the words are not a subject."""
+        """Return the form of a subject in a question, and whether the subject is a person. Return None if the words are
+        not a subject.
+        """
         small = words.lower()
         if small in ("he", "she"):
             return small, True
@@ -191,7 +193,7 @@ def balanced(sentence: str) -> bool:
 
 
 def trimmed(words: str, most: int = 12) -> str:
-    """The beginning of a clause's rest, up to the first pause, with at most `most` words."""
+    """Return the beginning of a clause's rest, up to the first pause, with at most `most` words."""
     part = re.split(
         r"[,;:.!?—“”\"(]|--| (?:and|but|which|that|who|when|while|as|for|because|if|till|until|so) ", words
     )[0]

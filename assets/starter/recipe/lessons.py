@@ -90,7 +90,7 @@ class Library:
         return {}
 
     def verbs(self, book: Book) -> frozenset[str]:
-        """The words after "to" in a book: verbs, and a few harmless others."""
+        """Return the words after "to" in a book: verbs, and a few other words that do no harm."""
         if book.slug not in self._verbs:
             self._verbs[book.slug] = frozenset(re.findall(r"\bto ([a-z]+)\b", book.text))
         return self._verbs[book.slug]
@@ -284,7 +284,9 @@ class _Makers:
 
     @cached_property
     def _names(self) -> list[str]:
-        """The most frequent names of the text: words that are capitalised within sentences and never in lowercase."""
+        """Return the most frequent names of the text: words that are capitalised within sentences and never in
+        lowercase.
+        """
         large = re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", self.story.text)
         counts = Counter(word for word in large if word.lower() not in self.story.small_words)
         return [name for name, _ in counts.most_common(NAMES)]

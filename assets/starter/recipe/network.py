@@ -54,7 +54,7 @@ class Looks:
         self.shares.extend(of_heads[head, self.queries, self.places] for head in self.heads.get(layer, ()))
 
     def loss(self) -> Tensor:
-        """Negative log of the trained heads' mean attention weight on the right places."""
+        """Return the negative log of the trained heads' mean attention weight on the right places."""
         return -torch.stack(self.shares).mean(0).clamp(min=_LEAST_SHARE).log().mean()
 
 
@@ -130,7 +130,7 @@ def read(model: LlamaForCausalLM, ids: Sequence[int], segment: int = 2048) -> La
 
 
 def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins) -> Tensor:
-    """Hidden states (tokens, width) of the rows after a text that `read` has processed."""
+    """Return the hidden states (tokens, width) of the rows after a text that `read` has processed."""
     states: Tensor = model.model(
         input_ids=bins.ids[None],
         position_ids=bins.positions[None],
@@ -157,8 +157,8 @@ def hidden_together(model: LlamaForCausalLM, text: Sequence[int], bins: Bins) ->
 
 
 def loss(model: LlamaForCausalLM, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """Mean cross entropy of the weighted tokens. `hidden` (tokens, width) at a place predicts `ids` (tokens,) at the
-    next place.
+    """Return the mean cross entropy of the weighted tokens. `hidden` (tokens, width) at a place predicts `ids`
+    (tokens,) at the next place.
     """
     wanted = weights[1:].nonzero()[:, 0]
     logits = model.lm_head(hidden[wanted]).float()
@@ -171,7 +171,9 @@ def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
     bins: Bins | None = None, layers: Layers | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Attention of a Llama layer; query (1, heads, seq, head_dim), key and value (1, kv_heads, seq, head_dim)."""
+    """Compute the attention of a Llama layer. query: (1, heads, seq, head_dim). key, value: (1, kv_heads, seq,
+    head_dim).
+    """
     if bins is None:
         attended, _ = sdpa_attention_forward(module, query, key, value, mask, **kwargs)
         return attended, None

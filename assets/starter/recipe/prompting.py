@@ -33,7 +33,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 
 def _only_place(text: bytes, said: bytes) -> int | None:
-    """The index of the only occurrence of these tokens; None if there is no occurrence or several."""
+    """Return the index of the only occurrence of these tokens; None if there is no occurrence or several."""
     at, places = text.find(said), []
     while at >= 0:
         if at % _ID_BYTES == 0:
@@ -80,12 +80,14 @@ class Prompter:
         self.end_ids = self._tokenizer.end_ids
 
     def book(self, title: str, text: str) -> list[int]:
-        """The tokens at the beginning of every prompt about a text."""
+        """Return the tokens at the beginning of every prompt about a text."""
         document = Document(title, "", (Page(1, "1", text),), "txt", "")
         return list(self._tokenizer.book(document, self._tokenizer.format_for(title)).ids)
 
     def question(self, words: str, *, first: bool = True) -> list[int]:
-        """The tokens of a question, from the end of the book or of the last answer to the beginning of the answer."""
+        """Return the tokens of a question, from the end of the book or of the last answer to the beginning of the next
+        answer.
+        """
         tokenizer, form = self._tokenizer, self._form
         before = form.after_book if first else form.between_turns
         return [
@@ -96,7 +98,7 @@ class Prompter:
 
     @staticmethod
     def passages(text: str) -> Passages:
-        """The passages of a text, from which some are added to each question."""
+        """Return the passages of a text. Some of them are added to each question."""
         return Passages(text)
 
     def row(self, turns: Sequence[tuple[str, str]], most: int | None = None) -> Row:

@@ -88,7 +88,7 @@ class Training:
         self._stopped = True
 
     def next_lesson(self) -> tuple[plan.Stage, Lesson]:
-        """The lesson of the current step, and its stage."""
+        """Return the lesson of the current step, and the step's stage."""
         stage = plan.stage_at(self.step)
         return stage, self.maker.lesson(self.step, stage.text_tokens, stage.row_tokens * stage.steps_per_text)
 
@@ -207,7 +207,7 @@ def places_of(rows: list[Row], heads: Mapping[int, Sequence[int]]) -> network.Lo
 
 
 def joined(rows: list[Row]) -> tuple[Tensor, Tensor]:
-    """Ids and weights (seq,) of concatenated rows."""
+    """Return the ids and weights (seq,) of concatenated rows."""
     ids = torch.tensor([token for row in rows for token in row.ids])
     weights = torch.tensor([weight for row in rows for weight in row.weights])
     return ids, weights
