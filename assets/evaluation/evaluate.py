@@ -68,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--docs", type=Path, required=True, help="folder of the documents of the starter's questions")
     parser.add_argument("--length", type=int, default=4096, help="tokens of text before the starter's questions")
     parser.add_argument("--texts", default="", help="names of texts, with commas; all of them otherwise")
-    parser.add_argument("--together", action="store_true", help="read the texts as one conversation of documents")
+    parser.add_argument("--together", action="store_true", help="read the texts as one collection")
     parser.add_argument("--kv", type=Path, help="folder for the KV of texts, so that a stopped run reads none twice")
     parser.add_argument("--half", choices=HALVES, default="both", help="every second question, to choose a prompt by")
     parser.add_argument(
