@@ -12,7 +12,7 @@ from engine.plan import ModelShape
 
 
 class ModelSource(Protocol):
-    """What a module must offer to provide models with short names. ``models``: the folder of all downloaded models."""
+    """What a module with models of short names must have. ``models``: the folder of all downloaded models."""
 
     SIZE: str
     LICENCE: str

@@ -283,7 +283,9 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
 
 
 def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -> bool:
-    """Whether each of ``names`` is next to the first line of a cell. Such a line does not start with a small letter."""
+    """Whether every piece in ``names`` is next to the first line of a cell. A first line does not start with a
+    lowercase letter.
+    """
     begun = [
         next((line for line in column if abs(line.bottom - name.bottom) < _LEVEL * height), None) for name in names
     ]

@@ -21,7 +21,8 @@ Placed = tuple[str, float, float]
 """A word with the x positions of its left and right edges."""
 
 _TAB = 1.2  # maximum gap in line heights within a piece; a wider gap may separate columns or cells
-_ALIKE = 1.25  # maximum ratio of two lines' heights to count as the same type size, because detected boxes vary
+# maximum ratio between the heights of two lines of the same type size; the heights of detected boxes vary
+_ALIKE = 1.25
 _ROW = 0.5  # minimum overlap of two pieces of one row, as a share of the lower height
 _COLUMN_ROWS = 6  # minimum lines of a column
 _COLUMN_TEXT = 20  # minimum mean characters per line in a column of text; cells of tables have fewer

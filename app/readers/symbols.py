@@ -9,7 +9,7 @@ character.
 from __future__ import annotations
 
 _FIRST = 0x20  # lowest code of a printable character in the fonts Symbol, Wingdings and Webdings
-_PRIVATE = 0xF000  # offset that Word adds to codes, into Unicode's private use area
+_PRIVATE = 0xF000  # offset that Word adds to a code, to move the code into Unicode's private use area
 UNKNOWN = "\ufffd"
 """Replaces a character to which no Unicode character is similar."""
 

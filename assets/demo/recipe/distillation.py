@@ -102,7 +102,9 @@ def distill(
 
 
 def readings(target: LlamaForCausalLM, plan: Plan, materials: Materials, seed: int) -> Iterator[Tensor]:
-    """Yield batches of rows (batch, length) without end, alternately from the books and written by the target."""
+    """Yield batches of rows (batch, length) without end. Batches are alternately taken from the books and written by
+    the target.
+    """
     stage = plan.draft_stage
     batches = iter(materials.loader(stage, materials.train, seed, workers=materials.workers))
     generator = torch.Generator(materials.device).manual_seed(seed)

@@ -1,6 +1,6 @@
 """The training loop of the target, with timed stages, checkpoints and a log of losses.
 
-Owns time, learning rate, checkpoints and the log. What a sequence holds is in `samples.py`, shapes in `network.py`.
+Owns time, learning rate, checkpoints and the log. `samples.py` makes the sequences, `network.py` has the shapes.
 """
 
 from __future__ import annotations
