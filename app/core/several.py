@@ -19,7 +19,7 @@ from pathlib import Path
 from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.state import AppState
-from app.readers.recognition import PROBED_PAGES, Recognition
+from app.readers.recognition import Recognition
 from engine.document import Document
 from engine.errors import PasswordNeeded
 
@@ -41,9 +41,9 @@ class Cost:
 
 
 class _Probe:
-    """Recognises the first pages of documents that have pages to recognise, to estimate the time for the others. These
-    pages are stored, so no work is lost. ``documents``: hashes of the documents that have pages left; ``pages``: the
-    number of these pages; ``seconds``: the time for them.
+    """Estimates the time for the pages of documents that are to be recognised. If the speed of a document's recognition
+    is not stored yet, its first pages are recognised and stored. ``documents``: hashes of the documents that have pages
+    left; ``pages``: the number of these pages; ``seconds``: the time for them.
     """
 
     def __init__(self, folder: Callable[[str], Path]) -> None:
@@ -56,21 +56,19 @@ class _Probe:
         """How to read one document. The recognition stops as soon as the time can be estimated."""
         stop = threading.Event()
 
-        def after(done: int, total: int, seconds: float | None) -> None:
-            if done < PROBED_PAGES or stop.is_set():
-                return
+        def estimated(pages: int, seconds: float) -> None:
             stop.set()
-            if total > done:
-                self.documents.append(sha256)
-                self.pages += total - done
-                self.seconds += seconds or 0.0
+            self.documents.append(sha256)
+            self.pages += pages
+            self.seconds += seconds
 
-        return Recognition(self._folder, stop=stop, progress=after)
+        return Recognition(self._folder, stop=stop, estimated=estimated)
 
 
 def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
     """Count the tokens that would be read for the documents ``wanted`` (hashes) in this order. The files are parsed,
-    but the model does not read them. Of a scan that is not open the first pages are recognised, which takes seconds.
+    but the model does not read them. Of a scan that is not open the first pages are recognised once, which takes
+    seconds.
 
     Raises:
         DocumentError: a document cannot be read, or is no longer in the library.

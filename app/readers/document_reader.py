@@ -83,13 +83,17 @@ def read_document(
     enough = not recognition.agreed and recognition.was_agreed(digest)
     if not wanted or enough:
         return document
+    known, offered = len(records), ""
     try:
         recognise(path, digest, password, wanted, recognition, records)
     except LongRecognition as offer:
         if 2 * len(wanted) > len(document.pages):
             raise
-        return replace(document, warnings=(*document.warnings, offer.cause))
-    return read(unread=bool(records))
+        offered = offer.cause
+    # The text has every page that was recognised, also if the others are only offered. Later openings do not change it.
+    if len(records) > known or not records:
+        document = read(unread=bool(records))
+    return replace(document, warnings=(*document.warnings, offered)) if offered else document
 
 
 def _read_bounded(

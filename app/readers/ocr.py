@@ -110,6 +110,13 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     return page
 
 
+def start() -> None:
+    """Load the models, so that the time for the first page does not include this."""
+    engine, blank = _engine(), np.full((_LINE_HEIGHT, 4 * _LINE_HEIGHT, 3), 255, np.uint8)
+    _quads(engine, blank)
+    _texts(engine, [blank])
+
+
 @dataclass(frozen=True)
 class _Engine:
     """The models, made once per process. ``lines`` finds the lines of a page with all threads. ``letters`` reads one

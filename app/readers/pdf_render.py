@@ -54,6 +54,7 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
     document = open_pdf(Path(request["path"]), request.get("password"), beat=lambda: voice.step(0, total))
     if document is None:
         raise damaged()
+    ocr.start()
     for done, number in enumerate(request["numbers"]):
         started = time.monotonic()
         beat = partial(voice.step, done, total, number)

@@ -2,7 +2,8 @@
 
 Owns the stored results, the time estimate, and the handling of a page on which the recogniser fails.
 ``recognised.jsonl`` has a line of JSON for each page, so that no page is recognised twice, and a stop or a crash loses
-at most one page. ``app.readers.ocr`` does the recognition.
+at most one page. A line of JSON has the measured speed, so that the time is estimated without recognising more pages.
+``app.readers.ocr`` does the recognition.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
 PROBED_PAGES = 3
-"""Pages after which the total time is estimated."""
+"""Pages after which the speed is measured."""
 _MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; results of a different version are ignored
 _LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of recognition to which the user need not agree
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
@@ -36,6 +38,20 @@ _SECONDS_A_PAGE = 120.0  # maximum mean seconds per page; enough on a busy machi
 
 Records = dict[int, dict[str, Any]]
 """Recognised pages by page number (from 1)."""
+
+
+@dataclass(frozen=True)
+class RecognitionSpeed:
+    """How fast a file's pages are recognised. ``start``: seconds until the recogniser is ready for the first page.
+    ``page``: mean seconds per page after that.
+    """
+
+    start: float
+    page: float
+
+    def seconds(self, pages: int) -> float:
+        """Estimate the seconds for recognising some pages in a new run."""
+        return self.start + self.page * pages
 
 
 class LongRecognition(NoTextLayer):
@@ -49,7 +65,8 @@ class Recognition:
     ``folder``: returns the folder for the results of a file with this hash; None to store none. ``agreed``: whether the
     user has agreed to wait, however long recognition takes. ``doubtful``: whether to recognise also pages whose text is
     probably wrong. ``stop``: when set, stops recognition after the pages done so far. ``progress``: called with pages
-    done, total pages, and seconds left (None if unknown); an exception raised in it stops the reading.
+    done, total pages, and seconds left (None if unknown); an exception raised in it stops the reading. ``estimated``:
+    called with the pages left and the seconds for them in a new run, as soon as these can be estimated.
     """
 
     folder: Callable[[str], Path] | None = None
@@ -57,6 +74,7 @@ class Recognition:
     doubtful: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[int, int, float | None], None] = lambda done, total, seconds: None
+    estimated: Callable[[int, float], None] = lambda pages, seconds: None
 
     @classmethod
     def stopped(cls, folder: Callable[[str], Path]) -> Recognition:
@@ -67,6 +85,10 @@ class Recognition:
 
     def kept(self, sha256: str) -> Records:
         return load(self.folder(sha256)) if self.folder is not None else {}
+
+    def speed(self, sha256: str) -> RecognitionSpeed | None:
+        """The stored speed of this file's recognition; None if it was not measured."""
+        return load_speed(self.folder(sha256)) if self.folder is not None else None
 
     def was_agreed(self, sha256: str) -> bool:
         """Whether a stored page of this file was recognised after the user had agreed to wait."""
@@ -90,17 +112,30 @@ def load(folder: Path) -> Records:
     return {record["number"]: record["page"] for record in _records(folder)}
 
 
+def load_speed(folder: Path) -> RecognitionSpeed | None:
+    """Load the newest measured speed from a book's folder; None if there is none, as in files of earlier versions."""
+    newest = None
+    for record in _lines(folder, _start("start")):
+        try:
+            speed = RecognitionSpeed(float(record["start"]), float(record["seconds_a_page"]))
+        except (ValueError, TypeError, KeyError, OverflowError):
+            continue
+        if 0 <= speed.start < math.inf and 0 <= speed.page < math.inf:
+            newest = speed
+    return newest
+
+
 def load_page(folder: Path, number: int) -> dict[str, Any] | None:
     """Load a recognised page from a book's folder; None if it was not recognised. Other pages' lines are not parsed."""
     newest = None
-    for record in _records(folder, _start(number)):
+    for record in _records(folder, f"{_start('number')}{number},"):
         newest = record["page"]
     return newest
 
 
-def _start(number: int) -> str:
-    """Return the start of a page's line in ``FILE``, up to the page number."""
-    return f"{_dumped({'made_by': _MADE_BY, 'number': number})[:-1]},"
+def _start(key: str) -> str:
+    """Return the start of a line in ``FILE`` whose second key is ``key``, up to the key's value."""
+    return f'{_dumped({"made_by": _MADE_BY})[:-1]},"{key}":'
 
 
 def _dumped(record: Mapping[str, Any]) -> str:
@@ -108,7 +143,16 @@ def _dumped(record: Mapping[str, Any]) -> str:
 
 
 def _records(folder: Path, start: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the valid records in a book's folder whose lines begin with ``start``."""
+    """Yield the valid records of pages in a book's folder whose lines begin with ``start``."""
+    for record in _lines(folder, start):
+        try:
+            yield {**record, "number": int(record["number"]), "page": record["page"]}
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def _lines(folder: Path, start: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of ``FILE`` that begin with ``start`` and were made by this version of the recogniser."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -119,7 +163,7 @@ def _records(folder: Path, start: str = "") -> Iterator[dict[str, Any]]:
         try:
             record = json.loads(line)
             if record["made_by"] == _MADE_BY:
-                yield {**record, "number": int(record["number"]), "page": record["page"]}
+                yield record
         except (ValueError, TypeError, KeyError, RecursionError):
             continue
 
@@ -136,37 +180,57 @@ def recognise(
     waiting = sorted(set(numbers) - records.keys())
     total, done, spent, failures = len(waiting), 0, 0.0, 0
     page: int | None = None
+    speed = how.speed(sha256) if records else None
+    expected = speed.seconds(total) if speed else None
     if waiting:
-        how.progress(0, total, None)
+        how.progress(0, total, expected)
+        if speed:
+            _estimate(how, path.name, speed, len(waiting), len(records))
     while waiting and failures < _FAILURES and not how.stop.is_set():
         request = {"work": "recognise", "path": str(path.resolve()), "password": password, "numbers": waiting}
-        deadline = time.monotonic() + _SECONDS_A_PAGE * len(waiting)
+        begun, start = time.monotonic(), None
+        deadline = begun + _SECONDS_A_PAGE * len(waiting)
         try:
             with closing(run_in_child(request, _LIMITS, deadline)) as heard:
                 for message in heard:
                     if how.stop.is_set():
                         return
-                    left = spent / done * (total - done) if done else None
+                    left = spent / done * (total - done) if done else expected
                     if message["type"] == "refused":
                         raise ChildFailed("crash", page)
                     page = message.get("page") if message["type"] == "step" else None
+                    if page is not None and start is None:
+                        start = time.monotonic() - begun
                     if message["type"] == "recognised":
                         number = int(message["number"])
                         records[number] = message["page"]
                         waiting.remove(number)
                         failures, done, spent = 0, done + 1, spent + float(message["seconds"])
                         left = spent / done * (total - done)
-                        _keep(how, sha256, number, message["page"], password)
+                        _keep(how, sha256, {"number": number, "agreed": how.agreed, "page": message["page"]}, password)
                     how.progress(done, total, left)
-                    is_offered = done == PROBED_PAGES and not how.agreed and not how.stop.is_set()
-                    if is_offered and left is not None and left > _LONGEST_UNASKED_S:
-                        raise _long(path.name, total, left)
+                    if message["type"] == "recognised" and done == PROBED_PAGES and waiting:
+                        speed = RecognitionSpeed(round(start or 0.0, 2), round(spent / done, 2))
+                        _keep(how, sha256, {"start": speed.start, "seconds_a_page": speed.page}, password)
+                        _estimate(how, path.name, speed, len(waiting), len(records))
             return
         except ChildFailed as failure:
             logger.warning("page %s of a file was not recognised: %s", failure.page, failure.reason)
             bad = failure.page if failure.page in waiting else waiting[0]
             waiting.remove(bad)
             total, failures = total - 1, failures + 1
+
+
+def _estimate(how: Recognition, name: str, speed: RecognitionSpeed, waiting: int, done: int) -> None:
+    """Tell the time for the ``waiting`` pages of a file of which ``done`` pages are recognised.
+
+    Raises:
+        LongRecognition: it is long, and the user has not agreed to that.
+    """
+    seconds = speed.seconds(waiting)
+    how.estimated(waiting, seconds)
+    if seconds > _LONGEST_UNASKED_S and not how.agreed and not how.stop.is_set():
+        raise _long(name, waiting + done, seconds)
 
 
 def _long(name: str, pages: int, seconds: float) -> LongRecognition:
@@ -178,14 +242,13 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
     )
 
 
-def _keep(how: Recognition, sha256: str, number: int, page: Mapping[str, Any], password: str | None) -> None:
-    if how.folder is None or password:  # the text of a book with a password is never stored
+def _keep(how: Recognition, sha256: str, record: Mapping[str, Any], password: str | None) -> None:
+    if how.folder is None or password:  # nothing of a book with a password is stored
         return
-    record = {"made_by": _MADE_BY, "number": number, "agreed": how.agreed, "page": page}
     try:
         file = how.folder(sha256) / FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as stream:
-            stream.write(_dumped(record) + "\n")
+            stream.write(_dumped({"made_by": _MADE_BY, **record}) + "\n")
     except OSError as error:
         logger.warning("what was recognised on a page was not kept: %s", error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from app.core.open_book import Stage
 from app.core.several import cost_of
 from app.core.state import AppState
 from app.core.suggestions import chapter_questions, suggestions
+from app.readers import document_reader, recognition
 from app.readers.recognition import Recognition
 from engine.document import Document, OutlineItem
 from engine.errors import DocumentError, NoTextLayer, PasswordNeeded
@@ -182,6 +183,8 @@ def scanned(asked: list[Recognition]) -> TextCache:
         while done < 6 and not recognition.stop.is_set():
             done += 1
             recognition.progress(done, 6, (6 - done) * 40.0)
+            if done == 3:
+                recognition.estimated(3, 120.0)
         whole = Document.from_pages("A scan", ["A line."] * 6)
         unread = [replace(page, text="", picture="unread") for page in whole.pages[done:]]
         return replace(whole, pages=(*whole.pages[:done], *unread))
@@ -203,6 +206,40 @@ def test_a_scan_that_was_never_opened_is_added_with_its_minutes_said(make_state:
     assert (asked[-1].agreed, asked[-1].doubtful) == (True, False)
     assert both.pages == 8
     assert not cost_of(state, [a.sha256, scan.sha256]).recognises, "its text is kept"
+
+
+def test_a_scan_whose_adding_is_cancelled_is_tried_once(
+    make_state: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time three more of its pages were recognised before the cost was said."""
+    tried: list[int] = []
+
+    def recognised(request: dict[str, Any], *_: object) -> Iterator[dict[str, object]]:
+        for number in list(request["numbers"]):
+            yield {"type": "step", "done": 0, "total": 9, "page": number}
+            tried.append(number)
+            yield {"type": "recognised", "number": number, "page": {"lines": []}, "seconds": 15.0}
+
+    def read(request: dict[str, Any], name: str, digest: str, *_: object) -> Document:
+        whole = Document.from_pages(name, ["A line."] * 9)
+        known = request.get("recognised", {})
+        pages = [
+            page if str(page.number) in known else replace(page, text="", picture="unread") for page in whole.pages
+        ]
+        return whole if Path(request["path"]).read_text() == "a" else replace(whole, pages=tuple(pages))
+
+    monkeypatch.setattr(recognition, "run_in_child", recognised)
+    monkeypatch.setattr(document_reader, "_read_bounded", read)
+    monkeypatch.setattr(document_reader, "missing", lambda: "")
+    state = make_state(Counting(), reader=TextCache(document_reader.read_document))
+    a, scan = taken_in(state, tmp_path, "a", "scan")
+    state.open(a)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    first = cost_of(state, [a.sha256, scan.sha256])
+    assert ": 6 pages, about 2 min. " in first.said
+    assert first.recognises == (scan.sha256,)
+    assert cost_of(state, [a.sha256, scan.sha256]) == first
+    assert tried == [1, 2, 3]
 
 
 def test_agreeing_to_a_scan_that_is_added_resumes_no_other(make_state: Make, tmp_path: Path) -> None:

@@ -407,6 +407,86 @@ def test_a_stop_keeps_the_pages_that_are_done(
     assert sorted(records) == sorted(recognition.load(tmp_path)) == list(range(1, stop_at + 1))
 
 
+class MixedBook:
+    """A book of which the first 400 of 900 pages are pictures. A page takes a second, and the recogniser starts in
+    twenty.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.folder, self.path, self.clock = folder, folder / "book.pdf", 0.0
+        self.asked: list[int] = []
+        self.path.write_bytes(b"%PDF")
+        monkeypatch.setattr(recognition, "time", SimpleNamespace(monotonic=lambda: self.clock))
+        monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: self.recognised(request["numbers"]))
+        monkeypatch.setattr(document_reader, "_read_bounded", lambda request, *_: self.read(request))
+        monkeypatch.setattr(document_reader, "missing", lambda: "")
+
+    def recognised(self, numbers: list[int]) -> Iterator[dict[str, object]]:
+        self.clock += 20
+        for number in list(numbers):
+            yield {"type": "step", "done": 0, "total": 400, "page": number}
+            self.clock += 1
+            self.asked.append(number)
+            yield {"type": "recognised", "number": number, "page": {"lines": []}, "seconds": 1.0}
+
+    def read(self, request: dict[str, Any]) -> Document:
+        seen = [str(at) in request["recognised"] for at in range(1, 401)]
+        scanned = [
+            Page(at, str(at), "words" if known else "", "recognised" if known else "unread")
+            for at, known in enumerate(seen, 1)
+        ]
+        return Document("Book", "", (*scanned, *(Page(at, str(at), "text") for at in range(401, 901))), "pdf", "0" * 64)
+
+    def opened(self, **how: Any) -> Document:
+        return read_document(self.path, recognition=Recognition(lambda sha256: self.folder, **how))
+
+
+def test_pages_that_were_never_agreed_to_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each opening recognised three more, so that the text of the book changed and was read anew."""
+    book = MixedBook(monkeypatch, tmp_path)
+    first = book.opened()
+    assert [page.number for page in first.pages if page.picture == "recognised"] == book.asked == [1, 2, 3]
+    assert (book.opened(), book.opened()) == (first, first)
+    assert book.asked == [1, 2, 3]
+    book.opened(agreed=True)
+    assert book.asked == list(range(1, 401)), "who agrees has the other pages recognised"
+
+
+def test_the_start_of_the_recogniser_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = MixedBook(monkeypatch, tmp_path)
+    told: list[tuple[int, float]] = []
+    for _ in range(2):
+        (warning,) = book.opened(estimated=lambda *estimate: told.append(estimate)).warnings
+        assert "400 pages that are pictures. To recognise their words takes about 7 minutes" in warning
+    assert told == [(397, 20 + 397 * 1.0)] * 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",  # files of earlier versions have no such line
+        '{"made_by":"MADE BY","start":"soon","seconds_a_page":1}',
+        '{"made_by":"MADE BY","start":NaN,"seconds_a_page":1}',
+        '{"made_by":"MADE BY","start":1,"seconds_a_page":-1}',
+        '{"made_by":"MADE BY","start":1,"seconds_a_page":1' + "0" * 400 + "}",
+        '{"made_by":"MADE BY","start":1}',
+        '{"made_by":"another recogniser","start":1,"seconds_a_page":1}',
+        '{"made_by":"MADE BY","start":1,"seco',
+    ],
+)
+def test_without_a_measured_time_three_more_pages_are_tried_once(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = MixedBook(monkeypatch, tmp_path)
+    book.opened()
+    pages = [one for one in (tmp_path / recognition.FILE).read_text().splitlines() if '"page":' in one]
+    told = line.replace("MADE BY", recognition._MADE_BY)
+    (tmp_path / recognition.FILE).write_text("\n".join([*pages, told, ""]))
+    assert sorted(recognition.load(tmp_path)) == [1, 2, 3]
+    assert book.opened() == book.opened()
+    assert book.asked == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_page_is_loaded_without_parsing_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(12, 1.0))
     recognition.recognise(tmp_path / "a.pdf", "a", None, range(1, 13), Recognition(lambda sha256: tmp_path), {})
