@@ -76,8 +76,8 @@ class BoundedLayer(Protocol):
         """The tensors of the tokens [start, stop), keyed by name."""
 
     def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise hold
-        only these tokens. ``held`` is what ``held(start, stop)`` returned when the tokens were copied.
+        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise replace
+        all tokens of the layer by them. ``held`` is what ``held(start, stop)`` returned when the tokens were copied.
         """
 
     def sizes(self, start: int, stop: int) -> Sizes:
@@ -85,7 +85,7 @@ class BoundedLayer(Protocol):
 
 
 class BoundedCache:
-    """All bounded layers of a model; there may be none.
+    """All layers of a model that have a window or a state; there may be none.
 
     Args:
         shape: the shape of the model's KV.
@@ -132,7 +132,7 @@ class BoundedCache:
         return found
 
     def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Call ``WindowedLayer.store`` of a layer of the model."""
+        """Store new KV in a layer with a window. See ``WindowedLayer.store``."""
         return self._windows[layer].store(start, k, v, self._length)
 
     def near(
@@ -151,7 +151,7 @@ class BoundedCache:
         return found[0].unsqueeze(0), found[1].unsqueeze(0)
 
     def recur(self, layer: int, start: int, count: int, advance: Advance) -> torch.Tensor:
-        """Call ``RecurrentLayer.recur`` of a layer of the model."""
+        """Run a pass over a layer with a state. See ``RecurrentLayer.recur``."""
         return self._states[layer].recur(start, count, advance, self._length)
 
     def commit(self, length: int) -> None:
@@ -163,8 +163,8 @@ class BoundedCache:
             layer.commit()
 
     def nearest(self, length: int) -> int:
-        """Return the largest length that all layers can be cropped to, at most ``length``. ``length`` may not exceed
-        the committed tokens.
+        """Return the largest length, at most ``length``, that all layers can be cropped to. ``length`` may not exceed
+        the number of committed tokens.
         """
         self._forget_uncommitted()
         if all(layer.reaches(length) for layer in self._layers.values()):
@@ -216,9 +216,9 @@ class BoundedCache:
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """Copy the committed tokens [start, stop), or only the newest of these tokens if some layer no longer holds the
-        earlier tokens or does not need them. None if decoding could not continue from the copy, or if there are no
-        bounded layers.
+        """Copy what the layers hold for the committed tokens [start, stop). If a layer no longer holds or no longer
+        needs the first of these tokens, the copy begins later. None if decoding could not continue from the copy, or if
+        there are no bounded layers.
         """
         self._forget_uncommitted()
         layers = self._layers.values()
@@ -231,8 +231,8 @@ class BoundedCache:
         return BoundedCopy(first, stop, tuple(held))
 
     def adopt(self, place: BoundedCopy) -> None:
-        """Append the tokens of ``place``, a copy, to the committed tokens. The appended tokens become committed only
-        when ``commit`` is called.
+        """Append the tokens of the copy ``place`` to the committed tokens. The appended tokens become committed when
+        ``commit`` is called.
         """
         self._forget_uncommitted()
         for layer, held in zip(self._layers.values(), place.layers, strict=True):

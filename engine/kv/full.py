@@ -50,23 +50,26 @@ if TYPE_CHECKING:
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
-# Buffers grow to a multiple of ``_GROWTH`` tokens, so that a chat rarely causes a copy.
+# The capacity is a multiple of this number of tokens, because growing copies all KV, and a chat should rarely cause
+# such a copy.
 _GROWTH = 4096
 # Maximum tokens that are copied at once when a layer is spilled.
 _PIECE = 1024
 
-# Number of slots that a pass of fixed shape reads under a mask. When the pass is recorded, a quarter of these slots
-# hold earlier tokens. The other slots are for the tokens of this pass and of later passes. When the context outgrows
-# the slots, the pass is recorded again. With more slots, passes would be recorded less often, but attention reads all
-# slots in every layer.
+# Number of slots that a pass of fixed shape reads under a mask. When the pass is recorded (as a CUDA graph), a quarter
+# of these slots hold earlier tokens. The other slots are for the tokens of this pass and of later passes. When the
+# context outgrows the slots, the pass is recorded again. With more slots, passes would be recorded less often, but
+# attention reads all slots in every layer.
 _RECORDED = 1024
-# Replaces ``_RECORDED`` if the kernel reads only the slots in use (``attention.reads_lengths``). Passes over more than
-# 16 tokens still read all of these slots under a mask.
+# Number of these slots if the attention kernel skips unused slots (``attention.reads_lengths``). It is larger than
+# ``_RECORDED``, because only passes over more than 16 tokens then read all slots under a mask.
 _RECORDED_BY_LENGTH = 4096
 
 
 class Observer(Protocol):
-    """Reads a layer's queries q (1, heads, n, head_dim) after attention, while the layer's KV is at hand."""
+    """Reads a layer's queries q (1, heads, n, head_dim) after attention, while the layer's KV is still on the compute
+    device.
+    """
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
@@ -103,7 +106,7 @@ class FixedSpan:
 
     @property
     def bound(self) -> tuple[int, int, int]:
-        """The values that a recording of a pass over the span depends on, except ``count``."""
+        """The values, besides ``count``, that a recording (CUDA graph) of a pass over the span depends on."""
         return self.memory, self.past, self.stop
 
 
@@ -128,14 +131,15 @@ class FullCache:
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
         self._when_cropped: list[Callable[[int], None]] = []
-        self._memory = 0  # number of reallocations; each makes recordings invalid
+        self._memory = 0  # number of reallocations; each invalidates recorded passes
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the memory of the KV of all layers
         self._spill_folder = spill_folder
         # Number of tokens that any layer may hold. While a segment is prefilled layer by layer, this is more than
         # ``length``.
         self._written = 0
-        # For each device with layers: the staging that moves KV to it, and the workspace in which KV is dequantized.
+        # Keyed by index in ``shape.parts``, which has a part for each device: the staging that moves KV to the device,
+        # and the workspace in which KV is dequantized.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
         self._has_buffers = False  # whether all needed buffers exist; if not, the next pass allocates them
@@ -339,7 +343,9 @@ class FullCache:
         self._when_cropped.append(tell)
 
     def bring(self, layer: int, start: int) -> None:
-        """Bring a layer's tokens before ``start`` at hand for a pass that is about to read them."""
+        """Bring the KV of a layer's tokens before ``start`` into the compute device's memory, because a pass is about
+        to read it.
+        """
         if not self._has_buffers:
             self._make_buffers(self.capacity)
         store, part = self._stores[layer], self.shape.part_of(layer)
@@ -371,7 +377,9 @@ class FullCache:
         return self._at_hand(layer, stop) is not None
 
     def _at_hand(self, layer: int, stop: int) -> ResidentStore | LayerBuffer | None:
-        """A layer's tokens [0, stop) as a pass reads them; None if they are not at hand."""
+        """The store or buffer that has a layer's tokens [0, stop) on the compute device in the compute dtype; None if
+        there is none.
+        """
         if isinstance(store := self._stores[layer], ResidentStore) and not self.shape.quantized:
             return store
         buffers = self._buffers_of(layer)
@@ -385,7 +393,7 @@ class FullCache:
 
     def quants(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the keys and values [0, stop) of a layer in 8 bits, (kv_heads, stop, storage_dim). None if the cache
-        is not quantized. For a spilled layer also None if no buffer holds these tokens in 8 bits.
+        is not quantized. Also None for a spilled layer whose tokens are in no 8-bit buffer.
         """
         if not self.shape.quantized:
             return None
@@ -451,8 +459,8 @@ class FullCache:
         self._written = max(self._written, start + k.shape[2])
 
     def adopt(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store KV (1, kv_heads, n, storage_dim) in the storage format for the tokens from ``start`` on. This is KV
-        from ``export`` with a batch axis.
+        """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on. ``k`` and ``v`` are in the storage
+        format, as ``export`` returns them, with a batch axis.
         """
         self._store_kv(layer, start, k, v)
         for buffers in self._buffers():
@@ -461,8 +469,8 @@ class FullCache:
     def export(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [start, stop) of a layer as contiguous host tensors (kv_heads, stop - start, storage_dim).
 
-        The tensors have the storage format, so 8 bits stay 8 bits. Another thread may call this as long as these tokens
-        stay committed.
+        The tensors have the storage format, so 8 bits stay 8 bits. Another thread may call this method as long as these
+        tokens stay committed.
         """
         store = self._stores[layer]
         if isinstance(store, ResidentStore):
@@ -479,9 +487,9 @@ class FullCache:
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:
         """Return the span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
 
-        None if such a pass is impossible. It requires a model without windows and states, and the KV of all layers on
-        one device in the compute dtype. ``count`` may not exceed ``MAX_TOKENS``, and ``start`` must be the cache's
-        length. The previous span is reused while the new tokens fit into it.
+        None if such a pass is impossible. A pass of fixed shape requires a model without windows and states, and the KV
+        of all layers on one device in the compute dtype. ``count`` may not exceed ``MAX_TOKENS``, and ``start`` must be
+        the cache's length. The previous span is reused while the new tokens fit into it.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -524,7 +532,7 @@ class FullCache:
         return torch.arange(start, start + count, device=self.shape.device)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The memory of a layer that is known to be resident."""
+        """Keys and values of a layer that is known to be resident in the compute dtype."""
         found = self.resident(layer)
         assert found is not None
         return found
@@ -635,7 +643,8 @@ class QueriesPass(FullPass):
 
 
 class FullForm:
-    """The fixed form of a pass over a ``FixedSpan``. Implements ``FixedForm``.
+    """A pass over a ``FixedSpan`` in a form that can be recorded: operations and memory do not depend on the pass's
+    position. Implements ``FixedForm``.
 
     Args:
         new: number of tokens of the pass, without padding.
@@ -661,10 +670,10 @@ class FixedFullPass(FixedView):
     """A ``FullPass`` over a ``FixedSpan``. Wherever the pass begins within the span, it runs the same operations on the
     same memory. Implements ``View``.
 
-    The place (1,) of the pass is a tensor on the device, so the host does not know it. If the kernel takes the number
-    of keys, a pass over a single token gives all its keys to the kernel at once. Otherwise the attention to the keys
-    [0, past) and to the remaining keys is computed separately and then joined. ``queries`` holds the queries of each
-    layer.
+    ``place`` (1,), the slot of the pass's first token, is a tensor on the device. The host does not read its value. A
+    pass over a single token attends to all keys in one kernel call if the kernel skips unused slots
+    (``reads_lengths``). Otherwise the attention to the keys [0, past) and to the remaining keys is computed separately
+    and then joined. ``queries`` holds the queries of each layer.
     """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:

@@ -1,9 +1,9 @@
 """Writes, reads and checks the manifest of saved KV, which describes a folder of shards.
 
 A reading of a book is a folder with ``snapshot.json`` and safetensors shards. A turn of a chat is a folder with
-``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If any part differs from
-what is wanted, the saved KV is refused, and the error says why. The checks use only names, hashes and JSON, so no
-tensor is read before them.
+``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If any part differs from the
+present model or book, the saved KV is refused, and the error says why. The checks use only names, hashes and JSON, so
+no tensor is read before them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from engine.errors import SnapshotRefused, SnapshotUnreadable
 
 FORMAT = 1
 MANIFEST, TURN_MANIFEST = "snapshot.json", "turn.json"
-# Maximum bytes of a manifest: a larger file is not ours, and is refused before it is parsed.
+# Maximum bytes of a manifest. A larger file was not written by this module, and is refused before it is parsed.
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_SHARDS = 1 << 16
-_SHOWN = 20  # maximum characters of a manifest that an error quotes
+_SHOWN = 20  # maximum characters of a manifest's value that an error quotes
 BOOK_DIGITS = 32
 """Number of digits of a book's hash at the start of its folder's name."""
 
@@ -59,14 +59,16 @@ class Identity:
 
     @property
     def folder(self) -> str:
-        """Name of the folder. The same book gets a different folder for a different model or different pages."""
+        """Name of the snapshot's folder: digits of the book's hash, and of a hash of the whole identity. So a book has
+        another folder for another model or other token ids.
+        """
         text = json.dumps(asdict(self), sort_keys=True)
         return f"{self.book[:BOOK_DIGITS]}-{sha256(text.encode())[:_IDENTITY_DIGITS]}"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """KV of tokens [start, stop), in a file of ``size`` bytes with this CRC-32."""
+    """The KV of the tokens [start, stop), in a file with ``size`` bytes and the checksum ``crc32``."""
 
     start: int
     stop: int

@@ -64,7 +64,9 @@ class Tier(str, Enum):
 
 @dataclass(frozen=True)
 class Placement:
-    """The tier of every layer. ``DEVICE`` is the device that has the layer's weights (``KvShape.split``)."""
+    """The tier of every layer. For ``DEVICE``, the KV is on the device that has the layer's weights
+    (``KvShape.split``).
+    """
 
     tiers: tuple[Tier, ...]
 
@@ -150,7 +152,7 @@ class HostStore:
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
         self._has_streams = shape.device_kind.streams
-        self._sent: Any = None  # event after the newest copy from a GPU
+        self._sent: Any = None  # CUDA event that follows the newest copy from a GPU
         self._pinned = False
         self._asked = False  # whether pinning these rows has been attempted
         self._rows = self._empty(0)
@@ -180,8 +182,8 @@ class HostStore:
     def arrived(self) -> None:
         """Wait until the data that a GPU has sent has arrived, before the processor reads it.
 
-        Waits only for this store. Other threads call this, and a wait for the whole device would abort a running
-        recording of CUDA graphs.
+        Only copies to this store are waited for. A wait for the whole device, called by another thread, would abort the
+        recording of a CUDA graph.
         """
         if self._sent is not None:
             self._sent.synchronize()
@@ -228,10 +230,10 @@ class HostStore:
 
 
 class DiskStore:
-    """KV in its own file, which the system deletes when this process ends in any way.
+    """KV in its own file, which the system deletes when this process ends, even if the process crashes.
 
-    The file is read by position instead of mapped, so that memory is limited by our buffers and not by the system's
-    cache of the file.
+    The file is read into buffers instead of being mapped into memory, so that the size of the buffers limits the memory
+    that it takes.
 
     Args:
         folder: where the file is made; None takes the system's temporary folder.
@@ -304,7 +306,7 @@ class DiskStore:
     def _read(self, into: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [into], offset)
-        with self._lock:  # on Windows reads by position move the file's only cursor
+        with self._lock:  # on Windows reading at an offset moves the file's only cursor
             self._file.seek(offset)
             return self._file.readinto(into) or 0
 
@@ -443,7 +445,7 @@ class Workspace:
         return self._buffer if self._buffer.layer == layer and self._buffer.valid >= stop else None
 
     def acquire(self, layer: int, store: ResidentStore, length: int) -> None:
-        """Bring a layer's tokens [0, length) into the buffer."""
+        """Dequantize a layer's tokens [0, length) into the buffer."""
         buffer = self._buffer
         if buffer.layer != layer:
             buffer.layer, buffer.valid = layer, 0
@@ -529,8 +531,8 @@ class Staging:
         """End the thread and free the memory."""
         self._mover.shutdown(wait=True, cancel_futures=True)
         if self._turns is not None:
-            # Copies may still be running, and would write to buffers that have been freed and reused. This stream waits
-            # for every copy, so synchronising it is enough.
+            # Copies may still be running, and would write to buffers that have been freed and reused. The stream
+            # ``_turns`` waits for every copy, so synchronising this stream is enough.
             self._turns.synchronize()
         self._buffers, self._arrived = [], []
 
@@ -611,7 +613,7 @@ class Staging:
             torch.cuda.current_stream(self._shape.device).wait_event(buffer.filled)
         self.waited_s += time.perf_counter() - began
 
-    # In the thread ---------------------------------------------------------------------------------------------
+    # The thread ------------------------------------------------------------------------------------------------
 
     def _fill(self, buffer: StagedLayer, store: SlowStore, start: int, stop: int, before: Any) -> int:
         with torch.inference_mode():

@@ -34,7 +34,7 @@ from engine.prompt import BookTokenizer, BookTokens, Conversation, Turn
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
 
-# Settings that describe a model's origin or how it is run, and do not change the numbers that it computes.
+# Configuration keys that a model's fingerprint leaves out, because they do not change what the model computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
 _WORD = 8  # bytes of the integers that a fingerprint sums
 # Number of 8-byte words in a block of a fingerprint. Each word of a block has its own multiplier.
@@ -105,7 +105,7 @@ class KvPersistence:
             self.restored = Restored(refused=error.cause)
 
     def kept(self, document: Document, ids: Sequence[int]) -> int:
-        """Number of tokens, from the start of a book, that would come from disk."""
+        """Number of tokens, from the start of a book, that ``restore`` would take from disk."""
         if self._store is None:
             return 0
         try:
@@ -176,7 +176,7 @@ class KvPersistence:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
                 changed = True
-                conversation.forget_from(position)  # before any of the turn's tokens is replaced
+                conversation.forget_from(position)  # before the cache replaces their tokens
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
@@ -214,7 +214,7 @@ class KvPersistence:
                 writer.cancel()
 
     def cancel(self) -> None:
-        """Stop writing before the cache is emptied."""
+        """Stop all writing. Call this before the cache is emptied."""
         self.cancel_beyond(0)
         self._turn_writers = []
         if self._book_writer is not None:
@@ -271,7 +271,7 @@ def model_fingerprint(decoder: Decoder) -> str:
 
 def fingerprint(weights: torch.Tensor) -> bytes:
     """SHA-256 over sums of a tensor's bits. Each block of ``_BLOCK`` words of 8 bytes is summed, after each word is
-    multiplied by a fixed odd random number of its place in the block.
+    multiplied by an odd random number that is fixed for its place in the block.
 
     The sums are computed on the tensor's device at the speed of its memory, or on the host if the device cannot sum
     64-bit integers correctly. Two different tensors have the same fingerprint with a probability of about 2 ** -64.

@@ -63,7 +63,7 @@ Queries = Mapping[int, torch.Tensor]
 to be scored.
 """
 
-# ``index_layer`` computes nothing if fewer than this number of a layer's chunks lack a mean key.
+# Minimum number of chunks without a mean key that a layer must have before ``index_layer`` computes mean keys.
 _INDEXED_AT_ONCE = 64
 _SHOWN_LAYERS = 8  # maximum number of layers that are scored only to show which pages are read
 # Maximum number of scores that are computed at once: chunks times queries times heads, over several layers. Scoring
@@ -122,7 +122,8 @@ class RetrievalCache:
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         # sums of scores (chunks,), keyed by the index of the device in ``shape.parts``
         self._scores: dict[int, torch.Tensor] = {}
-        self._awaited: Callable[[], None] | None = None  # makes the selection that no pass has needed yet
+        # Makes the selection that ``aim`` delayed; None if none is delayed
+        self._awaited: Callable[[], None] | None = None
         self._is_finite = False  # whether unused memory holds only finite numbers
 
     def _new_index(self) -> list[KeyIndex]:
@@ -188,12 +189,12 @@ class RetrievalCache:
         self._awaited = None
 
     def aim(self, recent: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Start on a context, with the boundary ``recent`` tokens before its end. ``queries`` are each layer's queries
-        (1, heads, n, head_dim).
+        """Prepare a selection for the full cache's tokens, with the boundary ``recent`` tokens before the last token.
+        ``queries`` are each layer's queries (1, heads, n, head_dim).
 
-        A few layers are scored at once, for ``chunk_scores``. All layers are scored and their chunks chosen only when
-        ``ensure_selected`` is called. This is delayed because many answers need no middle pass, and copying the chunks
-        took as long as two plain steps of a model with 1.5 billion parameters.
+        A few layers are scored immediately, for ``chunk_scores``. ``ensure_selected`` later scores all layers and
+        chooses their chunks. This work is delayed because many answers need no middle pass, and copying the chunks took
+        as long as two plain steps of a model with 1.5 billion parameters.
         """
         self._cut(max(0, self.full.length - recent))
         self.length = self.full.length
@@ -434,7 +435,9 @@ class RetrievalPass:
 
 
 class RetrievalForm:
-    """The fixed form of a pass over the whole buffers. Implements ``FixedForm``."""
+    """A pass over the whole buffers in a form that can be recorded: operations and memory do not depend on the pass's
+    position. Implements ``FixedForm``.
+    """
 
     bound = None
 
@@ -514,14 +517,14 @@ class VerifyObserver(Protocol):
 
 
 def shown_step(layers: int) -> int:
-    """Return n: every n-th layer is scored if layers are scored only to show which pages are read."""
+    """Return n, where every n-th layer is scored to show which pages an answer reads."""
     return -(-layers // _SHOWN_LAYERS)
 
 
 class SelectionRefresh:
     """Chooses each layer's chunks with the queries of the running pass. A layer that is resident in the compute dtype
     is scored after the pass, together with others (``finish``). A spilled or quantized layer is scored during the pass,
-    while it is at hand (``observe``).
+    while its keys are on the compute device in that dtype (``observe``).
     """
 
     refreshes = True

@@ -35,7 +35,7 @@ _FORWARD_DECAY = 0.7  # a passed score is multiplied by this for every ``_FORWAR
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
 _SCALE_DTYPE = torch.bfloat16
-# The index allocates memory for this many mean keys in advance.
+# Number of mean keys for which an index that grows allocates memory in advance.
 _GROWTH = 512
 
 
@@ -44,7 +44,7 @@ class SelectionPolicy(Protocol):
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         """Score the first ``num_chunks`` chunks of some layers. Return scores (layers, kv_heads, num_chunks), which may
-        not be negative. Sums of these scores are also shown to the person, by page.
+        not be negative. The page viewer shows sums of these scores for each page.
 
         Args:
             queries: (layers, heads, n, head_dim), already multiplied by the scaling of the attention. n is at most
@@ -97,8 +97,8 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
     """
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
-    # ``reach`` holds maxima over ``held`` chunks each. A maximum of ``reach`` and its copy, shifted by up to ``held``
-    # chunks, covers up to twice as many.
+    # ``reach`` holds maxima over ``held`` chunks each. The maximum of ``reach`` and of a copy shifted by up to ``held``
+    # chunks covers up to twice as many chunks.
     while held < wanted:
         step = min(held, wanted - held)
         further = reach.clone()

@@ -248,8 +248,8 @@ class TurnWriter(Writer):
 
 
 def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
-    """Append saved KV to a cache that holds exactly the tokens before it. After every shard, yield the number of usable
-    tokens.
+    """Append saved KV to a cache that holds exactly the tokens before the saved tokens. After every shard, yield the
+    number of usable tokens.
 
     If the last shard holds more tokens than ``snapshot.tokens``, only the tokens up to this number are used. If the
     generator is closed early, the cache ends with the last restored shard. Tokens of a model with windows or states are

@@ -236,7 +236,7 @@ class SnapshotStore:
         aside = _aside(folder)
         if not aside.is_dir():
             return
-        with suppress(OSError):  # a folder that cannot be written to
+        with suppress(OSError):  # in a read-only folder nothing can be renamed
             if folder.is_dir():
                 self.remove(aside)
             else:
@@ -382,8 +382,8 @@ def _is_of(entry: Path, book: str) -> bool:
 
 
 def _documents_of(entry: Path) -> list[str]:
-    """The hashes of the documents in a reading of several documents; empty for one document, or if ``DOCUMENTS`` cannot
-    be read.
+    """The hashes of the documents in a reading of several documents; empty for one document, or if the file with the
+    hashes (``DOCUMENTS``) cannot be read.
     """
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))

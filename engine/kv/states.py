@@ -86,8 +86,8 @@ class RecurrentLayer:
         ]
 
     def move(self, count: int) -> None:
-        """Count ``count`` skipped tokens, which this layer never sees, as tokens before the newest state. Forget all
-        other states and traces.
+        """Count ``count`` tokens that this layer skips as tokens before the newest state. Forget all other states and
+        traces.
         """
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []

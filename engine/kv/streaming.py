@@ -107,7 +107,7 @@ class StreamingCache:
 
     def skip(self, count: int) -> None:
         """Count ``count`` tokens as part of the context, but as already evicted. Call this right after the sinks have
-        been fed. The draft never computes these tokens.
+        been computed. The draft model never computes the skipped tokens.
         """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")
@@ -203,7 +203,9 @@ class StreamingPass:
 
 
 class StreamingForm:
-    """The fixed form of a pass over all slots. Implements ``FixedForm``."""
+    """A pass over all slots in a form that can be recorded: operations and memory do not depend on the pass's position.
+    Implements ``FixedForm``.
+    """
 
     bound = None
 
