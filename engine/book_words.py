@@ -7,7 +7,7 @@ A passage is a sentence or a row of a table. Passages are ranked by BM25 (Robert
 compared without case, accents and endings, numbers by their value: "thirteen" is 13, and 1,912 is 1912. Names and
 numbers weigh most.
 
-Knows no model. Stop words are listed for English, German, French and Spanish. In other languages only rarity
+Uses no model. Stop words are listed for English, German, French and Spanish. In other languages only rarity
 distinguishes words.
 """
 
@@ -228,7 +228,7 @@ class BookWords:
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
         """Yield the key of the first meaningful word after each "not". A word that occurs twice in the passage is left
-        out.
+        out, because it may also occur without "not".
         """
         counts = Counter(self._keys(tokens))
         for match in _DENIED.finditer(" ".join(passage.split())):
@@ -329,9 +329,9 @@ class BookWords:
         )
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
-        """Score passages, keyed by index. A word counts with its full weight in a passage that has it, and with
-        ``NEIGHBOURS`` times its weight in a passage of which only a neighbour has it. The indexes -1 and
-        ``len(self.places)`` may also occur; they are no passages.
+        """Score passages, keyed by index. A word adds its weight to every passage that has the word. It adds
+        ``NEIGHBOURS`` times its weight to the passages before and after, if they lack the word. So the result may also
+        have the indexes -1 and ``len(self.places)``, which are no passages.
         """
         scores: defaultdict[int, float] = defaultdict(float)
         for key, weight in weights.items():
@@ -479,8 +479,9 @@ class BookWords:
         )
 
     def _as_fact(self, term: Term) -> Term:
-        """Turn a capitalised word of a fragment into a name if the book lacks it, because the word is what the answer
-        states. Returns any other word unchanged, and every word if the book's language capitalises every noun.
+        """Turn a capitalised word of a fragment (``FEW_WORDS``) into a name if the book lacks the word, because this
+        word is what the answer states. Returns any other word unchanged, and every word if the book's language
+        capitalises every noun.
         """
         known = term.kind != "word" or not term.raw[0].isupper() or self.nouns_capitalized or term.key in self._postings
         return term if known else replace(term, kind="name")

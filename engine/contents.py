@@ -6,7 +6,7 @@ title of the chapter that is asked about. (The chapter's first words are not add
 text that follows them in the book.) The tokens of the book before the question do not change, and equal questions get
 equal additions.
 
-Knows no model and no tokens.
+Uses no model and no tokens.
 """
 
 from __future__ import annotations

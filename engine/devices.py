@@ -161,7 +161,7 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
 
     Returns:
         whether the memory is pinned. Always False on Windows, for two reasons. Windows counts pinned memory against the
-            GPU's memory: on a card of 24 GB with 19.5 in use, at most 3.8 could be pinned. And after one refusal,
+            GPU's memory: on a card of 24 GB with 19.5 GB in use, at most 3.8 GB could be pinned. And after one refusal,
             Windows also refuses amounts that it allowed before.
     """
     if sys.platform == "win32":
@@ -193,8 +193,8 @@ def empty_cache(device: torch.device) -> None:
 
 
 def trim_heap() -> None:
-    """Return freed heap memory that the C library keeps, hundreds of MB after many large tensors, to the system. Does
-    something only with glibc.
+    """Return freed heap memory to the system. glibc may keep hundreds of MB of it after many large tensors. Does
+    nothing with other C libraries.
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -153,7 +153,7 @@ class Document:
                 outline.append(OutlineItem(called, before + document.pages[0].number, 0))
                 inner, under = document.outline, 1
                 if inner and inner[0].title == document.title and all(item.level for item in inner[1:]):
-                    inner, under = inner[1:], 0  # the first heading repeats the document's title
+                    inner, under = inner[1:], 0  # skip the first heading, which repeats the document's title
                 outline += [OutlineItem(item.title, before + item.page, item.level + under) for item in inner]
                 before += document.pages[-1].number
         units = {document.unit for document in documents}

@@ -18,9 +18,9 @@
         Busy                another question is being answered
         Closed              the engine thread has been shut down
 
-A message says the cause; ``remedy`` says what the person can do. Both are sentences for the person who uses
-the program: they name files and numbers, never classes. They may quote a file or a library, so they are put on one line
-without control characters. Nothing here knows how an error is shown.
+A message says the cause; ``remedy`` says what the person can do. Both are sentences for the person who uses the
+program: they name files and numbers, never classes. They may quote a file or a library, so they are put on one line
+without control characters. This module does not decide how an error is shown.
 """
 
 from __future__ import annotations

@@ -21,14 +21,15 @@ class TokenSource(str, Enum):
     DRAFT = "draft"  # proposed by the draft model, accepted by the target
     LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by the target
     MIDDLE = "middle"  # produced by the target on the retrieval cache, accepted by the full cache
-    TARGET = "target"  # the target on its full cache: a residual, a bonus, or plain decoding
+    # Drawn by the target on its full cache: a residual token, a bonus token, or a token of plain decoding
+    TARGET = "target"
 
 
 class StopReason(str, Enum):
     END = "end"  # the model ended its answer
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the window is full
-    CANCELLED = "cancelled"  # the person stopped it
+    CANCELLED = "cancelled"  # the person stopped the answer
     LOOP = "loop"  # the answer only repeated itself (``engine.decode.loops``)
 
 
@@ -174,7 +175,7 @@ class ReadingProgress:
 
 @dataclass(frozen=True)
 class BookRead:
-    """The book is in the cache, or the part of it that was read before the person stopped.
+    """Ends a reading. The cache holds the book, or the part that was read before the person stopped the reading.
 
     ``source`` is "snapshot" if the KV of ``tokens_restored`` tokens came from disk; else "read". ``refused`` says why
     an existing snapshot was not used.

@@ -212,7 +212,7 @@ class EvidenceIndex:
         """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
-            rest: words of the question that suffice for its subject if the passage has all of them; may be empty.
+            rest: words of the question. A passage that has all of them is about the question's subject. May be empty.
             stranger: whether the sentence repeats a word of the question that the book never uses. If so, no passage
                 can reach the level "says so".
             negated: whether the sentence negates something.
@@ -236,7 +236,7 @@ class EvidenceIndex:
         facts = all(term.key in own for term in new if term.kind != "word")
         others = sum(self.words.has(term) and term.key not in beside for term in new if term.kind == "word")
         same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
-        # A sentence without new words needs all its words in the passage.
+        # If the sentence has no new words, the passage must have all its words.
         adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
@@ -250,7 +250,9 @@ class EvidenceIndex:
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
     def _negates_alike(self, place: int, terms: Sequence[Term], negated: bool) -> bool:
-        """Whether a passage negates something, as the sentence does, or else denies none of the sentence's words."""
+        """Whether a passage agrees with the sentence about negation. If the sentence negates something, so must the
+        passage. Otherwise the passage must not deny a word of the sentence.
+        """
         passage = self.words.places[place]
         return passage.negated if negated else not any(term.key in passage.denied for term in terms)
 
@@ -265,8 +267,8 @@ class EvidenceIndex:
 
 
 def _besides_a_year(question: str, asked: Sequence[Term], terms: Sequence[Term]) -> list[Term]:
-    """The words of a question for a year but "year" itself, if the sentence with ``terms`` has a year; otherwise none.
-    A passage with the year need not say that it is one.
+    """The words of a question without "year", if the question asks for a year and the sentence with ``terms`` has one;
+    otherwise empty. "year" is left out, because a passage with the year need not have this word.
     """
     if not _ASKS_FOR_A_YEAR.search(question) or not any(_A_YEAR.fullmatch(term.raw) for term in terms):
         return []

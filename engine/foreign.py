@@ -38,8 +38,8 @@ _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # Limits for converting a GGUF vocabulary, set for the known vocabulary that needs the most memory and time (260,000
 # SentencePiece tokens).
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
-# Maximum seconds for encoding a text, without those per character. Both limits are ten times what an ordinary tokenizer
-# takes.
+# Maximum seconds for encoding a text of any length. ``_TEXT_S_PER_CHARACTER`` is added for each character. Both limits
+# are ten times what an ordinary tokenizer takes.
 _TEXT_S = 5.0
 # Maximum seconds for encoding a text, per character.
 _TEXT_S_PER_CHARACTER = 2e-5

@@ -85,7 +85,7 @@ _LINEAR_EXPRESSIONS = (
 
 
 def _prepare(request: dict[str, Any]) -> None:
-    """Import only the modules that the work needs, because a model's first start waits for this."""
+    """Import only the modules that the work needs, because a model's first start waits for these imports."""
     # Garbage collection would take nine tenths of the time. It is not needed: all memory is freed when this process
     # ends.
     gc.disable()
@@ -171,7 +171,8 @@ def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:
 
     fields, _ = gguf_header.read(gguf, vocabulary=True)
     with _known_header(fields, model_type), tempfile.TemporaryDirectory(dir=out) as alone:
-        # an empty file in an empty folder: transformers would also read other files in the folder
+        # transformers gets an empty file in an empty folder, because it would also read the other files of the model's
+        # folder
         (Path(alone) / gguf.name).touch()
         tokenizer = AutoTokenizer.from_pretrained(
             alone, gguf_file=gguf.name, config=AutoConfig.for_model(model_type), trust_remote_code=False
@@ -194,7 +195,7 @@ def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
     from a header.
     """
     package = vars(importlib.import_module("transformers.integrations.gguf"))
-    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # the package caches these two attributes on first use
+    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # transformers caches these two attributes on first use
     reader = types.ModuleType(f"{package['__name__']}.reader")
     settings = types.ModuleType("transformers.modeling_gguf_pytorch_utils")
     vars(reader)[reads] = lambda *_: (fields, ())
@@ -232,7 +233,7 @@ def _load_tokenizer(folder: Path) -> tuple[Any, Any]:
 
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer = getattr(tokenizer, "backend_tokenizer", None)
-        if tokenizer is None:  # the program reports this when it loads the tokenizer
+        if tokenizer is None:  # ``BookTokenizer`` raises the error for a missing fast tokenizer
             return None, None
         stated = json.loads(tokenizer.to_str())
         _check_stated(stated)
@@ -296,8 +297,8 @@ def _expressions(part: Any) -> Iterator[Any]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Each character of ``_SIGNS``, with a different character. A test text is a run of the first that ends with the
-    second.
+    """Pairs of a character of ``_SIGNS`` and a different character. A test text repeats the first character and ends
+    with the second.
     """
     return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
 

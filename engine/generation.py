@@ -59,7 +59,7 @@ _PLAIN_SHARE = 0.01
 # If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. They may
 # take at most this share of the answer's time, or ``_UNNOTICED_S`` seconds.
 _PLAIN_SHARE_AT_END = 0.1
-# Maximum seconds of these steps that a person does not notice.
+# Maximum seconds of plain steps at the end of an answer that a person does not notice.
 _UNNOTICED_S = 0.2
 # A plain step is compared with at most this many verifications before it, and with as many after it.
 _BESIDE = 4
@@ -360,7 +360,8 @@ class PlainSteps:
         # Two sums over rounds. ``_passes``: the round's time divided by its verification's time. ``_pass_rows``: the
         # same ratio, times the number of the verification's rows after the first.
         self._passes, self._pass_rows = 0.0, 0.0
-        self._row_costs: list[float] = []  # costs of an additional row, as fractions of a plain step, ascending
+        # Costs of an additional row of a verification, as fractions of a plain step, ascending
+        self._row_costs: list[float] = []
         # for rounds that are one plain step: the round's time divided by the pass's time, ascending
         self._whole: list[float] = []
         self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # newest verifications: rows and milliseconds

@@ -1,9 +1,9 @@
 """Decides whether an answer's sentence is "not found" in the book, and which words of a question the book never uses.
 
-A sentence is *not found* in three cases. First, the book never mentions the subject of the question, or only far from
-the passage that supports the sentence best. Second, the question counts a thing ("how many horses") or names it with
-its owner ("David's horse"), and the book mentions this thing only far from this passage. Third, the sentence only
-repeats the question.
+A sentence is *not found* in three cases. First, the book never mentions the subject of the question, or mentions it
+only far from the passage that best supports the sentence. Second, the question counts a thing ("how many horses") or
+names it with its owner ("David's horse"), and the book mentions this thing only far from this passage. Third, the
+sentence only repeats the question.
 
 ``engine.evidence`` chooses the passage, applies these rules, and decides about the other sentences.
 """
@@ -57,8 +57,8 @@ _ADJECTIVES = (
 )
 """Adjectives that may stand between an article and a noun. The noun of a question is looked for after them."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
-# A question that yes or no cannot answer, and that offers no alternatives. German "was" is missing, because it is a
-# verb in English.
+# A question that cannot be answered by yes or no, and that offers no alternatives. German "was" is left out, because it
+# is also an English verb.
 _OPEN = re.compile(
     r"\W*(?:who|whom|whose|what|which|when|where|how (?:many|much)|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wie ?viele?"
     r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
@@ -130,7 +130,7 @@ class Absence:
     def is_beside_the_point(
         self, nouns: Sequence[Term], asked: Sequence[Term], said: set[str], best: int | None
     ) -> bool:
-        """Whether the book never mentions the subject of the question, or only far from the best passage.
+        """Whether the book never mentions the subject of the question, or mentions it only far from the best passage.
 
         Args:
             nouns: names and nouns of the question.

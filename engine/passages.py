@@ -166,7 +166,7 @@ def pointed(question: str, passages: Sequence[str], language: Language | None = 
 
     The line above the passages is in the book's ``language``, or in English if ``language`` is None. (With an English
     line, a German question about a German book was answered in English.) If the question is in a different language
-    than the book, a sentence after it asks for an answer in the question's language.
+    than the book, a sentence after the question asks for an answer in the question's language.
     """
     own = language_of_question(question)
     if own and language and own != language:

@@ -41,8 +41,9 @@ _BYTES = 4  # maximum tokens of a character, because a character has at most 4 b
 # Maximum characters of a text that are encoded to find out whether the text is too long, as a multiple of the window's
 # tokens. Prose has about half as many characters per token.
 _LONG = 8
-# If this beginning of a longer text has more tokens than the window times this factor, the text counts as too long. The
-# factor is above 1, because the tokens at the end of the beginning may differ from those of the whole text.
+# If the encoded beginning of a longer text (``_LONG``) has more tokens than the window times this factor, the text
+# counts as too long. The factor is above 1, because the tokens at the end of the beginning may differ from those of the
+# whole text.
 _SURELY = 1.5
 
 
@@ -435,9 +436,10 @@ class Conversation:
     """The open book and the turns about it.
 
     The KV of the first ``read`` tokens of the book is in the cache. ``tokens`` are the whole committed context: these
-    tokens and all ``turns``. If ``num_passages`` is above 0, up to so many passages that share words with a question
-    are put after the question. If ``pointed`` is True, the best passage is put before a question about a detail of the
-    book. The passages of earlier turns stay in the context, because KV of all later tokens depends on them.
+    tokens and all ``turns``. If ``num_passages`` is above 0, up to ``num_passages`` passages that share words with a
+    question are put after the question. If ``pointed`` is True, the best passage is put before a question about a
+    detail of the book. The passages of earlier turns stay in the context, because KV of all later tokens depends on
+    them.
     """
 
     tokenizer: BookTokenizer

@@ -96,7 +96,7 @@ def run_in_child(
             target=_listen, args=(cast(BinaryIO, child.stdout), arrived), name="trifold-child", daemon=True
         )
         listener.start()
-        with suppress(OSError):  # ``_messages`` finds out that the child is dead
+        with suppress(OSError):  # if the child is dead, ``_messages`` detects it
             send_message(cast(BinaryIO, child.stdin), request)
         yield from _messages(child, arrived, bounds, deadline)
     finally:
@@ -140,7 +140,7 @@ def _messages(
             following = yield message
             quiet_since = time.monotonic()  # the time that the caller takes does not count as the child's silence
             if following is not None:
-                with suppress(OSError):  # the next turn of the loop finds out that the child is dead
+                with suppress(OSError):  # if the child is dead, the next turn of the loop detects it
                     send_message(cast(BinaryIO, child.stdin), following)
 
 

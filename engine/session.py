@@ -51,7 +51,8 @@ from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
 from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
 
-# Maximum seconds to wait until a book is saved, on closing, and before another book with the same documents is opened.
+# Maximum seconds to wait until a book is saved. The session waits when it is closed, and before it opens another book
+# with the same documents.
 _SAVING_PATIENCE_S = 20.0
 
 
@@ -227,8 +228,8 @@ class Session:
         return self.persistence.restored
 
     def record_ahead(self) -> Iterator[None]:
-        """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield before each, so that a caller
-        can stop.
+        """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield before each recording, so that
+        a caller can stop.
         """
         if self.conversation is not None and self.full.length:
             yield from self.hierarchy.record_ahead(self.conversation.tokens or self.conversation.book.ids)
@@ -242,7 +243,7 @@ class Session:
     def close_book(self) -> None:
         """Forget the book and the conversation."""
         self._quoted = None
-        self.conversation = None  # first, so that no question uses a half-cleared cache if memory runs out below
+        self.conversation = None  # set first, so that no question uses a half-cleared cache if memory runs out below
         self.persistence.cancel()
         self.full.clear()
         self.hierarchy.reset()
@@ -255,7 +256,8 @@ class Session:
         window, shape = self.target.window, self.full.shape
         document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         if self.conversation is not None and self.conversation.shares_documents(book):
-            self.persistence.finish(_SAVING_PATIENCE_S)  # before shared documents are restored from disk
+            # Wait until documents that both books share are saved, because they are restored from disk next
+            self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)
         self.full.place(plan.placement, plan.tokens)
@@ -348,7 +350,7 @@ class Session:
             if tail:
                 yield TextDelta(tail, (), (), done.figures)
             yield done
-        finally:  # after the last event, so that no answer waits for the disk
+        finally:  # turns are saved after the last event, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
 
     def _quotable(self, conversation: Conversation) -> Quotable:

@@ -273,7 +273,7 @@ class Admission:
 
 
 class Engine:
-    """Models, caches and the open book on their own thread. Implements ``EngineLike``; see there.
+    """Models, caches and the open book on their own thread. Implements ``EngineLike``, which documents the methods.
 
     The constructor returns at once; the thread loads the models.
 
@@ -286,7 +286,8 @@ class Engine:
         self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | None] = queue.SimpleQueue()
         self._admission = Admission()
         self._handing = threading.Lock()
-        self._closed = False  # set under ``_handing``; once True, no more requests are handed to the thread
+        # Set while the lock ``_handing`` is held; once True, no more requests are handed to the thread
+        self._closed = False
         self._session: Session | None = None
         self._failure: TrifoldError | None = None
         self._status = Status("loading", "The model is being loaded.")
@@ -417,7 +418,7 @@ class Engine:
                     final = event
                 else:
                     request.put(event)
-        except Exception as caught:  # no request may end the thread
+        except Exception as caught:  # an error of a request must not end the thread
             if not isinstance(caught, TrifoldError):
                 logger.exception("a request failed")
             final, error = None, _for_people(caught, f"while {request.state}")

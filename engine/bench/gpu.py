@@ -100,7 +100,7 @@ or a driver that hangs.
 _HELD_S = 20
 # A context that must be cut to fit the memory gets a multiple of this number of tokens.
 _STEP = 4096
-# Tokens of the window that are left for answers.
+# Number of the window's tokens that are reserved for answers.
 _ANSWERS = 1024
 # Bytes of the first piece of host memory that the script tries to pin. Each further piece is twice as large.
 _FIRST_PIN = 1 << 30
@@ -233,7 +233,7 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     own = session.config
     # fixed lengths, so that passes of all levels are replayed
     bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))
-    for _ in range(2):  # not compared, because a pass rounds differently while it is recorded
+    for _ in range(2):  # these answers are not compared, because a pass rounds differently while it is recorded
         bench.warm("hierarchical", case, 0.0)
     expected = bench.decode("hierarchical", case, 0.0).tokens
     with _kept_again_and_again(session.full, sizes.context) as times:
@@ -336,7 +336,7 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
         bench.prefill(sizes.context)
         case = bench.workloads.cases("prose", sizes.context)[0]
         for row in ("plain", "hierarchical_lookup"):
-            bench.warm(row, case, 0.0)  # not measured, because it records passes and learns costs
+            bench.warm(row, case, 0.0)  # this answer is not measured, because it records passes and learns costs
             run = bench.decode(row, case, 0.0)
             expected += run.tokens if not expected else []
             what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"

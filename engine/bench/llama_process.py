@@ -48,7 +48,9 @@ def proposing(draft: Any, most: int) -> Any:
     import numpy as np
 
     def propose(text: Any, /, **_: Any) -> Any:
-        """``text``: the tokens so far, an array. Only tokens after those that the draft's cache holds are computed."""
+        """Propose the tokens that follow ``text``, an array of all tokens so far. Only tokens that the draft's cache
+        lacks are computed.
+        """
         shared = min(len(text) - 1, draft.n_tokens)
         different = np.flatnonzero(text[:shared] != draft.input_ids[:shared])
         held = int(different[0]) if len(different) else shared

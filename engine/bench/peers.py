@@ -40,9 +40,10 @@ file.
 """
 LLAMA_DRAFT = "llama_cpp_draft"
 """The name of the row in which a draft model proposes tokens to llama.cpp. Both models must be GGUF files."""
-# Tokens that a draft model proposes to llama.cpp at once: what the binding's documentation advises without a GPU.
+# Number of tokens that a draft model proposes to llama.cpp at once: the number that the binding's documentation advises
+# without a GPU.
 _DRAFTED_TOKENS = 2
-# Tokens that transformers' prompt lookup proposes at once: the value in the example of its documentation.
+# Number of tokens that transformers' prompt lookup proposes at once, as in the example of its documentation.
 _LOOKUP_TOKENS = 10
 
 
@@ -258,7 +259,7 @@ def _only_what_is_new(model: Any) -> Iterator[None]:
     """
     own = model.prepare_inputs_for_generation
 
-    @functools.wraps(own)  # generate checks its options against this signature
+    @functools.wraps(own)  # transformers' generate checks its options against this signature
     def prepare(input_ids: torch.Tensor, *args: Any, **options: Any) -> Any:
         past = options.get("past_key_values")
         known = past.get_seq_length() if past is not None else 0

@@ -464,7 +464,7 @@ def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> 
     path.write_text(text, encoding="utf-8")
 
 
-# Figures and their file --------------------------------------------------------------------------------------------
+# Figures --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSetup:
-    """What one speculating row uses."""
+    """The settings of one speculating row."""
 
     draft: bool = True
     middle: bool = True
-    lookup: bool = False  # the drafter also proposes words from the book to the middle level
-    copies: bool = False  # words from the book go straight to the full cache
-    recent: bool = False  # sinks and newest chunks take the place of a selection
-    seeded: bool = False  # proposed lengths as in an answer with a seed, which must be repeatable
+    lookup: bool = False  # whether the drafter also proposes words from the book to the middle level
+    copies: bool = False  # whether words from the book are proposed straight to the full cache
+    recent: bool = False  # whether sinks and newest chunks take the place of a selection
+    seeded: bool = False  # whether proposals have the lengths of an answer with a seed
 
 
 SPECULATING = {
@@ -113,7 +113,7 @@ class Bench:
         self.options = options
         self.workloads = Workloads(ids, session.tokenizer, self._first_answer)
         self._policies: dict[str, Controller] = {}
-        self._answered: Context | None = None  # of the most recent answer
+        self._answered: Context | None = None  # context of the most recent answer
         self._recent: tuple[RetrievalCache, Backend] | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
         self._read = 0  # tokens of the book that have been prefilled
@@ -166,10 +166,10 @@ class Bench:
     def prefill(self, context: int) -> None:
         """Make the full cache hold the first ``context`` tokens of the book and nothing else."""
         if context > len(self.ids):
-            self.workloads.cases("prose", context)  # raises an InputError that states the book's length
+            self.workloads.cases("prose", context)  # raises an InputError if the book is too short
         full = self.session.full
-        # Keep only tokens of the book. The cache may also hold answers of an earlier workload, or more of the book than
-        # needed.
+        # Keep only the needed tokens of the book. The cache may also hold more of the book, or answers of an earlier
+        # workload.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
         # Reserve room for the answers too, as a session does. Otherwise the first row would have to copy all KV to a

@@ -6,7 +6,7 @@ accepted more often. So rates are kept separately for each level, each class of 
 length. Older trials fade. Every rate starts from a prior of little weight, so that the first rounds are sensible.
 
 A verification computes the queries and reads the KV that a refresh needs. So a refresh in the same pass costs only the
-scoring of chunks and the copying of chunks that changed. The policy "never" is the published code of TriForce. The
+scoring of chunks and the copying of chunks that changed. The policy "never" is that of TriForce's published code. The
 policy "every" with a count of 1 refreshes at every verification.
 
 The costs of a round's passes on this machine and this context are measured or derived once, then updated. A pass over n
@@ -168,7 +168,9 @@ class RatesByConfidence:
 
 
 class AcceptanceStatistics:
-    """All observations of acceptance so far. ``middle``, ``verify`` and ``direct`` as in ``AcceptanceRates``."""
+    """All observations of acceptance so far. ``middle``, ``verify`` and ``direct`` mean the same as in
+    ``AcceptanceRates``.
+    """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._match_edges = tuning.match_edges
@@ -243,7 +245,7 @@ class AcceptanceStatistics:
         return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
 
 
-# When the selection is refreshed -------------------------------------------------------------------------------
+# Refresh policies ----------------------------------------------------------------------------------------------
 
 
 class RefreshPolicy(Protocol):
@@ -340,8 +342,9 @@ class _WindowRate:
 
 
 def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPolicy:
-    """Make the refresh policy ``name``: "never", "drop" or "every". ``every`` is the count of the policy "every"; None
-    takes the counts of ``TUNING``. If ``timed`` is False, the policy does not depend on a clock.
+    """Make the refresh policy ``name``: "never", "drop" or "every". ``every`` is the number of verifications between
+    two refreshes of the policy "every"; None takes the numbers in ``TUNING``. If ``timed`` is False, the policy does
+    not depend on a clock.
     """
     if name == "every":
         share = TUNING.refresh_share if timed else None
@@ -441,12 +444,12 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # a pass over one token that took longer than a pass over two was disturbed
+    one_ms = min(one_ms, two_ms)  # a longer pass over one token was slowed down by another program
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 
 class PassCostEstimate:
-    """Keeps the estimated cost of a pass, and updates it from measured durations.
+    """The estimated cost of a pass, which is updated from measured durations.
 
     Args:
         first: the initial cost, measured or assumed.
@@ -487,8 +490,8 @@ class PassCostEstimate:
 
     def forget(self, steps: int, *, one: bool) -> None:
         """Reduce the weight of earlier passes after ``steps`` plain steps in which no pass over several tokens was
-        added. The initial cost then weighs more. ``one``: whether no pass over one token was added either. If so, its
-        estimate also returns towards the initial cost.
+        added. The initial cost then weighs more. ``one``: whether no pass over one token was added either. If so, the
+        estimate for one token also returns towards the initial cost.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]

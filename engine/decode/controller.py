@@ -104,8 +104,8 @@ class RoundObservation:
     ``match``: the match of the context in the book. ``draft_trials`` and ``middle_trials``: the verified proposals of
     the draft model and of the middle level. ``passes``: the number of tokens and the milliseconds of each middle pass.
     ``selection_ms``: milliseconds of the answer's first selection; 0 if this round did not make it. ``draft_ms``:
-    milliseconds of ``draft_steps`` steps of the draft model. ``records``: whether passes were recorded in the round. If
-    so, no costs are learned from it.
+    milliseconds of ``draft_steps`` steps of the draft model. ``records``: whether passes were recorded (as CUDA graphs)
+    in the round. If so, no costs are learned from the round, because recording takes longer than a pass.
     """
 
     match: LookupMatch = NO_MATCH
@@ -118,7 +118,7 @@ class RoundObservation:
     records: bool = False
 
 
-# The fastest plan -------------------------------------------------------------------------------------------------
+# Fastest plan -----------------------------------------------------------------------------------------------------
 
 
 def expected_tokens(rate: float, proposed: float) -> float:
@@ -290,7 +290,8 @@ class Controller:
         # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that may follow.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
-        # Factor over the present plan's speed that a plan must promise. It is larger until speculation was tried.
+        # Minimum speed that another plan must promise, as a multiple of the present plan's speed. It is larger as long
+        # as speculation has not been tried.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
@@ -299,12 +300,14 @@ class Controller:
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        # Sums in which earlier rounds fade: tokens, and the time that speculation lost, in plain steps.
+        # ``_tokens``: number of tokens. ``_lost``: time that speculation lost, in plain steps. Earlier rounds fade in
+        # both sums.
         self._tokens = self._lost = 0.0
         # Time that trials may still take, in plain steps: a share of the time so far, minus the cost of past trials.
         self._allowance = 0.0
         self._awaited = 0.0  # cost, in plain steps, of a trial that is due and waits until the allowance covers it
-        # During a trial, two times in plain steps: of a token with the present plan, and of the trial's whole round.
+        # Only during a trial: the expected times, in plain steps, of one token with the present plan and of the trial's
+        # whole round.
         self._planned: tuple[float, float] | None = None
         # Sums in which earlier speculating rounds fade: tokens, time in plain steps, and weights of the rounds.
         self._recent = (0.0, 0.0, 0.0)
@@ -329,7 +332,9 @@ class Controller:
             self._since_rethink = self._tuning.rethink_plain_rounds
 
     def replace_costs(self, costs: Costs, limits: PlanLimits) -> None:
-        """Forget all learned costs, and begin again with ``costs`` and with the bounds of plans at these costs."""
+        """Forget all learned costs. Begin again with ``costs``, and with ``limits``, the bounds of plans at these
+        costs.
+        """
         self.limits, tuning = limits, self._tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
@@ -499,13 +504,13 @@ class Controller:
 
     @property
     def _in_debt(self) -> bool:
-        """Whether speculation has lost more time than it may."""
+        """Whether speculation has lost more time than the constants in ``Tuning`` allow (``_may_lose``)."""
         return self._may_lose < 0.0
 
     @property
     def _may_lose(self) -> float:
-        """Time that speculation may still lose, in plain steps. It is negative if speculation has lost more than it
-        may.
+        """Time that speculation may still lose, in plain steps. It is negative if speculation has lost more than is
+        allowed.
         """
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
@@ -604,8 +609,8 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
-        """Return the trial if the allowance covers its cost, otherwise the present plan. A trial that has ``begun`` is
-        returned at any cost.
+        """Return the trial if the allowance covers its cost, otherwise the present plan. If the trial has already
+        ``begun``, it is returned at any cost.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)

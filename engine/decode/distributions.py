@@ -119,8 +119,8 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
 
 
 def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """Do the work of ``likeliest`` with patches and without a copy. The changed logits are overwritten in ``logits``
-    for a moment, and restored.
+    """Compute ``likeliest`` for logits with patches, without copying the logits. Patched entries of ``logits`` are
+    overwritten for a moment, and then restored.
     """
     rows, places = (ids >= 0).nonzero(as_tuple=True)
     columns = ids[rows, places]
@@ -145,7 +145,8 @@ def patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor
     if patches is None:
         return logits
     (ids, changed), vocabulary = patches, logits.shape[1]
-    with_room = functional.pad(logits.float(), (0, 1))  # one more column, for entries with id -1
+    # The added column takes the patches with id -1, which change no token
+    with_room = functional.pad(logits.float(), (0, 1))
     return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
 

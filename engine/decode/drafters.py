@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
 
 
-# Bits of one token in the number of an n-gram: more than any vocabulary needs.
+# Bits of one token in the integer that stands for an n-gram. No vocabulary needs more bits.
 _TOKEN_BITS = 32
 
 
@@ -53,17 +53,19 @@ class Occurrence:
 class _Places:
     """The places of all n-grams of ``size`` tokens in a text. The place of an n-gram is the position after it.
 
-    Places are linked by numbers, and an n-gram is one number. An object for each of them would make Python's garbage
-    collector search the whole program while an answer waits: 0.3 s after 8,192 tokens.
+    Places and n-grams are plain integers. If each were an object, Python's garbage collector would search all objects
+    of the program while an answer waits: 0.3 s after 8,192 tokens.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._newest: dict[int, int] = {}  # the newest place, keyed by n-gram
-        self._earlier = [0] * size  # the place before, of the same n-gram, keyed by place; 0 if there is none
+        self._earlier = [0] * size  # the previous place of the same n-gram, keyed by place; 0 if there is none
 
     def extend(self, text: Sequence[int], count: int) -> None:
-        """Add the n-grams that end within the last ``count`` tokens of ``text``. All before them have been added."""
+        """Add the n-grams that end within the last ``count`` tokens of ``text``. All earlier n-grams must have been
+        added.
+        """
         begin = max(len(text) - count, self.size - 1)
         ngram, mask = _number(text[begin - self.size + 1 : begin]), (1 << _TOKEN_BITS * self.size) - 1
         for end, token in enumerate(text[begin:], begin + 1):
@@ -297,7 +299,7 @@ class ModelDrafter:
         decoder: the draft model.
         vocabulary: size of the target's vocabulary. Distributions are cut or padded to this size, because models of
             different sizes pad their embeddings differently.
-        num_sink_tokens, window_size: of the streaming cache.
+        num_sink_tokens, window_size: sizes of the streaming cache.
         longest: maximum number of proposed tokens after the committed context.
         backend: runs the draft model's passes; None takes the model's own backend.
         full: the target's full cache, whose layers are spilled if a step runs out of memory; None spills nothing.
@@ -318,7 +320,7 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        # number of committed tokens while the start is delayed; None after the start
+        # while the start is delayed: the number of committed tokens; None after the start
         self._not_started_on: int | None = None
         self._full = full
         self._vocabulary = vocabulary

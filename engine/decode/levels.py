@@ -54,8 +54,8 @@ _LONG_VERIFY = 16
 _LONG_MIDDLE = 8
 # Number of draft steps that are timed together on a new book.
 _DRAFT_RUN = 2
-# The keys of the passes that ``measure`` times (``RecordedBackend``), by level. A verification of two tokens is padded
-# to four.
+# The passes whose times ``measure`` takes, by level, as keys of ``RecordedBackend``. A verification of two tokens is
+# padded to four.
 _TIMED_PASSES: dict[str, tuple[tuple[int, ...], ...]] = {
     "verify": ((1,), (4,), (_LONG_VERIFY,)),
     "middle": ((1, 1), (_LONG_MIDDLE, _LONG_MIDDLE)),
@@ -72,14 +72,13 @@ _ROW_SHARE = 0.27
 # is made for answers that are too short to repay it.
 _SELECTION_STEPS = 4.0
 
-# Maximum work of starting the draft model, for a CPU to do it at the beginning of every answer: the number of
-# parameters times the number of tokens read. This much work takes about 50 ms. A start with more work is delayed until
-# the first proposal.
+# Maximum work, in parameters times tokens read, for which a CPU starts the draft model at the beginning of every
+# answer. This work takes about 50 ms. A start with more work is delayed until the first proposal.
 _STARTED_AT_ONCE = 5e9
 
-# Minimum bytes of weights that a step reads, for ``seeded_policy`` to derive the times of passes from bytes. A smaller
-# model stays partly in the processor's cache, so that bytes do not determine the times. Its speculation lengths are
-# fixed.
+# ``seeded_policy`` derives the times of passes from bytes only if a step reads at least this number of bytes of
+# weights. A smaller model stays partly in the processor's cache, so that bytes do not determine the times. Its
+# speculation lengths are fixed.
 _COSTS_ITS_BYTES = 250_000_000
 
 # Number of newest tokens of a prompt that are searched for a quotation of the book.
@@ -88,16 +87,15 @@ _QUESTION = 128
 # Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
 _COSTLY_DRAFT = 1 / 3
 
-# Minimum bytes of the weights, as a multiple of the retrieval cache's bytes, for which the middle level's weights are
-# rounded.
+# The middle level's weights are rounded only if their bytes are at least this multiple of the retrieval cache's bytes.
 _MOSTLY_WEIGHTS = 4
 # Maximum number of weights that are rounded for the middle level, because rounding takes a second for every 90 million.
 _MOST_ROUNDED = 1_000_000_000
 # Divisor of the free memory: the rounded copy, with one byte for each weight, takes at most 1 / ``_SMALL_COPY`` of it.
 _SMALL_COPY = 8
 
-# Number of replays of verifications and plain steps from one check to the next. A check compares a replay with the
-# ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
+# Number of replays of recorded verifications and plain steps from one check to the next. A check compares a replay with
+# the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
@@ -162,7 +160,7 @@ class Hierarchy:
         # acceptance statistics that earlier books left
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
         self._costs: Costs | None = None  # costs on the most recent earlier book
-        self._answered: Context | None = None  # of the book's most recent answer
+        self._answered: Context | None = None  # context of the book's most recent answer
         self._timed_with = 0  # number of recordings when passes were last timed by ``timed_again``
 
     @property
@@ -171,7 +169,9 @@ class Hierarchy:
 
     @property
     def middle_note(self) -> str:
-        """A note for a person about the middle level's weights; empty if they are the target's own."""
+        """A note for the user about the middle level's weights; empty if the middle level uses the target's own
+        weights.
+        """
         if not self.middle.bits:
             return ""
         return f"Proposed by a copy in {self.middle.bits} bits, checked by the weights as they are"
@@ -197,7 +197,9 @@ class Hierarchy:
         return LookupDrafter(drafter, self.index, self.config.num_lookup_tokens, self._target.token_device)
 
     def make_middle(self) -> Backend:
-        """Make the backend for passes over one retrieval cache. It records passes if the device can."""
+        """Make the backend for passes over one retrieval cache. The backend records passes if the device can record
+        them.
+        """
         return self._recorded(self._target, self._middle, "middle")
 
     def make_retrieval(self, policy: SelectionPolicy | None = None) -> RetrievalCache:
@@ -236,12 +238,12 @@ class Hierarchy:
         return {level: backend.replays for level, backend in self._recorded_backends.items()}
 
     def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Record passes for the next answer: those by which costs are timed, and those of earlier answers. Then time
-        the recorded passes. Yield before each recording and before timing, so that the caller can stop. The contents of
-        all caches stay unchanged.
+        """Record passes for the next answer: the passes that are timed to learn costs, and the passes that earlier
+        answers used. Then time the recorded passes. Yield before each recording and before timing, so that the caller
+        can stop. The contents of all caches stay unchanged.
 
         A recording takes as long as several passes. So it is made while nobody waits for an answer. Until then, the
-        controllers know the costs of unrecorded passes.
+        controllers use the costs of unrecorded passes.
 
         Args:
             tokens: the tokens of the context. The passes run on the newest of them.
@@ -339,7 +341,8 @@ class Hierarchy:
             # The cost of a pass does not depend on the way of sampling, so it is measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
-                # The window has no room for a timed verification, and an answer so short gains little.
+                # The window has no room for a timed verification. So the answer is too short to gain much from learned
+                # lengths.
                 return self._fixed_with_copies()
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
@@ -353,7 +356,7 @@ class Hierarchy:
         return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
 
     def seeded_policy(self, context: Context) -> SpeculationPolicy:
-        """Choose the policy for a seeded answer, which must come out the same when the seed is used again.
+        """Choose the policy for a seeded answer, which must be the same whenever the seed is used again.
 
         The lengths of proposals decide which random number is used for which token. A controller's lengths depend on
         the clock and on earlier answers, so it cannot be used.

@@ -67,7 +67,8 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            if cache.shape.sources:  # a later layer may read this layer's window for the whole segment
+            # A later layer reads another layer's window, which must still hold the whole segment
+            if cache.shape.sources:
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
             first += piece.shape[0]
@@ -138,7 +139,7 @@ def _segment(
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
     _check_finite(decoder, hidden)
-    if not start:  # checked only in the first segment, because damaged weights show at the first token
+    if not start:  # checked only in the first segment, because damaged weights already show there
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
         least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any logit is NaN
         if not math.isfinite(most - least):

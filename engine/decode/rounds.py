@@ -203,7 +203,7 @@ def hierarchical(
     context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
 ) -> Iterator[Round]:
     """Decode speculatively. ``retrieval`` and ``drafter`` must have been started on the context."""
-    made = unscored = 0  # tokens of the answer so far; tokens since the pages were scored
+    made = unscored = 0  # ``made``: tokens of the answer so far. ``unscored``: tokens since the pages were scored.
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
         began = time.perf_counter()

@@ -94,7 +94,7 @@ class Tuning:
     """Weight of the newest one-token pass in the estimate of the time of a one-token pass, after the first few passes.
     """
 
-    # When the selection is refreshed (``acceptance``) -------------------------------------------------------------
+    # Refreshes of the selection (``acceptance``) ------------------------------------------------------------------
 
     refresh_every: int = 2
     """Minimum number of verifications from one refresh to the next."""

@@ -355,8 +355,8 @@ class DeviceSample:
 
     Args:
         num_accepted: (1,) int64.
-        tokens: (n + 1,) int64: the accepted proposals, then the token that follows them. This token also fills the
-            rest.
+        tokens: (n + 1,) int64: the accepted proposals, then the token that follows them. The remaining places are
+            filled with the token that follows.
     """
 
     num_accepted: torch.Tensor
@@ -373,7 +373,9 @@ class DeviceSample:
 def rejection_sample(
     proposed: torch.Tensor, q: Distributions | None, p: Distributions, generator: torch.Generator
 ) -> SampledTokens:
-    """Run ``rejection_sample_on_device`` and read its result."""
+    """Accept or reject proposed tokens on the device (``rejection_sample_on_device``), and read the result to the
+    host.
+    """
     return rejection_sample_on_device(proposed, q, p, generator).read()[0]
 
 
@@ -414,8 +416,8 @@ def rejection_sample_on_device(
 
 
 def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: torch.Generator) -> DeviceSample:
-    """Do the work of ``rejection_sample_on_device`` on a CPU, where the host can read each number without waiting. Only
-    one row of p, and at most one of q, is computed completely.
+    """Compute ``rejection_sample_on_device`` on a CPU, where the host can read each number without waiting. Only one
+    row of p, and at most one row of q, is computed completely.
     """
     n = proposed.shape[0]
     chances = torch.rand(n, generator=generator).numpy()

@@ -196,8 +196,8 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Append the next token and return it. While a question or passage is being inserted, this is its next token.
-        Otherwise it is ``token``, which the target chose.
+        """Append the next token and return it. While a question or passage is being inserted, its next token is
+        appended. Otherwise ``token``, which the target chose, is appended.
         """
         if self._given:
             token = self._given.popleft()

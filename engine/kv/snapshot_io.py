@@ -300,7 +300,7 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
 
 
 def _check_fits(snapshot: Snapshot | SavedTurn, full: FullCache) -> None:
-    """Refuse a snapshot that cannot follow the tokens of a cache. Raises as ``restore``."""
+    """Refuse a snapshot that cannot follow the tokens of a cache. Raises the errors of ``restore``."""
     if full.length != snapshot.start:
         raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
     if snapshot.tokens > full.limit:

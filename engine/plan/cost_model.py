@@ -32,7 +32,7 @@ _MIDDLE_SLOWDOWN = 0.25
 # Minimum ratio of the window to the retrieval budget. With a larger budget, selecting chunks would save too little.
 _WINDOW_PER_BUDGET = 16
 # Minimum tokens of a prefill block that is chosen by probes. If the probes ran out of time before they reached this
-# size, they choose no block.
+# size, the default block is used.
 _MIN_BLOCK = 128
 # Maximum seconds of a prefill block in one layer, so that the Stop button takes effect at once.
 _BLOCK_S = 0.25
@@ -136,7 +136,9 @@ class CostModel:
 
 
 def over(count: float, rate: float) -> float:
-    """Seconds to move ``count`` bytes at ``rate`` bytes per second; 0 if ``rate`` is 0, so not measured."""
+    """Seconds to move ``count`` bytes at ``rate`` bytes per second; 0 if ``rate`` is 0, which means that it was not
+    measured.
+    """
     return count / rate if rate else 0.0
 
 

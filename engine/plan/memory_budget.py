@@ -226,8 +226,8 @@ class LayerBytes:
     """Bytes that one layer takes: ``weights``; ``kv`` for a full window; ``buffer`` for one buffer of spilled KV; and
     ``beside`` for retrieval cache, mean keys, sliding window and state.
 
-    ``asked`` is not in bytes. If the layer's weights wait in host memory, it is the share of the weights that a pass
-    over a few tokens copies. It is below 1 for a mixture of experts, because only the chosen experts are copied.
+    ``asked`` is a share, not bytes: if the layer's weights wait in host memory, a pass over a few tokens copies this
+    share of them. It is below 1 for a mixture of experts, because only the chosen experts are copied.
     """
 
     weights: int

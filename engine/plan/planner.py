@@ -197,8 +197,8 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 
 
 def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> EngineConfig:
-    """Return the configuration, in which ``weights`` is ``FITTED`` if the target is a GGUF file whose expanded weights
-    do not fit the GPUs, and if all GPUs compute products with 4-bit weights.
+    """Set ``weights`` in the configuration to ``FITTED`` if the target is a GGUF file whose expanded weights do not fit
+    the GPUs, and if all GPUs compute products with 4-bit weights. Return the configuration.
     """
     from_file = config.weights == "stored" and gguf.is_described(Path(config.model))
     if not from_file or architectures.pick_dtype(model, config.dtype, devices[0]) is not torch.bfloat16:
@@ -325,7 +325,8 @@ def free_resources(
     disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
-        if device.type != "cpu":  # a GPU that shares host memory can use its free part, up to a limit of the GPU
+        # A GPU that shares host memory can use the free part of this memory, up to a limit of the GPU
+        if device.type != "cpu":
             available = min(available, kinds.free_memory(device) + given_back.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
@@ -393,9 +394,9 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
 
 
 def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
-    """Plan for a book of ``tokens`` tokens, followed by a chat of ``_CHAT_TOKENS`` tokens or, if there is no room for
-    them, of ``MIN_CHAT_TOKENS`` tokens. If the book does not fit, return a plan with all layers on the device and with
-    0 bytes.
+    """Plan for a book of ``tokens`` tokens and a chat after the book. The chat has room for ``_CHAT_TOKENS`` tokens, or
+    for ``MIN_CHAT_TOKENS`` if the machine has no room for more. If the book does not fit, return a plan with all layers
+    on the device and with 0 bytes.
     """
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
