@@ -100,7 +100,7 @@ class Story:
 
     @cached_property
     def small_words(self) -> frozenset[str]:
-        """Words that the text also writes in lowercase, so that they are not names."""
+        """Words that the text also writes in lowercase. Such words are not names."""
         return frozenset(re.findall(r"\b[a-z]+\b", self.text))
 
     @cached_property

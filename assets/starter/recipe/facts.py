@@ -54,7 +54,7 @@ def load() -> tuple[dict[str, tuple[str, ...]], tuple[Fact, ...]]:
 
 
 def draw(rng: random.Random, fact: Fact | None = None) -> Stated:
-    """Fill the slots of a fact. If none is given, a random fact of the file is used."""
+    """Fill the slots of a fact. If no fact is given, a random fact of the file is used."""
     fillers, facts = load()
     fact = fact or rng.choice(facts)
     values = {name: rng.choice(words) for name, words in fillers.items()}
@@ -73,7 +73,7 @@ def same_kind(rng: random.Random, count: int) -> list[Stated]:
 
 
 def joined(sentence: str) -> str:
-    """Write a statement as a continuation of a sentence. Names keep their capital."""
+    """Write a statement as a continuation of a sentence. Names keep their capital letters."""
     first = sentence.split()[0].strip("“,.")
     fillers, _ = load()
     names = {word for kind in ("given", "family", "place") for words in fillers[kind] for word in words.split()}

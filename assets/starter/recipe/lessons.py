@@ -171,7 +171,7 @@ class LessonMaker:
 
 
 def with_passages(asked: Asked, passages: Passages, rng: random.Random) -> Asked | None:
-    """Add passages to a question. The answer quotes the right passage; None if the passages lack it."""
+    """Add passages to a question. The answer quotes the right passage. Return None if the passages lack it."""
     found = passages.about(asked.question, NUM_PASSAGES)
     if asked.form == "summary":
         whole = len(found) == WHOLE_PASSAGES
