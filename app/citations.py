@@ -6,16 +6,16 @@ records which model or lookup proposed each token of the answer.
     notes.take(event)                      every event of the engine; True if citations may have changed
     notes.record()                         plain JSON, kept with the exchange
 
-A quotation is looked up in the text of the pages (``app.quoted``). Whether the book has it is a fact.
+A quotation is looked up in the text of the pages (``app.quoted``). So it is certain whether the book has the quotation.
 
 For a sentence without quotation marks, a passage with the same words is searched (``engine.evidence``), but only if the
-question is known. That both texts share words is a fact too.
+question is known. The shared words are certain too.
 
 If no passage is found, pages that the model attended to are cited. Such a citation is only a hint. Attention is spread
-over every page, and a few pages attract it whatever the question. So a page is cited only if its share of attention is
-several times an even share, and well above its usual share in this book.
+over every page, and a few pages attract attention whatever the question is. So a page is cited only if its share of
+attention is several times an even share, and well above its usual share in this book.
 
-Stored chats contain the words "ink", "drew" and "extract" of the record, so these words must not be renamed.
+The words "ink", "drew" and "extract" of the record stand in stored chats, so these words must not be renamed.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
 
 
 class AttentionBaseline:
-    """The usual share of attention of each page of a book. This is the median over the newest ``_REMEMBERED`` answers
-    and an even share.
+    """The usual share of attention of each page of a book: the median of the page's shares in the newest
+    ``_REMEMBERED`` answers and of an even share (1 / number of pages).
 
     Args:
         pages: number of pages of the book.
@@ -99,8 +99,8 @@ class AttentionBaseline:
 
 
 def mean_scores(readings: Sequence[Sequence[float]]) -> list[float]:
-    """Return each page's mean score over ``readings``, each of which has one score per page; [] if ``readings`` is
-    empty.
+    """Return the mean score of each page. Every item of ``readings`` has one score per page. Return [] if ``readings``
+    is empty.
     """
     return [sum(column) / len(readings) for column in zip(*readings, strict=True)] if readings else []
 
@@ -156,7 +156,7 @@ class NoteTaker:
         return self._evidence[1]
 
     def index_of(self, document: Document) -> BookIndex:
-        """The index of a document's words, for looking quotations up."""
+        """Return the index of a document's words, in which quotations are looked up."""
         if self._index is None or self._index.document is not document:
             self._index = BookIndex(document)
             self._baseline = AttentionBaseline(len(document.pages))
@@ -168,8 +168,8 @@ class Support:
     answer grows, and once more when the answer is complete.
 
     Args:
-        index: the book's evidence index. While the index is being made, only a complete answer waits for it; for a
-            growing answer no evidence is found.
+        index: the book's evidence index. If the index is still being made, a complete answer waits for it, and a
+            growing answer gets no evidence.
         pages_read: number of leading pages that the answer is based on; 0 for all pages.
     """
 
@@ -192,8 +192,8 @@ class Support:
         return self._unmentioned.get(answered, ())
 
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
-        """Find the evidence for a sentence. ``last``: whether the answer is complete, so that it is worth waiting for
-        the index.
+        """Find the evidence for a sentence. ``last``: whether the answer is complete. Only then the call waits for an
+        index that is still being made; otherwise it returns None.
         """
         if not last and not self._index.done():
             return None
@@ -229,7 +229,7 @@ class Notes:
         self._support = support
         self._text = so_far
         self._origin = len(so_far)
-        self._ends: list[int] = []  # for every token, the number of characters of the answer up to its end
+        self._ends: list[int] = []  # for every token, the number of characters of the answer up to the token's end
         self._runs = [(run[0], int(run[1])) for run in _RUN.findall(provenance)]
         self._scored: list[PagesScored] = []
         # ``_done``: whether the answer has ended. ``_stale``: whether the citations must be looked up again.
@@ -268,8 +268,8 @@ class Notes:
         letters (``ink``).
 
         ``missing`` lists names and numbers of the answer that occur nowhere in the book, and nouns and names of the
-        question that the book never uses. If there are none, the key is left out, with one exception: the list is empty
-        if a sentence was not found in the book and no passage supports any sentence.
+        question that the book never uses. If there are none, the key is left out. But if a sentence was not found in
+        the book and no passage supports any sentence, the key has an empty list.
 
         ``read`` gives the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". It
         is left out if the answer is based on all pages.
@@ -278,8 +278,8 @@ class Notes:
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
-        """The record with the citations of the most recent look-up. Unlike ``record``, this is fast enough for every
-        event of a growing answer.
+        """The same as ``record``, but with the citations of the most recent look-up. Nothing is looked up, so this is
+        fast enough for every event of a growing answer.
         """
         document = self._index.document
         record = {"v": VERSION, "unit": document.unit, "ink": self.provenance(), "chips": self._chips}
@@ -434,16 +434,16 @@ _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level,
 
 
 def _recognised(page: Page) -> dict[str, bool]:
-    """Return {"recognised": True} if a page's words were recognised in its picture, {"unread": True} if a picture was
-    not read, {} for other pages.
+    """Return {"recognised": True} if a page's words were recognised in its picture, {"unread": True} if its picture was
+    not read, {} for any other page.
     """
     known = {"recognised": "recognised", "figure": "unread", "unread": "unread"}.get(page.picture)
     return {known: True} if known else {}
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
-    """The evidence for each sentence of an answer, taken from ``record``, the notes of the answer. Meant for other
-    programs. Each entry has:
+    """The evidence for each sentence of an answer, as other programs get it. ``record`` has the answer's notes. Each
+    entry has:
 
     - ``sentence``: for a quotation, the sentence that contains it
     - ``level``: "says so", "near" or "not found"

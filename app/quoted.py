@@ -22,7 +22,7 @@ from functools import cached_property
 
 from engine.document import Document
 
-_BORDER = "\n"  # separates two documents in the folded text, because no folded text contains this character
+_BORDER = "\n"  # separates two documents in the folded text; folded text never contains this character
 _DROPPED = re.compile(r"[\W_]+")
 _DROPPED_IN_WORDS = re.compile(r"[^\w\s]+|_+")
 _SIGNS = str.maketrans("", "", string.punctuation)
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MOST_PLACES = 32  # maximum occurrences of one passage that are examined; later occurrences are ignored
 _MOST_MAPPED = 64  # maximum pages whose offsets are cached; beyond this, the oldest page is dropped from the cache
-# Matches fenced and inline code. Code is not searched for sentences and quotations.
+# matches fenced and inline code, which is not searched for sentences and quotations
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
 # Matches the end of a sentence: punctuation with any closing quotation marks and brackets, or the end of the paragraph.
@@ -39,7 +39,7 @@ _END = re.compile(
     r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
 )
 _WORD = re.compile(r"\w+(?:[’'-]\w+)*")
-_LONGEST_QUOTE = 3000  # maximum characters of a quotation, without a quotation nested in it
+_LONGEST_QUOTE = 3000  # maximum characters of a quotation; the characters of a nested quotation are not counted
 _QUOTED = re.compile(
     rf"“([^“”]{{1,{_LONGEST_QUOTE}}}(?:“[^“”]{{1,500}}”[^“”]{{0,500}}){{0,4}})(”|\n[ \t]*\n|\Z)"
     rf"|„([^„“”]{{1,{_LONGEST_QUOTE}}})([“”]|\n[ \t]*\n|\Z)"
@@ -54,18 +54,21 @@ _FEWEST_WORDS = 3
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
 _APART = 4000  # maximum folded characters between two consecutive parts of one quotation
-# minimum words of a run that a quotation shares with the book, for the run to be shown if the quotation is not found
+# If the book lacks a quotation, the longest run of words that both share is shown. This is the minimum number of its
+# words.
 _FEWEST_SHARED = 4
 # maximum words of a quotation in which shared runs are searched; later words are ignored
 _MOST_WORDS = 150
 _EXCERPT_AROUND = 160  # default number of characters before and after the passage of an excerpt
-_LONGEST_EXCERPT = 700  # maximum characters of a passage that an excerpt shows; a longer passage is cut
+_LONGEST_EXCERPT = 700  # maximum characters of a passage in an excerpt; a longer passage is cut
 _FEWEST_LETTERS = 4  # minimum letters of a word for ``closest_sentence`` to compare it
 _SPACES = re.compile(r"\s+")
 
 
 def fold(text: str) -> str:
-    """Return the letters and digits of a text without case and accents. ``fold(a + b) == fold(a) + fold(b)``."""
+    """Return the letters and digits of a text without case and accents. The pieces of a text may be folded separately:
+    ``fold(a + b) == fold(a) + fold(b)``.
+    """
     return _DROPPED.sub("", unicodedata.normalize("NFKD", text).casefold())
 
 
@@ -87,7 +90,7 @@ def numbers(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class PageSpan:
-    """Characters [start, end) of the text of ``document.pages[page]``."""
+    """A range of a page's text: the characters [start, end) of ``document.pages[page]``."""
 
     page: int
     start: int
@@ -110,7 +113,7 @@ class BookIndex:
         parts: list[str] = []
         starts, length = [], 0
         for stretch in self.document.stretches:
-            if length:  # a border, so that no passage is found across two documents
+            if length:  # put ``_BORDER`` between documents, so that no passage is found across two of them
                 parts.append(_BORDER)
                 length += len(_BORDER)
             for part in (fold(page.text) for page in stretch.pages):
@@ -170,7 +173,7 @@ class BookIndex:
 
 @dataclass(frozen=True)
 class Span:
-    """Characters [start, end) of an answer."""
+    """A range of an answer's text: the characters [start, end)."""
 
     start: int
     end: int

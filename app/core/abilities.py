@@ -31,7 +31,7 @@ class Abilities:
 
         {"only_quotes": true, "refusals": ["The book does not say that."]}
 
-    Any model may have a card; for a model without one, nothing is assumed.
+    Any model may have a card. A model without a card gets the default values.
 
     Args:
         only_quotes: whether the model only finds passages by their words.
@@ -53,8 +53,8 @@ class Abilities:
         return " ".join(answer.split()) in self.refusals
 
     def supported(self, record: Mapping[str, Any], answer: str) -> dict[str, Any]:
-        """The notes of an answer (``app.citations``). If the answer is a refusal, without the evidence of its
-        sentences, because a refusal says nothing about the book, so that no page can support it.
+        """Return an answer's notes (``app.citations``). The evidence of a refusal's sentences is removed, because a
+        refusal says nothing about the book that a page could support.
         """
         if not self.refuses(answer):
             return dict(record)
@@ -64,7 +64,9 @@ class Abilities:
 
 @lru_cache(maxsize=8)
 def abilities(folder: str) -> Abilities:
-    """Read the card of the model in this folder. Empty for a hub id, or if the card cannot be read."""
+    """Read the card of the model in this folder. The result has only default values if ``folder`` is a hub id, has no
+    card, or has a card that cannot be read.
+    """
     try:
         if not os.path.lexists(Path(folder) / CARD):
             return Abilities()

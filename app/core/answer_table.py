@@ -1,4 +1,4 @@
-"""Asks a question about one of many documents, makes the document's row of the table, and writes the table as CSV.
+"""Asks a document a question, makes a row of the answer, and writes the rows of many documents as a CSV table.
 
     asked = yield from ask_document(engine, document, question)     yields the events of reading and answering
     asked.row, asked.places
@@ -83,9 +83,9 @@ def ask_document(
 
     Raises:
         ContextTooSmall: the document is too long.
-        TrifoldError: the document could not be read or answered.
+        TrifoldError: the document could not be read, or the question not answered.
     """
-    engine.finish_saving()  # otherwise opening ``document`` would stop the saving of the open document
+    engine.finish_saving()  # first, because reading ``document`` would stop the saving of the open document
     reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
     yield from reading
     read = reading.result()

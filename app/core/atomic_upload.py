@@ -1,4 +1,5 @@
-"""Writes a file into one of our folders under a temporary name, syncs it, and renames it only when it is whole.
+"""Writes a file into a folder of the program under a temporary name, syncs the file, and renames it only when it is
+whole.
 
 Owns the limits of uploads, and the sentences that say why an upload is refused. A complete upload is passed to a
 function of type ``Adopt``.
@@ -27,7 +28,7 @@ the original name.
 
 
 class AtomicUpload:
-    """A file that is being uploaded. Leaving the ``with`` block before ``keep`` deletes it."""
+    """A file that is being uploaded. If the ``with`` block ends before ``keep`` was called, the file is deleted."""
 
     def __init__(self, adopt: Adopt, folder: Path, name: str) -> None:
         self._adopt = adopt

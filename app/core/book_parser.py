@@ -80,7 +80,7 @@ class BookParser:
                 raise
         try:
             document = self._one_file(book, password, recognition)
-        except LongRecognition:  # the password was right, and only the recognition takes long
+        except LongRecognition:  # the password was right; the error is only about a recognition that takes long
             self.passwords[book.sha256] = password
             raise
         self.passwords[book.sha256] = password
@@ -91,7 +91,7 @@ class BookParser:
         document without title gets this name as its title.
         """
         read = self._read_document
-        if isinstance(read, TextCache):  # other readers do not take ``recognition`` and ``comments``
+        if isinstance(read, TextCache):  # only ``TextCache`` takes ``recognition`` and ``comments``
             read = partial(read, recognition=recognition, comments=self._comments)
         try:
             document = read(self._books.path(book), password=password)

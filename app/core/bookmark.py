@@ -17,8 +17,8 @@ _KEY = "open"  # key of the ``Mark`` in the table ``app_state``
 
 @dataclass(frozen=True)
 class Mark:
-    """The book that is open, and its chat. ``ready``: whether opening the book succeeded. A book that is not ready is
-    not opened at the next start.
+    """The open book and its chat, as stored for the next start. ``ready``: whether opening the book succeeded. A book
+    that is not ready is not opened at the next start.
     """
 
     book: str
@@ -48,7 +48,7 @@ class Bookmark:
 
 
 def keep_value(database: Database, name: str, value: Any) -> None:
-    """Store a value for the next start; None deletes it."""
+    """Store a value for the next start under this name; None deletes the stored value."""
 
     def write(connection: sqlite3.Connection) -> None:
         if value is None:
@@ -61,6 +61,6 @@ def keep_value(database: Database, name: str, value: Any) -> None:
 
 
 def kept_value(database: Database, name: str) -> Any:
-    """The stored value; None if there is none, or if it is damaged."""
+    """The value that ``keep_value`` stored under this name; None if there is none, or if it is damaged."""
     rows = database.rows("SELECT value FROM app_state WHERE name = ?", (name,))
     return db.from_json(rows[0]["value"]) if rows else None

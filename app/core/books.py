@@ -40,17 +40,18 @@ logger = logging.getLogger(__name__)
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
-_COPY_BLOCK = 1 << 20  # bytes copied at once
+_COPY_BLOCK = 1 << 20  # bytes that are copied in one step
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
 COLLECTION = "collection.json"
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors of reading a damaged record
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors that reading a damaged record may raise
 _JSON = "document.json"  # stored name of a file whose own name is ``book.json``, because the record has that name
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
 """File names of a book's cached text: ``TEXT`` with comments, ``TEXT_ALONE`` without."""
-_COVER_WIDTH = 320  # pixels: twice the width that the library shows, for high-density screens
+# pixels; the library shows covers at half this width, so that they are sharp on high-density screens
+_COVER_WIDTH = 320
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
 Read = Callable[..., Document]
@@ -109,7 +110,7 @@ class Books:
         return self._folder / book.sha256 / book.file
 
     def folder(self, sha256: str) -> Path:
-        """The folder of a book: the file with this hash, and everything made from it."""
+        """The folder of a book. It holds the file with this hash, and everything made from the file."""
         return self._folder / sha256
 
     def cover(self, sha256: str) -> Path | None:
@@ -341,7 +342,7 @@ class Books:
                     self._enter(record)
 
     def _sweep(self) -> None:
-        """Finish or undo work that was interrupted when the program ended."""
+        """Finish a deletion, or undo an upload, that was interrupted when the program ended."""
         for entry in self._entries():
             if entry.name.startswith(_LEAVING):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -365,9 +366,7 @@ def _book(row: sqlite3.Row) -> Book:
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
-    """Read ``book.json``. None for a folder without this record, or without the book's file; such a folder is left
-    unchanged.
-    """
+    """Read ``book.json``. Return None if the folder lacks this record or the book's file."""
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
@@ -380,7 +379,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
 class TextCache:
     """Reads a file of the library like ``read_document``, from its cached text if there is any.
 
-    Cached text is used only if the same version of the readers made it, and not if pages with doubtful text are to be
+    Cached text is not used if a different version of the readers made it, or if pages with doubtful text are to be
     recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached.
 
     Args:
@@ -442,15 +441,17 @@ def load_text(path: Path) -> Document | None:
 
 @cache
 def files_hash() -> str:
-    """Hash the readers' files as they are. If this hash is unchanged, the slower ``readers_hash`` is not needed."""
+    """Hash the bytes of the readers' source files. Only if this hash has changed, the slower ``readers_hash`` is
+    compared.
+    """
     return _hash_of(file.read_bytes() for file in _reader_files())
 
 
 @cache
 def readers_hash() -> str:
-    """Hash the readers' source code. Another version of the readers may read the same file differently. Comments,
-    docstrings and layout do not count, so that rewording them does not cause all books to be read again. Takes some
-    0.3 seconds.
+    """Hash the readers' source code, because another version of the readers may read the same file differently.
+    Comments, docstrings and layout are left out, so that a new wording of them does not make every cached text invalid.
+    Takes about 0.3 seconds.
     """
     return _hash_of(_without_prose(file.read_bytes()).encode() for file in _reader_files())
 

@@ -93,16 +93,16 @@ def ask(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Ask a question. Yield whenever the page has something new to draw. The value is the reason for waiting in words,
-    or "".
+    """Ask a question. Yield whenever the page has something new to draw. The yielded string says what the answer waits
+    for; it is "" if the answer waits for nothing.
 
     Args:
         position: index of an earlier question that this one replaces; the earlier question stays as another version.
         tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
             closed (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
-        every: for a book that is read in parts: whether the question goes to all parts. If not, it goes to the parts
-            that it needs.
+        every: whether the question goes to all parts of a book that is read in parts. If false, the question goes only
+            to the parts that it needs.
 
     Raises:
         Busy: another question is being answered.
@@ -124,8 +124,8 @@ def go_on(
     evidence: bool = True,
     every: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position`` if it was cut off. If it was made from parts of the book, ask the parts that
-    have not been asked yet. Yields and raises as in ``ask``.
+    """Continue the answer at ``position``, which was cut off. If the answer was made from parts of the book, ask the
+    parts that have not been asked yet. Yields and raises as in ``ask``.
     """
 
     def begin(chat: Chat) -> _ExchangeWriter:
@@ -165,8 +165,9 @@ def _run(
 
 
 def start(state: AppState, steps: Iterator[str]) -> int:
-    """Run the steps of an answer, which ``ask`` or ``go_on`` has returned. The first step runs in this thread and
-    stores the question. The other steps run in a new thread and write the answer into the chat while it is generated.
+    """Run the steps of an answer: the iterator that ``ask`` or ``go_on`` has returned. The first step runs in this
+    thread and stores the question. The other steps run in a new thread and write the answer into the chat while it is
+    generated.
 
     Returns:
         the id of the answer's message; 0 if there is no answer.
@@ -175,7 +176,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
-    state.show(waiting=next(steps))  # after the first step the question is stored
+    state.show(waiting=next(steps))  # The first step stores the question.
     chat = state.chat
     answer = chat.open_exchange if chat else None
 
@@ -184,7 +185,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
             for waiting in steps:
                 chat = state.chat
                 state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
-        except Exception:  # no caller would see the error; the exchange has been closed by now
+        except Exception:  # no caller would see the error, so it is only logged
             logger.exception("an answer failed")
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
@@ -210,8 +211,8 @@ def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
 
 
 def can_be_answered_now(current: OpenBook) -> bool:
-    """Whether a question should be answered now from the pages read so far: at least one page has been read, and
-    reading the rest would take more than ``_WORTH_WAITING`` seconds.
+    """Whether a question should be answered at once from the pages read so far. This is so if at least one page has
+    been read, and if reading the rest would take more than ``_WORTH_WAITING`` seconds.
     """
     progress = current.progress
     return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
@@ -309,8 +310,8 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
 def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request[AnswerDone] | None:
-    """Send the question to the engine. If the engine is still busy with an earlier, cancelled request, wait up to
-    ``HANDOVER_S`` for it. Return None if the question was stopped before it was sent.
+    """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to ``HANDOVER_S``
+    seconds for its end. Return None if the question was stopped before it was sent.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
@@ -345,7 +346,7 @@ class _ExchangeWriter:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
-        self._found: Mapping[str, Any] = {}  # notes of an answer that was made from several parts
+        self._found: Mapping[str, Any] = {}  # notes of an answer that was made from several parts of the book
         self.abilities = Abilities()
         self._parts: PartNotes | None = None
         self._sampling = sampling
@@ -364,8 +365,8 @@ class _ExchangeWriter:
 
     @property
     def phase(self) -> tuple[str, bool]:
-        """The reason for waiting, and whether the first word has come. The page shows a change of these values sooner
-        than other changes.
+        """What the answer waits for, and whether its first word has come. The page shows a change of these values
+        sooner than other changes.
         """
         return self.waiting, bool(self._exchange.answer)
 

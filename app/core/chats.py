@@ -35,7 +35,7 @@ MOST_HELD = 16
 # stop reasons of an answer that the model itself did not end
 _CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)
 
-SAVE_SECONDS = 0.4  # seconds between two saves of a growing answer, and so the maximum loss in a crash
+SAVE_SECONDS = 0.4  # seconds between two saves of a growing answer; a crash loses at most the words of this time
 
 
 _LINES = """
@@ -142,14 +142,14 @@ class Chat:
         return next((turn for turn in self.exchanges if turn.stopped is None), None)
 
     def position_of(self, message: int) -> int | None:
-        """The position of the exchange with this message among the shown exchanges."""
+        """The position, among the shown exchanges, of the exchange that has this message."""
         places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
         return next(places, None)
 
 
 @dataclass(frozen=True)
 class ChatLine:
-    """A chat in a list. ``changed`` is the time of its last change, in seconds since the epoch."""
+    """A line of the list of chats. ``changed`` is the time of the chat's last change, in seconds since the epoch."""
 
     id: str
     book: str
@@ -202,8 +202,8 @@ class Chats:
             return chat
 
     def _hold(self, chat: Chat) -> None:
-        """Keep a chat in memory. Beyond ``MOST_HELD`` chats, the least recently used one is dropped. All chats with a
-        question are in the database.
+        """Keep a chat in memory. If there are more than ``MOST_HELD`` chats in memory, drop the least recently used
+        one. No question is lost, because every chat with a question is in the database.
         """
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
@@ -286,8 +286,8 @@ class Chats:
                 self.save_in_time()
 
     def save_in_time(self) -> None:
-        """Save the changes if at least ``SAVE_SECONDS`` have passed since the last save. Other calls cost almost
-        nothing, so this may be called for every event.
+        """Save the changes if at least ``SAVE_SECONDS`` have passed since the last save. Otherwise the call costs
+        almost nothing, so it may be made for every event.
         """
         with self._lock:
             if self._unsaved and time.monotonic() - self._saved >= SAVE_SECONDS:
@@ -396,7 +396,7 @@ def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
 
 
 def title_of(question: str) -> str:
-    """The title of a chat that has no name: its first question."""
+    """The title of a chat that the person has not named: its first question, cut to ``TITLE_LENGTH``."""
     first = " ".join(question.split()) or "New chat"
     return first if len(first) <= TITLE_LENGTH else first[: TITLE_LENGTH - 1].rstrip() + "…"
 

@@ -1,5 +1,5 @@
-"""The SQLite file of the library, with one writer. If the file cannot be used, the same tables are kept in memory, and
-the person is told.
+"""Reads and writes the SQLite file of the library, one call at a time. If the file cannot be used, the same tables are
+kept in memory, and the person is told.
 
 Owns the connection, the tables and their versions. If the disk is full or the folder is read-only, all readable rows
 are copied into memory, and work continues there. As soon as the file can be written again, all rows are written back. A
@@ -249,7 +249,8 @@ class Database:
             return
         self._leave_file(sqlite3.OperationalError("it was removed"))
         self._notice = f"The library {self._path.name} was removed while Trifold ran, and has been written again."
-        self._left = None  # so a file that appears at this path counts as changed, and its rows are kept
+        # forgets the removed file's stamp, so that the rows of a file that appears at this path are kept
+        self._left = None
         self._tried = -RETRY_SECONDS
         self.mend()
 
@@ -266,8 +267,8 @@ class Database:
         return True
 
     def _rebuilt(self, path: Path) -> sqlite3.Connection:
-        """Move a damaged file aside and put its readable rows into a new file, or into memory if a new file cannot be
-        made.
+        """Copy a damaged file under another name, and replace it by a new file with its readable rows. If no new file
+        can be made, the rows go into memory.
         """
         found = salvage.Salvage()
         fresh = path.with_name(path.name + ".new")
@@ -449,7 +450,7 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
     try:
         with closing(sqlite3.connect(partial)) as copy:
             connection.backup(copy)
-            # otherwise another process of this program has changed the tables meanwhile, and has made the copy
+            # False if another process of this program has changed the tables meanwhile and has made the copy
             whole = _version(copy) == version
         if whole:
             os.replace(partial, kept)
@@ -533,7 +534,7 @@ def _size(path: Path) -> int:
 
 
 def _place(path: Path) -> object:
-    """The identity of the file at the path, which changes when the file is replaced; None if there is no file."""
+    """A value that identifies the file at the path and changes when the file is replaced; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -596,7 +597,7 @@ def to_json(value: Any) -> str | None:
 
 
 def from_json(text: str | None) -> Any:
-    """Read what ``to_json`` wrote; None for anything else."""
+    """Decode the JSON that ``to_json`` wrote; None for any other text."""
     try:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):

@@ -2,8 +2,8 @@
 
 Facts are given without advice. Torch is asked in a child process, so that a crash or a hang does no harm. The report
 holds versions, machine, model and the end of the log, but no private content: no words of documents, questions or
-answers, no names of people in paths, no keys. Log messages are kept only as far as they cannot quote content
-(``_said``). Of an error the report shows the type and the places in the code, but not the message.
+answers, no names of people in paths, no keys. Parts of log messages that could quote content are cut off (``_said``).
+An error is shown with its type and the places in the code, without its message.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class ChildProcess:
 
 def _answer_calls(pipe: Connection) -> None:
     """Run the calls that arrive through a pipe, and send back each result or exception."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the program, which ends this process
+    # ignored here, because Ctrl+C ends the program, and the program then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError):
         while True:
             function, arguments = pipe.recv()

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "asked.json"
 """The file with a document's answers, keyed by question, in the document's folder."""
-_RUN = "each"  # the key in the table ``app_state``
+_RUN = "each"  # key of the most recent run in the table ``app_state``
 _MOST_KEPT = 200  # maximum questions of one document that are kept
 _POLL_S = 0.05  # seconds between two looks at whether a run can begin
 
@@ -157,7 +157,8 @@ class AskEach:
         finally:
             try:
                 state.read_back(claim, document)
-            finally:  # last, because another question can be asked as soon as the run has ended
+            # Also after an error. Ended last, because another question can be asked as soon as the run has ended.
+            finally:
                 self._end(claim)
 
     def _has_to_wait(self) -> bool:
@@ -165,7 +166,7 @@ class AskEach:
 
     def _end(self, claim: threading.Event) -> None:
         with self._lock:
-            if self._claim is claim:  # otherwise the next run has begun already
+            if self._claim is claim:  # False if the next run has already begun
                 self.run = replace(self.run, running=False, stopping=False, at="", read=0.0, is_answering=False)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:

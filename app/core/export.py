@@ -54,7 +54,7 @@ def answer_with_pages(turn: Exchange, book: str) -> str:
 
 
 def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
-    """Return the answer, in which every sentence with a known page has a footnote mark, and the footnotes with the
+    """Return the answer with a footnote mark after every sentence with a known page, and the footnotes with the
     passages.
 
     Args:

@@ -31,7 +31,8 @@ LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
 # maximum distance between the rarest word and each other word, in letters from beginning to beginning
 _NEAR = 250
-_FEWEST_LETTERS = 2  # minimum letters of a phrase that may be part of a word; a shorter one must be a whole word
+# minimum letters of a phrase that is also searched inside words; a shorter phrase must be a whole word
+_FEWEST_LETTERS = 2
 
 _WORD = re.compile(r"[^\W_]+")
 _QUOTED = re.compile(r"\s*[\"“„«](.+)[\"”“»]\s*", re.S)
@@ -204,7 +205,7 @@ def _fits(gap: str, number: int, phrase: _Phrase) -> bool:
 
 
 def _combines(sign: str) -> bool:
-    """Whether a character is a combining accent."""
+    """Whether a character is an accent that combines with the preceding letter."""
     return "\u0300" <= sign <= "\u036f"
 
 

@@ -38,7 +38,8 @@ _TRUST = 0.05  # share of a reading at which measured time and earlier estimate 
 # The shown time never rises. If the measured remaining time exceeds the shown time by this factor, the reading is
 # called slower.
 _SLOWER = 1.25
-_LIKE = 4.0  # maximum ratio of two numbers of tokens, up to which an observation counts as similar
+# maximum factor between the tokens of an observation and of a forecast for which the observation counts as similar
+_LIKE = 4.0
 _GROWTH = 1.15  # reading time grows with this power of the tokens: more than linearly, less than with their square
 _FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
 _FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
@@ -135,7 +136,7 @@ class Remaining:
     _began: float | None = None  # share of the book that was read when the clock started; None before the first report
 
     def after(self, progress: ReadingProgress) -> Remaining:
-        """Return the state after another report of the reading's progress."""
+        """Return the remaining time after another report of the reading's progress."""
         part = progress.tokens_done / progress.tokens_total if progress.tokens_total else 1.0
         began = part if self._began is None else self._began
         seen = part - began
@@ -157,8 +158,8 @@ class Remaining:
         return replace(self, left=left, slower=slower, _began=began)
 
     def again(self) -> Remaining:
-        """Return the state for a paused reading that continues. The engine's clock starts from zero, and the shown time
-        is kept.
+        """Return the remaining time for a paused reading that continues. The engine's clock starts from zero, and the
+        shown time is kept.
         """
         return replace(self, _began=None)
 
@@ -210,7 +211,9 @@ class Experience:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
     def answered(self, model: ModelInfo | None, figures: Figures) -> None:
-        """Learn from an answer. Ignored are plain decoding and answers with fewer than ``_FEWEST_WRITTEN`` tokens."""
+        """Learn from an answer. Answers of plain decoding, and answers with fewer than ``_FEWEST_WRITTEN`` tokens, are
+        ignored.
+        """
         if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
@@ -258,8 +261,8 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """Replace the engine's estimate of time in ``fit`` by this class's estimate, so that every place in the app
-        shows the same time.
+        """Replace the engine's estimate of time in ``fit`` by an estimate from ``Experience``, so that every place in
+        the app shows the same time.
         """
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)
@@ -296,8 +299,8 @@ class Experience:
 
 
 def identity(model: ModelInfo) -> str:
-    """The key of a loaded model with its draft: everything that its speed and its text depend on. The name of a model
-    includes the number of bits of its weights, so every quantization has its own key.
+    """Make the key of a loaded model and its draft from everything that the speed and the text of answers depend on.
+    The name of a model includes the number of bits of its weights, so every quantization has its own key.
     """
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))

@@ -40,7 +40,7 @@ RECOGNISED = "Recognised from a picture; may have slips."
 
 
 def recognised_line(recognised: int, pages: int) -> str:
-    """Say how many pages of a document were recognised from pictures; "" if none."""
+    """State how many pages of a document were recognised from pictures; "" if no page was."""
     return f"Recognised from pictures: {recognised} of {counted(pages, 'page')}; may have slips." if recognised else ""
 
 
@@ -68,7 +68,7 @@ def milliseconds(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a share in percent: never 100 for less than all, never 0 for more than nothing."""
+    """Return a share in percent. 100 is returned only for all, and 0 only for nothing."""
     if 0.995 <= fraction < 1.0:
         return "99 %"
     if 0.0 < fraction < 0.005:
@@ -118,8 +118,8 @@ milliseconds per token in the answer so far; number of tokens in the answer so f
 SCORE_LEVELS = 100  # largest value of a scaled page score
 PACE_TOKENS = 100  # maximum number of newest tokens that the pace curve covers
 _NOW_TOKENS = 10  # maximum number of newest tokens from which the current pace is computed
-_SPARK_WIDTH = 72  # pixels of the small chart of the pace
-_SPARK_HEIGHT = 14  # pixels of the small chart of the pace
+_SPARK_WIDTH = 72  # width in pixels of the small pace curve under an answer
+_SPARK_HEIGHT = 14  # height in pixels of the small pace curve under an answer
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
@@ -147,14 +147,16 @@ WHY_STOPPED = {
 
 
 def reached(document: Document, pages: int) -> str:
-    """The last of the pages that were read: "page 84", or "Lease 2024, p. 3" in a book of several documents."""
+    """The name of the last page that was read: "page 84", or "Lease 2024, p. 3" in a book of several documents."""
     if document.members and pages:
         return page_of(document, document.pages[min(pages, len(document.pages)) - 1])
     return f"{document.unit} {count(pages)}"
 
 
 def reached_of(document: Document, read: BookRead) -> str:
-    """``reached``, followed by the number of all pages unless the book has several documents: "page 84 of 212"."""
+    """The result of ``reached``, followed by the number of all pages unless the book has several documents: "page 84 of
+    212".
+    """
     return reached(document, read.pages_read) + ("" if document.members else f" of {count(read.pages_total)}")
 
 
@@ -263,13 +265,13 @@ def _plain_step(figures: Figures) -> str:
 
 
 def split_view(split: TimeSplit) -> list[View]:
-    """The shares of an answer's time by stage, without stages that took no time."""
+    """The share of an answer's time that each stage took. Stages without any time are left out."""
     shares = [(part, spent / split.total) for part in _PARTS if (spent := getattr(split, part))]
     return [{"part": part, "share": round(share, 4), "text": percent(share)} for part, share in shares]
 
 
 def kv_view(kv: KvBytes) -> list[View]:
-    """The tiers that hold KV, without empty tiers."""
+    """The bytes of KV on the GPU, in memory and on disk. Places without KV are left out."""
     held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
     each = f" ({', '.join(map(size, kv.cards))})" if kv.cards else ""
     return [
@@ -290,7 +292,7 @@ def window_view(tokens: int, limit: int) -> View:
 
 
 def reused_line(figures: Figures) -> str:
-    """State how many tokens were read for a question. The number shows that the book was not read again."""
+    """State how many tokens were read for a question. The small number shows that the book was not read again."""
     return (
         f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
         f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"

@@ -39,10 +39,10 @@ _MOST_UNDONE = 200  # maximum deleted notes that can be restored until the progr
 class Note:
     """One note. ``id``: its key in the database.
 
-    ``book``: the hash of a file; of the open book if no page is known. ``page``: the page's number in that file, 0 if
-    no page is known. ``label``: the label printed on the page. ``start`` and ``stop``: the characters of ``passage`` in
-    the page's text; both 0 if the passage is not found there. ``said``: the sentence of an answer. ``words``: the
-    person's own words. ``written``: seconds since the epoch.
+    ``book``: the hash of the file that has the note's page, or of the open book if no page is known. ``page``: the
+    page's number in that file, 0 if no page is known. ``label``: the label printed on the page. ``start`` and ``stop``:
+    the characters of ``passage`` in the page's text; both 0 if the passage is not found there. ``said``: the sentence
+    of an answer. ``words``: the person's own words. ``written``: seconds since the epoch.
     """
 
     id: str
@@ -109,7 +109,7 @@ class NoteStore:
         return _note(rows[0])
 
     def add(self, note: Note) -> Note:
-        """Store a note as ``noted`` does, and return it."""
+        """Store a note as ``noted`` does, and return the stored note."""
         return self.noted(note)[0]
 
     def noted(self, note: Note) -> tuple[Note, bool]:
@@ -295,11 +295,11 @@ def marks(page: Page, note: Note) -> tuple[int, int]:
 
 
 def to_read(document: Document, notes: Sequence[Note]) -> Document:
-    """Make a document of a person's notes: for every page with notes, a page with the text of these notes and the same
-    number and label.
+    """Make a document of a person's notes. It has a page for every page of ``document`` with notes. Such a page keeps
+    its number and label, and its text is that of the notes.
 
-    Notes without a page, and notes with neither passage nor words, are left out. ``sha256`` is empty, so that no
-    reading of it is saved: the notes may change.
+    Notes without a page, and notes with neither passage nor words, are left out. ``sha256`` is empty, so that the KV of
+    the document is not saved on disk, because the notes may change.
     """
     texts: dict[int, list[str]] = {}
     for note in notes:

@@ -5,7 +5,8 @@
     notes.view()               plain JSON, kept with the exchange under "parts"
 
 The record holds each part's answer with its evidence. A question that was stopped, or interrupted by the end of the
-program, continues with the remaining parts (``known``). Pure.
+program, continues with the parts that are not in ``known``, the answers of the earlier run. This module has no side
+effects.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class PartNotes:
         return (*[0.0] * before, *scores, *[0.0] * (len(numbers) - before - len(scores)))
 
     def ended(self) -> None:
-        """Record that no part is being asked any more. Called however the run ends."""
+        """Record that no part is being asked any more. Called at the end of every run, also after an error."""
         self._now = None
 
     def view(self) -> dict[str, Any]:
@@ -184,7 +185,7 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of a part's answer. If the answer is a refusal, citations of kinds in ``UNQUOTED`` are left out."""
+    """The notes of a part's answer. Of a refusal, only citations of words that are quoted or copied are kept."""
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

@@ -8,8 +8,8 @@
 
 The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
 twice, and a stopped reading continues where it was. The last pass reads the parts' answers as a small document, with
-their pages, and answers the question from them. Each of its sentences is then looked up in the whole book. Independent
-of page and terminal.
+their pages, and answers the question from them. Each sentence of this last answer is then looked up in the whole book.
+This module knows neither the page nor the terminal.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def ask_parts(
 
 
 def needs_join(answers: Sequence[PartAnswer], plan: PartsPlan, card: Abilities) -> bool:
-    """Whether the model has to join the answers: several are worth joining, the plan does not stop at the first
-    supported answer, and the model can do more than quote.
+    """Whether the model has to join the answers. This is so if several answers are worth joining, the plan asks all its
+    parts (not ``until_found``), and the model can do more than quote.
     """
     return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
 
@@ -205,7 +205,7 @@ class _Run:
         return self.cancel is not None and self.cancel.is_set()
 
     def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
-        self.engine.finish_saving()  # otherwise opening ``document`` would stop the saving of the open part
+        self.engine.finish_saving()  # first, because reading ``document`` would stop the saving of the open part
         request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
         yield from request
         return request.result()
@@ -299,7 +299,7 @@ class _Run:
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
-        """Make the final event of a run in which the model has not joined the answers."""
+        """Make the final event of a run in which no pass of the model has joined the answers."""
         said = worth_joining(answers)
         if self.plan.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]

@@ -2,7 +2,7 @@
 
     race = Race(app_state, verified)
     race.start(question)               returns at once
-    race.state, race.result            what can be shown
+    race.state, race.result            the progress and the result, for the page
 
 The two runs follow one another. Both decode greedily and start from the same context: the book, which is not read
 again, and the question. The page later replays them side by side in real time. If an answer is short, the race
@@ -13,7 +13,7 @@ the answer stops the race.
 
 A race with equal texts is a passed check that speculation changes no text. ``Verified`` stores a record of the check in
 one small file in the data folder. A record is valid for one pair of models on one device in one precision. It is
-written after a passed race or self-test, and deleted when a later one fails.
+written after a passed race or self-test, and deleted when a later race or self-test fails.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Race:
             self._app_state.release(claim)
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Run both modes on a question before the next question begins. So a slowdown of the machine affects both
+        """Run both modes on a question before the next question begins, so that a slowdown of the machine affects both
         modes. The race ends at the first difference, or when the counted answers have ``ENOUGH_TOKENS`` tokens.
         """
         model = self._app_state.engine.status().model
@@ -181,9 +181,9 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """Replace the speed figures of each answer of the open chat whose text is the same as in the race. So a text is
-        shown with only one speed. The race's speed is more precise, because it timed a whole plain run instead of a few
-        plain steps.
+        """Replace the speed figures of each answer of the open chat whose text is the same as in the race, so that a
+        text is shown with only one speed. The race's speed is more precise, because it timed a whole plain run instead
+        of a few plain steps.
         """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
@@ -226,8 +226,8 @@ class Race:
         return run
 
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
-        """Send the question to the engine. If the engine is still busy with an earlier, cancelled request, wait up to
-        ``HANDOVER_S`` for it.
+        """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to
+        ``HANDOVER_S`` seconds for its end.
         """
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
@@ -235,7 +235,7 @@ class Race:
 
 
 def _last_of(chat: Chat) -> str:
-    """Return the newest question in a chat that has an answer about the book; "" if there is none."""
+    """Return the newest question of a chat that was answered from the book; "" if there is none."""
     nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")
@@ -416,7 +416,7 @@ class Verified:
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
-        # modification time of the file when it was last read; if another program writes the file, it is read again
+        # modification time of the file when it was last read; a change means that another program has written the file
         self._read_at = -1
         self._records: dict[str, Verification] = {}
 

@@ -1,4 +1,4 @@
-"""Exports notes: as Markdown for people, as BibTeX and RIS for reference managers.
+"""Exports notes as Markdown for people, and as BibTeX and RIS for reference managers.
 
 An entry has the facts that the document's file states: title, authors, year. Other facts are left out. The file does
 not state the kind of publication, so the entry's type is always ``@misc`` (BibTeX) or ``GEN`` (RIS).
@@ -19,8 +19,9 @@ from engine.document import Document
 _YEAR = re.compile(r"(?<!\d)(1[0-9]{3}|20[0-9]{2})(?!\d)")
 _WORD = re.compile(r"[a-z0-9]+")
 _BETWEEN_NAMES = re.compile(r"\s*;\s*|\s+(?:and|&)\s+")
-# Words that are part of an institution's name and not of a person's: no word that is also a surname (Church, Bank,
-# Press, School). English, German, French, Spanish. Legal forms count at the end of a name, and as they are spelled.
+# English, German, French and Spanish words that occur in names of institutions and not in names of persons. A word that
+# is also a surname (Church, Bank, Press, School) is therefore missing. Legal forms count only at the end of a name and
+# only in this spelling.
 _OF_AN_OFFICE = "Administration|Agency|Bureau|Cent(?:er|re)s?|Commission|Committee|Council|Department|Ministry|Office"
 _INSTITUTION = re.compile(
     rf"\b(?:{_OF_AN_OFFICE}|Academy|Association|Authority|Company|Corporation|Federation|Foundation|Government|Institutes?"
@@ -29,7 +30,7 @@ _INSTITUTION = re.compile(
     r"|Société|Université|Agencia|Fundación|Instituto|Ministerio|Sociedad|Universidad)\b"
     r"|[\s,](?:AG|BV|Co\.|Corp\.?|e\. ?V\.|GmbH|Inc\.?|KG|LLC|LLP|Ltd\.?|N\.?V\.|PLC|plc|S\.A\.)$"
 )
-# Both are one name: "Department of Health and Human Services", "Holt & Wren Ltd."
+# Matches one name that contains "and" or "&": "Department of Health and Human Services", "Holt & Wren Ltd."
 _NAME_WITH_AND = re.compile(
     rf"(?:(?!and )[\w.]+ )*(?:{_OF_AN_OFFICE}) (?:of|for|on) [^;,]+? and [^;,]+|\w+ & \w+,? [^;,]+"
     r"|(?:(?!and )[\w.]+ )*(?:Academy|Institutes?|University) (?:of|for) [\w ]+? and \w+$"
@@ -46,7 +47,9 @@ _NO_PAGE = "without a page"
 
 @dataclass(frozen=True)
 class Source:
-    """A document with notes. ``date``: its date of publication as the file gives it; "" if it gives none."""
+    """A document with notes. ``date``: the date of publication that the document's file states; "" if it states
+    none.
+    """
 
     sha256: str
     title: str
@@ -201,8 +204,8 @@ def _words(text: str) -> list[str]:
 
 
 def _bibtex_name(name: str) -> str:
-    """Write an author's name. Braces keep an institution's name together, which would else be split into first and last
-    names.
+    """Write an author's name for BibTeX. An institution's name is put into braces, because BibTeX would split it into
+    first and last names.
     """
     return f"{{{_tex(name)}}}" if is_institution(name) else _tex(name)
 

@@ -31,14 +31,14 @@ Rows = dict[Any, dict[str, Any]]
 LOST_QUESTION = "(This question was lost.)"
 _UNKNOWN_BOOK = "0" * 64
 
-_USUAL_PAGE = 4096  # bytes: SQLite's default page size
+_USUAL_PAGE = 4096  # SQLite's default page size in bytes
 _PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
 _FILE_HEADER = 100  # bytes of the file header, at the beginning of the first page
 _LEAF = 0x0D  # type of a page with rows of a table
 _NODES = (0x02, 0x05, 0x0A)  # types of other pages: inner pages of indexes and tables, and leaves of indexes
 _LEAF_HEADER = 8  # bytes of the header of a ``_LEAF``
 _LOG_HEADER = 32  # bytes of the log's header
-_FRAME_HEADER = 24  # bytes of the header of a frame, before its page
+_FRAME_HEADER = 24  # bytes of a frame's header, which comes before the frame's page
 _LOG_MAGIC = 0x377F0682  # magic number at the beginning of a log; the last bit gives the byte order of the checksums
 _LONGEST_VARINT = 9  # maximum bytes of an integer of variable length
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer, keyed by its serial type
@@ -166,8 +166,8 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
-    """The chat, the role and the time of a message, by which equal messages are recognised; None if there is no such
-    message.
+    """Return the chat, the role and the time of the message with this id, by which equal messages are recognised; None
+    if there is no such message.
     """
     found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
     return tuple(found) if found else None
@@ -217,8 +217,8 @@ class _Pages:
                 yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
 
     def _searched(self, page: bytes) -> Iterator[tuple[int, Record]]:
-        """Search a page whose header is destroyed, so that the places of its rows are unknown. Every byte is tried as
-        the beginning of a row.
+        """Search a page for rows. The places of the rows are unknown, because the page's header is destroyed. So every
+        byte is tried as the beginning of a row.
         """
         for at in range(len(page)):
             with suppress(IndexError, ValueError, struct.error):
@@ -294,8 +294,8 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """Yield the offsets of the valid frames, each of which holds one page. Frames from before the log was last
-    restarted are left out. They have different salts.
+    """Yield the offsets of the valid frames, each of which holds one page. Frames that were written before the log was
+    last restarted are left out; their header has a different salt.
     """
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]

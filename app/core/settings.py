@@ -56,8 +56,8 @@ COMMAND = "trifold" if INSTALLED else "python launch.py"
 """The command that starts the program."""
 
 
-# ``FOLDER_OF_TRIFOLD`` stands for the folder that the program was installed from. The package's name is not used,
-# because another project of the package index could have that name.
+# In the command, ``FOLDER_OF_TRIFOLD`` stands for the folder that the program was installed from. The command does not
+# name the package "trifold", because another project of the package index could have that name.
 REPAIR = "pip install --force-reinstall FOLDER_OF_TRIFOLD" if INSTALLED else f"{COMMAND} --repair"
 """The command to run when a package of the program is missing or broken."""
 
@@ -112,7 +112,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The choice of a model: a pair by the names that the user gave, or a server.
+    """The choice of a model: a pair of models under the names that the user gave, or a server.
 
     ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are formats that were chosen so that the model fits into memory. If
     they are "", the command line's options or the defaults decide.
@@ -143,7 +143,7 @@ class Settings:
         options: further settings of the engine, by their names in ``EngineConfig``.
         rounding: formats of the model that was chosen in the page (``ModelChoice.rounding``). ``options`` override
             them.
-        remote: a server that answers instead of the model, if one was chosen.
+        remote: a server that answers instead of the model; None if no server was chosen.
         password: password for users on other machines. If it is empty, other machines are refused.
         chosen: whether the user chose the model, on the command line or in the page. If not, it is the bundled one.
     """
@@ -161,8 +161,8 @@ class Settings:
 
     @property
     def kv(self) -> str:
-        """The format of the model's KV cache: "model" (the model's own dtype) or a name from ``EngineConfig.kv``. It is
-        read here so that sizes can be computed before the engine's configuration is made.
+        """The format of the model's KV cache: "model" (the model's own dtype) or a name from ``EngineConfig.kv``. Sizes
+        are computed from this property before the engine's configuration is made.
         """
         return str({**self.rounding, **self.options}.get("kv", "model"))
 
@@ -212,7 +212,8 @@ class Settings:
         from engine.config import EngineConfig, from_mapping
 
         named = {"model": self.model, "draft": self.draft, "context": self.context}
-        # Spilled KV goes into the data folder, because the system's folder for temporary files may be in RAM.
+        # KV that does not fit into memory is spilled to the data folder, because the system's folder for temporary
+        # files may itself be in RAM.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / TRIED_FOLDER)}
         named |= {"kernels_folder": str(self.data / "kernels")}
@@ -234,7 +235,7 @@ def make_settings(
     in the page is used.
 
     Raises:
-        OptionError: as ``check_place``.
+        OptionError: a model's name cannot be looked up as a path (``check_place``).
     """
     for place in (model, draft):
         check_place(place or "")
@@ -266,8 +267,8 @@ def check_place(model: str) -> None:
 
 
 def tried_folder_of(folder: Path) -> str:
-    """The folder in which the engine records which tokenizers passed their check; "" if ``folder``, the model's folder,
-    is not in the program's own folder of models.
+    """The folder in which the engine records which tokenizers passed their check. "" if the model's folder ``folder``
+    is outside the program's own folder of models.
     """
     models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
     return str(models.parent / TRIED_FOLDER) if models else ""

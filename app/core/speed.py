@@ -1,10 +1,10 @@
-"""Decides whether and how an answer's speed is stated: under the answer, in the figures panel, in the race and in the
-terminal.
+"""Decides whether an answer's speed is stated, and in which words. This holds for the line under the answer, the
+figures panel, the race and the terminal.
 
 The speed is measured by the engine, from plain steps that were timed while the answer was written
-(``engine.generation.PlainSteps``). After a race with the same text, the race's plain run is used instead. The speed is
-not shown for a refusal or for repeated text (``uncounted``). Speculation decodes such text fast with any book, so the
-speed would say nothing.
+(``engine.generation.PlainSteps``). After a race that produced the same text, the plain run of the race is used instead.
+The speed is not shown for a refusal or for repeated text (``uncounted``). Speculation decodes such text fast with any
+book, so its speed would say nothing about other answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ AGREE = 1.5
 other, and neither is shown.
 """
 
-# maximum difference of a speedup from 1 that counts as chance, since a busy machine slows one run more than the other
+# maximum difference of a speedup from 1 that counts as chance, because a busy machine may slow one run more than the
+# other
 _EQUAL = 0.05
 _SPAN = 6  # length in words of the sequences that are compared to find repetition
 _FEWEST = 3 * _SPAN  # minimum words of an answer that is searched for repetition

@@ -1,4 +1,6 @@
-"""Gives alternative spellings of German and French words, and strips the endings of words. No side effects."""
+"""Gives alternative spellings of German and French words, and removes the endings of words. This module has no side
+effects.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ is being answered.
 has one engine and one person, so it has one open book, and all tabs show it.
 
 The functions below the class open a book: they parse its file, measure the book and read it. They run in a thread. A
-``Job`` stands for their work and can be cancelled. Every error is written as a sentence into the record.
+``Job`` represents their work and can be cancelled. Every error is written as a sentence into ``OpenBook``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in p
 
 
 class Job:
-    """The work of opening and reading one book. It can be cancelled for good, or paused for a question."""
+    """The work of opening and reading one book. A job can be cancelled for good, or paused while a question is
+    answered.
+    """
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -72,7 +74,7 @@ class Job:
 
 class AppState:
     """The state of the program. Every method may be called from any thread. ``delete``, ``close``, and ``stop_asking``
-    with a ``wait`` may take time. All other methods return at once.
+    with a ``wait`` may take seconds. All other methods return at once.
 
     Args:
         engine: the engine of this machine, a server, or a proxy of either.
@@ -161,9 +163,9 @@ class AppState:
                 self.open(book)
 
     def is_open(self, book: Book) -> bool:
-        """Whether opening this book again would change nothing. True if the book is being opened or read, or if
-        questions can be asked about all its pages. False while the user chooses pages, or after only chosen pages were
-        read.
+        """Whether this book is open as a whole, so that nothing has to be done to open it. True if the book is being
+        opened or read, or if questions can be asked about all its pages. False while the user chooses pages, or after
+        only chosen pages were read.
         """
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
@@ -231,7 +233,7 @@ class AppState:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
-        """Stop the current reading. Show the whole open book at ``stage``, without any page read."""
+        """Stop the current reading. Reset the record to the whole open book at ``stage``, of which no page is read."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
@@ -259,7 +261,8 @@ class AppState:
         """
         with self._lock:
             self._current = replace(self._current, whole_fit=None, parts=())
-            # a book that still waits for a model needs nothing here: its job measures and reads it with the new model
+            # a book that still waits for a model is left to its job, which measures and reads the book with the new
+            # model
             if self._current.document is not None and self._current.stage not in (Stage.OPENING, Stage.WAITING):
                 self._read(self._current.document)
 
@@ -353,7 +356,7 @@ class AppState:
                 self._snapshots.forget(book)
 
     def size_of(self, book: Book) -> int:
-        """Bytes on disk of a book and of everything made from it."""
+        """Bytes on disk of a book and of everything made from its file."""
         kept = self._snapshots.size_of(book.sha256) if self._snapshots is not None else 0
         return self.books.size(book) + int(kept)
 
@@ -427,7 +430,7 @@ class AppState:
             self._snapshots.forget_chat(chat_id)
 
     def claim(self, tab: str = "", *, waits: bool = False) -> threading.Event:
-        """Reserve the right to ask for one question. Only one question may be asked at a time.
+        """Reserve the right to ask one question. Only one question may be asked at a time.
 
         Args:
             tab: the tab that asks.
@@ -455,11 +458,11 @@ class AppState:
                 self._released.notify_all()
 
     def read_back(self, claim: threading.Event, document: Document | None) -> None:
-        """Return the right to ask after questions about other documents (``app.core.each``). Read the open book again,
-        because the other documents have replaced it in the engine.
+        """Release the right to ask that ``claim`` gave for questions about other documents (``app.core.each``). Read
+        the open book again, because the other documents have replaced it in the engine.
 
         Args:
-            claim: the right, as returned by ``AppState.claim``.
+            claim: the event that ``AppState.claim`` returned.
             document: the document that was open before. If it is no longer open, nothing is read.
         """
         with self._lock:
@@ -477,7 +480,7 @@ class AppState:
             self._released.wait_for(lambda: self._asking is None, wait)
 
     def leave(self) -> None:
-        """Stop the answer if a tab has asked for it. Called when no tab has been connected for a while."""
+        """Stop the answer if its question came from a tab. Called when no tab has been connected for a while."""
         with self._lock:
             if self._current.asked_by:
                 self.stop_asking()
@@ -493,7 +496,7 @@ class AppState:
         self.engine.close()
         self.chats.save_now()
 
-    # For the functions below the class -----------------------------------------------------------------------
+    # Called by the functions below the class -----------------------------------------------------------------
 
     def set(self, job: Job, **changes: Any) -> None:
         """Change the record on behalf of ``job``. Do nothing if a newer job has replaced ``job``."""
@@ -567,8 +570,8 @@ def open_book(
 
 
 def prepare(state: AppState, job: Job, document: Document) -> None:
-    """Wait for the model, measure the book, and read it if it fits. If not, let the user choose pages, or read the book
-    in parts if it was read in parts before.
+    """Wait for the model, measure the book, and read the book if it fits. If it does not fit, let the user choose
+    pages, or ask it in parts if it was read in parts before.
     """
     state.set(job, stage=Stage.WAITING, document=document)
     state.note_taker.prepare(document)

@@ -1,8 +1,8 @@
 """Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents or
 its text.
 
-The questions ask where the book says something, or what it says, and not for opinions. So even a small model can answer
-them. If a model can only quote (``Abilities.only_quotes``), the questions ask where a phrase of the book is.
+The questions ask where the book says something or what it says, and never ask for opinions, so that even a small model
+can answer them. If a model can only quote (``Abilities.only_quotes``), the questions ask where a phrase of the book is.
 """
 
 from __future__ import annotations
@@ -86,9 +86,11 @@ _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
 # names cannot be found by their capitals.
 _MOST_GERMAN = 0.02
 _PHRASES = 3
-_PHRASE_WORDS = 6  # words of a phrase; one or two more if its last word would otherwise be shorter than ``_LAST_WORD``
-_GOES_ON = 3  # minimum words of a sentence that must follow the phrase, in a short text
-# maximum risk (``astray``) of a phrase of the second class; phrases with a higher risk are in the last class
+# number of words of a phrase; one or two more if its last word would otherwise have fewer letters than ``_LAST_WORD``
+_PHRASE_WORDS = 6
+_GOES_ON = 3  # minimum words of a sentence after the phrase that begins it; applies only to short texts
+# maximum risk (``astray``) of a phrase of the second class (``_rarest_first``); phrases with a higher risk are in the
+# last class
 _RISKY = 8
 _TWICE = 12  # risk that is added for each word that occurs twice in the phrase's sentence
 _KINDS = 3  # number of classes of phrases (``_rarest_first``); the first class can be copied with the least risk
@@ -256,7 +258,7 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
 
 
 def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
-    """Yield phrases of a short text. Each phrase is the beginning of a sentence."""
+    """Yield the phrases of a short text, each of which is the beginning of a sentence."""
     for page in pages:
         for place in sentences(page):
             sentence = page[place.start : place.end].split()
@@ -322,8 +324,8 @@ def _is_heading(words: Sequence[str]) -> bool:
 
 
 def _commonness(phrase: str, known: Counter[str]) -> float:
-    """How often the two rarest words of a phrase occur in the book, summed. A word that occurs once counts as common,
-    because it may be a recognition error.
+    """The sum of how often the two rarest words of a phrase occur in the book. A word that occurs only once counts as
+    common, because it may be a recognition error.
     """
     times = sorted(known[word.lower()] for word in _ANY_WORD.findall(phrase))
     return sum(count if count > 1 else _PAGE_HAS for count in times[:2])

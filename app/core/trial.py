@@ -55,7 +55,7 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """The questions to show. Those in ``fair`` are shown only when the trials are over."""
+        """The questions to show. Questions in ``fair`` are shown only when the trials are over."""
         return (self.good + self.fair if self.over else self.good)[:WANTED]
 
 
@@ -73,8 +73,7 @@ class Trial:
         self._running = False
 
     def passed(self, document: Document, model: str, card: Abilities, candidates: Candidates) -> list[str]:
-        """Return the questions to show so far. Does not wait: if the engine is free, more questions are tried in a
-        thread.
+        """Return the questions to show so far, without waiting. If the engine is free, try more questions in a thread.
 
         Args:
             model: the model's folder.
@@ -113,7 +112,7 @@ class Trial:
         except TrifoldError as error:
             tried.over = True
             logger.info("no more questions are tried: %s", error)
-        except Exception:  # the thread has no caller that could see the error, so it is only logged
+        except Exception:  # no caller would see the error, so it is only logged
             tried.over = True
             logger.exception("trying questions failed")
         finally:
