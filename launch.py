@@ -1,8 +1,8 @@
-"""The one file a person runs: ``python launch.py``, or a double click.
+"""Starts Trifold. This is the only file that a person runs: by ``python launch.py`` or by a double click.
 
 Finds a Python that the program can use and hands over to ``app.launcher``. The launcher creates a virtual environment
-at the first start and runs the program inside it. Any Python from 2.7 on can parse this file, so that a version that is
-too old can say so.
+at the first start and runs the program inside it. Any Python from 2.7 on can parse this file, so that under an old
+Python the file can say that it is too old.
 """
 # ruff: noqa: RUF005, UP031
 
@@ -17,7 +17,7 @@ EXIT_BAD_INPUT = 2
 
 
 def find_supported_python():
-    """The command of a Python on this machine that the program can use, newest first, or None."""
+    """Return the command of the newest Python on this machine that the program can use; None if there is none."""
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         version = "3.%d" % minor
         command = ["py", "-" + version] if os.name == "nt" else ["python" + version]
@@ -49,7 +49,7 @@ def use_another_python():
 def main():
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         return use_another_python()
-    if CHECKOUT not in sys.path:  # PYTHONSAFEPATH leaves the script's own folder out
+    if CHECKOUT not in sys.path:  # needed with PYTHONSAFEPATH, which keeps the script's own folder out of ``sys.path``
         sys.path.insert(0, CHECKOUT)
     from app.launcher.start import start
 

@@ -1,1 +1,1 @@
-"""The commands of ``python launch.py`` in the terminal. Read ``main`` first."""
+"""Runs the commands of ``python launch.py`` in the terminal. The module to read first is ``main``."""

@@ -1,7 +1,7 @@
-"""The command line as data: the commands, their options, and the errors in what a person typed.
+"""Parses the command line: defines the commands and their options, and finds the errors in what a person typed.
 
 Imports only the standard library and the engine's settings, so that the launcher can show help and refuse a wrong
-command line before anything is installed. Runs no command.
+command line before anything is installed. This module runs no command.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ environment variables:
 PAIR = "--pair"
 """The option of ``bench`` that measures the reader model with its draft model."""
 
-# Additional short names of the engine's options, keyed by the setting. ``--gamma1`` and ``--gamma2`` are the symbols of
-# the TriForce paper.
+# Short names of some engine options, in addition to the full names, keyed by the setting. ``--gamma1`` and ``--gamma2``
+# are the symbols of the TriForce paper.
 _SHORT_NAMES = {
     "num_draft_tokens": "--gamma1",
     "num_pending_tokens": "--gamma2",
@@ -89,7 +89,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if command not in COMMANDS:
         raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
     parser = _PARSERS[command]()
-    if command == "bench":  # the bench parses its own command line; only the options for models are parsed here
+    if command == "bench":  # only the options for models are parsed here; the bench parses the rest of its command line
         options = parser.parse_known_args(rest)[0]
         if options.pair:
             if options.model or options.real:
@@ -103,7 +103,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def is_complete(arguments: Sequence[str]) -> bool:
-    """Whether a command line can be run. A line that only asks for help, or is wrong, cannot."""
+    """Whether a command line runs a command. False for a line that only asks for help or is wrong."""
     try:
         parse(arguments)
     except (TrifoldError, HelpAsked):
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown, _, names = message.partition("unrecognized arguments: ")
         if names and not unknown:
-            name = (names.split() or [""])[0].split("=")[0]  # a name may consist of nothing but spaces
+            name = (names.split() or [""])[0].split("=")[0]  # a name may consist of spaces only
             known = [text for action in self._actions for text in action.option_strings]
             raise OptionError(f"There is no option {name!r}.", _suggest(name, known, f"{self.prog} --help"))
         _, _, missing = message.partition("the following arguments are required: ")
@@ -394,7 +394,7 @@ def _port(text: str) -> int:
 
 
 def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{COMMAND} --help") -> str:
-    # compared without leading dashes, which would make all options look similar
+    # names are compared without leading dashes, which would make all options look similar
     bare = {each.lstrip("-"): each for each in known}
     near = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1)
     return f"Did you mean {bare[near[0]]!r}?" if near else f"See: {otherwise}"

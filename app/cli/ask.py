@@ -1,6 +1,6 @@
-"""``ask``: open a book, ask one question, write the answer as it comes, and show its figures.
+"""``ask`` opens a book, asks one question, writes the answer while it is generated, and shows its figures.
 
-The answer goes to stdout, all else to stderr; with ``--json`` one object goes to stdout and nothing else.
+The answer goes to stdout, everything else to stderr. With ``--json``, stdout gets one JSON object and nothing else.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def ask_whole(
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
-    """Split the words after ``ask`` into the files and the question. Return both.
+    """Split the words after ``ask`` into the files and the question.
 
     Args:
         first: the name of the first file.
@@ -300,7 +300,7 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
 
 
 def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
-    """Lines for a person with the figures of an answer.
+    """Describe the figures of an answer in lines for a person.
 
     Args:
         card: the abilities of the model that answered. They tell whether the answer is a refusal, for which no speed is
@@ -318,8 +318,8 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
 
 
 def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
-    """Lines for a person about an answer's evidence: one about names and numbers that the book lacks, then one for each
-    passage.
+    """Describe an answer's evidence in lines for a person: first a line about names and numbers that the book lacks,
+    then a line for each passage.
     """
     missing = record.get("missing")
     lines = [] if missing is None else [f"{not_found(missing)}."]

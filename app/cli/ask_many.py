@@ -1,9 +1,9 @@
-"""``ask FOLDER QUESTION --csv FILE``: asks every document of a folder the same question, and writes a table with a row
+"""``ask FOLDER QUESTION --csv FILE`` asks every document of a folder the same question, and writes a table with a row
 for each document.
 
-The table is written again after every document, completely or not at all. A command that was stopped can be repeated.
-It then asks only documents that have no answer, that failed, or whose file has changed. If the command is repeated with
-another question, the answers to it are added to the table.
+The whole table is written anew after every document, so that it is never half written. A command that was stopped can
+be repeated. Repeating it asks only documents without an answer, documents that failed, and documents whose file has
+changed. If the command is repeated with another question, the new answers are added to the table.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def documents(place: Path, table: Path) -> dict[str, Path]:
     """The files of the folder ``place`` and its subfolders, keyed by their path within the folder. If ``place`` is a
-    file, this file alone. Hidden files and the table are left out.
+    file, the result has only this file. Hidden files and the table are left out.
 
     Raises:
         InputError: there is no file.

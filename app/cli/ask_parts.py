@@ -1,7 +1,7 @@
-"""``ask BOOK QUESTION --parts``: asks a question of a book that is too long, part by part.
+"""``ask BOOK QUESTION --parts`` asks a question of a book that is too long, part by part.
 
-The parts' answers go to stderr one after another, the final answer to stdout; with ``--json`` only one object goes to
-stdout. A command that was stopped can be repeated: parts that it had read are then restored from disk.
+The parts' answers go to stderr one after another, the final answer to stdout. With ``--json``, stdout gets only one
+JSON object. A command that was stopped can be repeated; the parts that it has read are then restored from disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         plan = planned(question.text, parts, taker.prepare(document).result().words, min(options.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
-        for mention in plan.mentions:  # found by search, before any part is read
+        for mention in plan.mentions:  # found by a text search before any part is read
             say(mentioned(mention, plan.reach, document))
         _say_plan(engine, plan, parts)
         status = engine.status()
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 def report_of(
     document: Document, plan: PartsPlan, parts: tuple[Part, ...], done: PartsAnswered, model: str | None
 ) -> dict[str, Any]:
-    """The object that ``ask --parts --json`` prints; pages are numbers from 1."""
+    """The object that ``ask --parts --json`` prints. Page numbers count from 1."""
     where = {part.number: part for part in parts}
     answered = [one.part for one in done.answers]
     return {

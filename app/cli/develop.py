@@ -1,7 +1,7 @@
-"""``bench`` runs the engine's own bench. Models and book are the bundled ones unless the person names others.
+"""``bench`` runs the engine's own bench, with the bundled models and the bundled book unless the person names others.
 
-``test`` checks formatting and lint. Then it checks types while the tests run, because the tests often wait. The
-launcher has installed the packages that ``test`` needs, from tests/requirements.txt.
+``test`` checks formatting and lint. Then it runs the tests and the type checker at the same time, because the tests
+often wait. The launcher has installed the packages that ``test`` needs, from tests/requirements.txt.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _PROCESSES = 3
 # Minimum bytes of memory for ``_PROCESSES`` processes. With less memory there is one process fewer.
 _MEMORY_OF_THREE = 7_000_000_000
 
-# Many of the tests start programs and wait for them. On a busy machine such a program is sometimes late. So a failed
-# test is run once more. A test that passes only the second time is named at the end, with its first failure.
+# Runs a failed test once more. Many tests start programs and wait for them, and on a busy machine a program may be
+# late. A test that passes only the second time is named at the end, with its first failure.
 _SECOND_TRY = "--reruns=1"
 
 _CHECKS = {"formatting": ("ruff", "format", "--check", "."), "lint": ("ruff", "check", ".")}
@@ -58,7 +58,7 @@ def run_checks(options: argparse.Namespace, settings: Settings) -> int:
     import psutil
 
     processes = _PROCESSES if psutil.virtual_memory().total >= _MEMORY_OF_THREE else _PROCESSES - 1
-    # lower priority for mypy, so that it does not slow down the timings of the tests
+    # mypy gets a lower priority, so that it does not disturb tests that measure time
     gentle = ["nice"] if shutil.which("nice") else []
     command = [*gentle, sys.executable, "-m", "mypy"]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as types:

@@ -1,5 +1,5 @@
-"""``doctor``: describes this machine, the models that fit on it, and missing parts with the way to get them. Changes
-nothing.
+"""``doctor`` describes this machine, the models that fit on it, and missing packages and models with the way to get
+them. It changes nothing.
 
 ``doctor --selftest`` runs the engine's own checks (``engine.selftest``) on a text and questions from this module, and
 keeps the outcome in the data folder.
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from engine.document import Document
 
 FILE = "selftest.json"
-# number of characters, from the start of the sample book, that the self-test reads: enough that the retrieval cache has
-# to select chunks, few enough for a slow machine
+# number of characters, from the start of the sample book, that the self-test reads. The text is so long that the
+# retrieval cache has to select chunks, and so short that a slow machine reads it soon.
 _CHARACTERS = 3_500
 _PAGE = 500  # characters of a page of the self-test's document
 _QUESTIONS = ("Who counted the lamps?", "What happened in the storm?", "Continue the story.")
@@ -69,10 +69,10 @@ _Facts = TypeVar("_Facts")
 class Findings:
     """All findings about the machine. ``packages``: installed version of each package; None if the package is not
     installed. ``torch_build``: the build of torch that the launcher installed; None if torch was installed without the
-    launcher. ``version``: of this program. ``torch``, ``target`` and ``draft`` are None if their query failed;
-    ``troubles`` then says why. ``draft`` is also None without a draft model, and ``selftest`` is None if no self-test
-    was run. ``starter`` and ``reader``: whether these models are on this machine. ``gguf``: lines about GGUF files of
-    other programs.
+    launcher. ``version``: the version of this program. ``torch``, ``target`` and ``draft`` are None if their query
+    failed; ``troubles`` then says why. ``draft`` is also None without a draft model, and ``selftest`` is None if no
+    self-test was run. ``starter`` and ``reader``: whether these models are on this machine. ``gguf``: lines about GGUF
+    files of other programs.
     """
 
     machine: Machine
@@ -105,7 +105,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _selftest(settings: Settings, *, as_json: bool) -> int:
-    """Run the self-test. Returns exit status 1 if any part of Trifold changes the model's answers here."""
+    """Run the self-test. Return exit status 1 if a check fails: then a part of Trifold changes the model's answers on
+    this machine.
+    """
 
     result = run_selftest(settings, (lambda line: None) if as_json else say)
     verdict = (
@@ -216,9 +218,8 @@ def _gpu_advice(found: Findings) -> list[str]:
     if not gpus:
         here = found.machine
         fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
-        if (
-            fitting.name == ROCM and found.torch.rocm
-        ):  # the fitting build is installed already, so another installation would not help
+        # If this machine's build of torch is already installed, the advice is not to install it again.
+        if fitting.name == ROCM and found.torch.rocm:
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
         elif fitting.name == XPU and found.torch.xpu:
             advice.append(f"torch for Intel GPUs sees none. {_INTEL_IS_BARRED}")

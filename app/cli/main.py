@@ -1,4 +1,4 @@
-"""Chooses the command in the terminal, and turns every error into words and an exit status.
+"""Runs the command that a command line names, and turns every error into words and an exit status.
 
 The exit statuses are ``app.core.settings.EXIT_DONE`` and the constants after it.
 """
@@ -29,7 +29,7 @@ from app.core.settings import (
 from engine.errors import TrifoldError, on_one_line
 from engine.threads import limit_instructions, sleep_while_waiting
 
-_LOG_BYTES = 2_000_000  # maximum bytes of a log file; then a new file is begun
+_LOG_BYTES = 2_000_000  # maximum bytes of a log file; beyond this size a new file is begun
 _LOG_FILES = 3
 
 # Module and function of each command. The module is in this folder and imported when the command is used. The function
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     with logging_to(data_folder() / "logs") as log:
         try:
             status = _run(arguments)
-            sys.stdout.flush()  # flushed here, where a closed pipe is handled, and not when Python ends
+            sys.stdout.flush()  # flushed here and not when Python ends, because a closed pipe is handled here
             return status
         except TrifoldError as error:
             sys.stderr.write(f"{error}\n")
@@ -62,8 +62,8 @@ def main(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             sys.stderr.write("\n")
             return EXIT_INTERRUPTED
-        # The program that reads the output has closed the pipe. The redirection prevents Python from reporting this
-        # when it exits.
+        # The program that reads the output has closed the pipe. Stdout is redirected, so that Python does not report
+        # this error again when it exits.
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FAULT
@@ -93,7 +93,7 @@ def _run(arguments: Sequence[str]) -> int:
     )
     settings.engine_config()  # refuses a value out of range before any work
     prepare_libraries()
-    # imported here, because help must work without the packages that these modules import
+    # imported only here, because help must work without the packages that these modules import
     from app.cli.models import on_this_machine
 
     settings = on_this_machine(options, settings)

@@ -1,6 +1,7 @@
 """Finds the models of the terminal's commands on this machine, or fetches them with a line of progress.
 
-A typed hub id is fetched at once. For a short name the person is asked first.
+A model that is named by its hub id is fetched at once. Before a model with a short name is fetched, the person is
+asked.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
-    if options.command == "read":  # "read" only counts tokens with the target's tokenizer, so no draft is fetched
+    if options.command == "read":  # ``read`` needs only the target's tokenizer to count tokens, so no draft is fetched
         settings = dataclasses.replace(settings, draft=None)
     if not any(
         is_hub_id(name) or is_any_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name

@@ -1,6 +1,6 @@
-"""``read`` reports what a file holds, or prints all of its text. Also opens the FILE of all other commands.
+"""``read`` describes a file, or prints all of its text. This module also opens the files that other commands name.
 
-Tokens are counted without loading a model.
+Tokens are counted with the model's tokenizer alone; the model is not loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         doubtful=options.recognise,
     )
     if options.text and not options.json:
-        sys.stdout.buffer.write(text_of(document).encode())  # the same bytes on every machine
+        # written as UTF-8 bytes, so that the output is the same on every machine
+        sys.stdout.buffer.write(text_of(document).encode())
         for warning in document.warnings:
             say(f"Note: {warning}")
         return 0

@@ -1,9 +1,9 @@
-"""``app``: starts the app on a free port, and opens its page in the browser when the page is ready. At most one app
-runs per data folder.
+"""``app`` starts the app on a free port, and opens its page in the browser when the page is ready. At most one app runs
+per data folder.
 
 Only one app can hold the operating system's lock on a file in the data folder, even if several are started at once. The
-lock ends with the app's process. The instance file holds the running app's port. It may be left over from a killed
-process, so it counts only if the app answers.
+lock ends with the app's process. The instance file holds the running app's port. The file may be left over from a
+killed process, so its port counts only if the app answers there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOOK_S = 0.3
 _ANNOUNCE_S = 1.0  # maximum seconds until a removed instance file is written again
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
-# A program that a signal has ended has this exit status plus the signal's number, as in shells.
+# As in shells, the exit status of a program that a signal has ended is this number plus the signal's number.
 EXIT_SIGNALLED = 128
 
 
@@ -95,7 +95,7 @@ def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
 
 
 def _how(options: argparse.Namespace) -> str:
-    """Choose how the page is opened."""
+    """Choose how the page is opened: in a window, in the browser, or only as a printed address."""
     if not options.window:
         return NOWHERE if options.no_browser else BROWSER
     if window.is_possible():
@@ -114,7 +114,7 @@ def _make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         if error.errno in _FULL:
-            return  # with a full disk, saved data can still be read
+            return  # a full disk is no reason to end, because saved data can still be read
         reason = error.strerror or type(error).__name__
         raise ResourceError(
             f"Trifold cannot write to {folder.parent} ({reason}).", "Set TRIFOLD_DATA to another folder."
@@ -131,13 +131,13 @@ def _serve(settings: Settings, how: str) -> int:
     def show() -> None:
         if _show(settings, how):
             closed.set()
-            _thread.interrupt_main()  # has the effect of Ctrl-C, so the server ends
+            _thread.interrupt_main()  # acts like Ctrl-C, which ends the server
 
     def greet() -> None:
         if announce(settings.instance_file, settings.port):
             where = settings.instance_file, settings.port, ended
             threading.Thread(target=keep_announced, args=where, daemon=True).start()
-        # The browser may take long to return, and the server must not wait for it.
+        # The call that opens the browser may take long, and the server must not wait for it.
         threading.Thread(target=show, daemon=True).start()
 
     try:
@@ -181,7 +181,7 @@ def _open_browser(url: str) -> bool:
 
 
 def _leave(number: int, _frame: object) -> None:
-    """Exit normally when a signal tells the program to end, so that everything open is closed."""
+    """Make a signal that ends the program an ordinary exit, so that open files and the engine are closed."""
     sys.exit(EXIT_SIGNALLED + number)
 
 
@@ -236,7 +236,7 @@ def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> No
     """
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
-            return  # the data folder has been deleted, together with the lock's file
+            return  # the data folder has been deleted, and the lock's file with it
 
 
 def withdraw(instance_file: Path) -> None:
@@ -249,7 +249,7 @@ def withdraw(instance_file: Path) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether this program, and no other one, answers on a port."""
+    """Whether Trifold, and no other program, answers on a port."""
     return read_health(port).get("app") == PROGRAM_NAME
 
 
@@ -268,7 +268,7 @@ def pick_port(wanted: int) -> int:
     """Return the wanted port, or a free port if another program uses the wanted one."""
     for port in (wanted, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            if os.name != "nt":  # on Windows the option would let two programs share a port
+            if os.name != "nt":  # on Windows, SO_REUSEADDR would let two programs share a port
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))

@@ -33,7 +33,7 @@ def show(address: str, data: Path) -> int:
     """Open the window and wait until the person has closed it.
 
     Args:
-        address: the page's address, which can be opened only once.
+        address: the page's address, which works only once.
         data: the data folder; the window keeps its settings, such as light or dark, in a subfolder.
 
     Returns:
@@ -46,7 +46,7 @@ def show(address: str, data: Path) -> int:
 def main(address: str, folder: str) -> int:
     """Run the window's process."""
     webview = importlib.import_module(PACKAGE)
-    webview.settings["ALLOW_DOWNLOADS"] = True  # otherwise saving a chat silently does nothing
+    webview.settings["ALLOW_DOWNLOADS"] = True  # otherwise the window would ignore a click that saves a chat
     width, height = _SIZE
     webview.create_window("Trifold", address, width=width, height=height, min_size=_SMALLEST, text_select=True)
     webview.start(private_mode=False, storage_path=folder)

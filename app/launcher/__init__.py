@@ -1,5 +1,5 @@
-"""Makes the program's own environment and starts the program inside it. Standard library only.
+"""Makes the program's own environment and starts the program inside it. Imports only the standard library.
 
-Read ``start`` first. No module in this folder may import a package that has to be installed, since the launcher runs
-before any is installed.
+The module to read first is ``start``. No module in this folder may import a package that has to be installed, because
+the launcher runs before packages are installed.
 """

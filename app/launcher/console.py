@@ -1,5 +1,5 @@
-"""Reports the launcher's progress on stderr in plain lines, so that stdout has only the command's output. Text from a
-file or a model is printed without control characters, because these could control the terminal.
+"""Reports the launcher's progress on stderr in plain lines, so that stdout has only the output of the command. Text
+from a file or a model is printed without control characters, because these could control the terminal.
 """
 
 from __future__ import annotations

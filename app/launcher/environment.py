@@ -2,7 +2,7 @@
 variables for processes inside it.
 
 An install ends by writing a stamp with the hash of the requirements, the Python version, the build of torch and the
-packages. A missing or different stamp means that the install has to be done or repaired. Reading the stamp takes
+packages. If the stamp is missing or differs, the install has to be done or repaired. Reading the stamp takes
 milliseconds and no network. This module installs nothing itself.
 """
 
@@ -21,8 +21,8 @@ from app.core.settings import CHECKOUT, data_folder
 FOLDER_NAME = ".venv"
 NOTES_NAME = ".trifold"  # folder next to the environment, with the install's log and lock file
 
-# Variables that are not passed to processes inside the environment. The user set them for other installs. They could
-# make pip fetch packages from elsewhere, or make Python import another Python's packages.
+# Variables that are not passed to processes inside the environment, because the user set them for other installs. Some
+# would make pip fetch packages from elsewhere, others would make Python import another Python's packages.
 _FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -79,8 +79,8 @@ class Environment:
         return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
 
     def is_usable(self) -> bool:
-        """Whether the environment was once completely installed and nothing is missing, so that packages can be added.
-        The requirements may have changed since.
+        """Whether the environment was once completely installed and nothing is missing. If so, packages can be added,
+        even if the requirements have changed since.
         """
         return self._is_whole(self.read_stamp(self.program))
 

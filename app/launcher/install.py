@@ -97,7 +97,7 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh:
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        # checked again, because a new install of the program's packages deletes the other sets
+        # each set is checked again, because a new install of the program's packages deletes the other sets
         for package_set in package_sets:
             if environment.is_ready(package_set):
                 continue
@@ -238,8 +238,8 @@ def _install_packages(
 
 
 def _try_out(environment: Environment, torch: str) -> None:
-    """Import torch once, to detect a missing system library or a GPU that torch cannot use. The user then sees an
-    explanation now instead of an error later.
+    """Import torch once, to detect a missing system library or a GPU that torch cannot use. So the user gets an
+    explanation during the install instead of an error later.
     """
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
@@ -294,7 +294,7 @@ def _lock(environment: Environment) -> Iterator[None]:
 
 
 def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: object) -> None:
-    """Make a file writable and delete it again, because Windows refuses to delete read-only files."""
+    """Make a file writable and try again to delete it, because Windows refuses to delete read-only files."""
     os.chmod(path, stat.S_IWRITE)
     remove_again(path)
 

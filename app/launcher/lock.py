@@ -1,4 +1,4 @@
-"""An operating system's lock on an open file: one process has the lock until the file is closed or the process ends."""
+"""Locks an open file by the operating system. One process has the lock until the file is closed or the process ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def take(file: IO[Any]) -> bool:
     """
     try:
         _lock(file)
-    # another process has the lock: the first is raised on Unix, the second on Windows
+    # another process has the lock; Unix raises BlockingIOError, Windows PermissionError
     except (BlockingIOError, PermissionError):
         return False
     except OSError as error:

@@ -18,12 +18,13 @@ REPAIR = "--repair"
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status. On Unix, a command inside the environment replaces this process,
-    so the function does not return.
+    """Run a command line and return its exit status. If a command runs inside the environment, it replaces this process
+    on Unix, so the function does not return there.
 
     If pip has installed the program (``trifold``), no environment is made, and the command runs in this Python.
     """
-    if not PROGRAM.requirements.exists():  # pip has installed the program together with its packages
+    # no requirements file: pip has installed the program together with its packages
+    if not PROGRAM.requirements.exists():
         return run_command(arguments)
     repair = list(arguments[:1]) == [REPAIR]
     if repair:

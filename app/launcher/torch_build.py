@@ -4,7 +4,7 @@ torch 2.13 has these builds for GPUs:
 
 - CUDA 12.6: for compute capability 5.0 to 9.0 and driver 525 or later.
 - CUDA 13.0: for compute capability 7.5 and higher and driver 580 or later.
-- ROCm 7.2: for AMD GPUs, on Linux only. Its interface is ``torch.cuda``.
+- ROCm 7.2: for AMD GPUs, on Linux only. It is used through ``torch.cuda``.
 - xpu: for Intel GPUs. They are detected only on Linux, and only if they are not part of a processor. In other cases the
   user has to name the build (``TRIFOLD_TORCH=xpu``).
 - The usual build for macOS supports Apple's GPU.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 INDEX_URL = "https://download.pytorch.org/whl"
-PLAIN = "plain"  # the usual build: the one that this machine's package index offers for the pinned version
+PLAIN = "plain"  # name of the usual build, which this machine's package index offers for the pinned version
 CPU = "cpu"
 CUDA_12 = "cu126"
 CUDA_13 = "cu130"
@@ -175,7 +175,7 @@ def _amd_target(properties: Path) -> Iterator[str]:
     with suppress(OSError, ValueError):
         for line in properties.read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(" ")
-            if name == "gfx_target_version" and int(value):  # 0 means a CPU
+            if name == "gfx_target_version" and int(value):  # the kernel lists a CPU with the value 0
                 major, minor, step = int(value) // 10000, int(value) // 100 % 100, int(value) % 100
                 yield f"gfx{major}{minor:x}{step:x}"
 

@@ -1,1 +1,1 @@
-"""The local server and its page."""
+"""Serves the page of the app on this machine, and the requests that the page sends."""

@@ -1,15 +1,17 @@
-"""Decides which requests are admitted and what a page may do. All checks are made before a route is called.
+"""Decides which requests are admitted, and what the page may load and do in the browser. All checks are made before a
+route is called.
 
-Owns the guard and the headers of every answer, including the content security policy. The guard admits a request only
-from this machine, to our own host name, from our own origin, to a route that exists, with a body within the route's
-limit, and with the cookie of the person who started the program. Open routes need no cookie.
+Owns the guard, and the headers of every response, including the content security policy. The guard admits a request
+only from this machine, to our own host name, from our own origin, to a route that exists, with a body within the
+route's limit, and with the cookie of the person who started the program. Open routes need no cookie.
 
 A browser is admitted as follows. The program opens an address with a login token, which works once and is made from a
 secret in the data folder. The token is exchanged for a cookie that other sites cannot send and scripts cannot read. Any
-process that can read the data folder can make a token, so a second start of the program can open the page of the first.
-The cookie outlives the program, so that an open page still works after a restart.
+process that can read the data folder can make a token. So a second start of the program can open the page of the
+program that already runs. The cookie outlives the program, so that an open page still works after a restart.
 
-``--listen``: people on other machines are admitted with a password, and guessing is slowed down (``LanAuth``).
+With the option ``--listen``, people on other machines are admitted with a password. After several wrong passwords they
+have to wait (``LanAuth``).
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def load_secret(data: Path) -> str:
 
 
 class LoginTokens:
-    """Makes and redeems the tokens of one data folder.
+    """Makes and redeems the login tokens of one data folder.
 
     Args:
         secret: the result of ``load_secret``.
@@ -91,7 +93,9 @@ class LoginTokens:
         return f"{content}.{self._sign(content)}"
 
     def redeem(self, token: str) -> bool:
-        """Redeem a token. Return whether the token is ours, fresh and unused. A redeemed token counts as used."""
+        """Redeem a token. Return False if the token was not made with this secret, is too old, or was used before. A
+        redeemed token counts as used.
+        """
         content, _, signature = token.rpartition(".")
         if not hmac.compare_digest(self._sign(content).encode(), signature.encode()):
             return False
@@ -129,7 +133,7 @@ def _read_used(file: Path) -> dict[str, float]:
 
 VARIABLE = "TRIFOLD_PASSWORD"
 EVERYWHERE = "0.0.0.0"
-ENGLISH, GERMAN = "en", "de"  # the languages of the pages that strangers get
+ENGLISH, GERMAN = "en", "de"  # languages of the pages for people who are not logged in
 ENTRANCE = "/enter"
 SHORTEST = 12  # minimum characters of a password
 MEANING = (
@@ -137,10 +141,11 @@ MEANING = (
     "The connection is not encrypted: do this only in a network that you trust, never on the open internet."
 )
 
-_MOST_WRONG = 10  # maximum wrong passwords from one address within ``_WITHIN_S`` seconds; then all are refused
-_WITHIN_S = 60.0  # seconds for which a wrong password counts
-_MOST_ADDRESSES = 1000  # maximum guests' addresses for which wrong passwords are counted
-_IPV6_NETWORK = 64  # bits of a guest's address that identify the network; the guest chooses the rest
+# maximum wrong passwords from one address within ``_WITHIN_S`` seconds; further passwords from there are refused
+_MOST_WRONG = 10
+_WITHIN_S = 60.0  # seconds for which a wrong password counts towards ``_MOST_WRONG``
+_MOST_ADDRESSES = 1000  # maximum number of addresses for which wrong passwords are counted
+_IPV6_NETWORK = 64  # bits of an IPv6 address that identify the network; a guest can choose the other bits freely
 
 INVITATION = "Trifold is open to this network. Its password lets you in."
 WRONG = "This is not the password. Go back and try again."
@@ -186,7 +191,7 @@ class LanAuth:
 
     def is_called(self, host: str, port: int) -> bool:
         """Whether a Host header can mean this machine: it must be an IP address or the machine's own name. Other names
-        are refused, because a stranger can make a name point here.
+        are refused, because an attacker can let a name of his own resolve to this machine (DNS rebinding).
         """
         name, _, found = host.lower().rpartition(":")
         if found != str(port):
@@ -198,8 +203,8 @@ class LanAuth:
         return True
 
     def refuses(self, form: bytes, address: str) -> str:
-        """A sentence that says why the password in a form is refused; "" if it is right. A guest who has sent too many
-        wrong passwords is refused for a while; other guests are not affected.
+        """Check the password of a form. Return a sentence that says why it is refused; "" if it is right. A guest who
+        has sent too many wrong passwords is refused for a while; other guests are not affected.
         """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:
@@ -268,8 +273,8 @@ _ANSWER = (
 
 @dataclass(frozen=True)
 class AllowedRoute:
-    """A route that exists. A ``path`` that ends in "*" covers everything below it. ``limit``: maximum bytes of the
-    body. ``open``: whether the route needs no cookie.
+    """A route that exists. A ``path`` that ends in "*" covers every path that begins like it. ``limit``: maximum bytes
+    of the body. ``open``: whether the route needs no cookie.
     """
 
     method: str
@@ -284,7 +289,7 @@ class AllowedRoute:
 
 
 class Guard:
-    """ASGI middleware around the whole app.
+    """ASGI middleware around the whole app, which admits or refuses every request.
 
     Args:
         app: the guarded app.
@@ -378,7 +383,7 @@ class Guard:
         await self._let_in(self._key, send, language)
 
     async def _enter(self, lan: LanAuth, scope: Scope, receive: Receive, send: Send, language: str) -> None:
-        """Check a password that was sent from the entrance page."""
+        """Check a password that was sent from the entrance page, and set the cookie if it is right."""
         form, more = b"", True
         while more and len(form) <= _MOST_FORM:
             message = await receive()
@@ -392,8 +397,8 @@ class Guard:
 
     async def _let_in(self, key: str, send: Send, language: str) -> None:
         cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
-        # A redirect would count as coming from the page that linked here, so the browser would not send the strict
-        # cookie with it.
+        # A page that opens the app, instead of a redirect. The browser would regard a redirect as coming from the page
+        # with the link, and would not send the cookie (SameSite=Strict) with it.
         await _answer(
             send,
             200,
@@ -412,16 +417,16 @@ ELSEWHERE = "Trifold does not answer at this address. Open the address that it s
 
 
 def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
-    """Return the refusal of a request that repeats a header of ``_SAID_ONCE``, because two programs could read
-    different values; None for any other request. Browsers never repeat these headers.
+    """Refuse a request that repeats a header of ``_SAID_ONCE``, because the guard and the app could read different
+    values. Return status and sentence of the refusal; None for any other request. Browsers never repeat these headers.
     """
     names = [name for name, _ in scope["headers"] if name in _SAID_ONCE]
     return (400, "The request says two things at once.") if len(set(names)) < len(names) else None
 
 
 def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a request states its origin, as a browser does whenever a request changes something. True for a request
-    that only reads. ``_stranger`` has already checked that the origin is ours.
+    """Whether a request states its origin, as browsers do if a request changes something. True for any request that
+    only reads. Whether the origin is our own has already been checked by ``_stranger``.
     """
     reads = method in ("GET", "HEAD")
     return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
@@ -435,7 +440,9 @@ def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
 
 
 async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send, language: str) -> None:
-    """Run the app with a limited body. A larger body is cut off, and the request is answered with an error."""
+    """Run the app with a body of at most ``route.limit`` bytes. A larger body is cut off, and the request is answered
+    with an error.
+    """
     received = 0
     started = refused = False
 
@@ -459,7 +466,7 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
     try:
         await app(scope, counted, watched)
     except Exception:
-        if not refused:  # otherwise the app was told that the client is gone, so its error is expected
+        if not refused:  # After a refusal the app was told that the client has disconnected, so its error is expected.
             raise
 
 
@@ -470,8 +477,8 @@ def _too_large(route: AllowedRoute) -> str:
 
 
 def _with_headers(send: Send) -> Send:
-    """Add our headers to every answer. A page is sent only when it is complete, because its headers need the hashes of
-    its inline scripts.
+    """Add our headers to every response. A page is sent only when it is complete, because its headers need the hashes
+    of its inline scripts.
     """
     held: list[AsgiMessage] = []
 
@@ -516,7 +523,9 @@ def _policy(page: bytes) -> bytes:
 
 
 def _preferred(headers: Mapping[str, str]) -> str:
-    """Return the first of the browser's languages in which the pages for strangers exist; English if there is none."""
+    """Return the first of the browser's languages in which the pages for people who are not logged in exist; English if
+    there is none.
+    """
     offered = (part.strip()[:2].lower() for part in headers.get("accept-language", "").split(","))
     return next((language for language in offered if language in (ENGLISH, GERMAN)), ENGLISH)
 
@@ -532,7 +541,9 @@ def in_language(sentence: str, language: str) -> str:
 
 
 def _form(language: str) -> str:
-    """The form of the entrance page, translated here, because a stranger gets no scripts that could translate it."""
+    """The form of the entrance page. It is translated on the server, because the scripts that translate the page are
+    only served after the login.
+    """
     return (
         f"<form method=post action={ENTRANCE}><p><label>{in_language('Password', language)} <input type=password "
         "name=password autofocus required autocomplete=current-password></label> "

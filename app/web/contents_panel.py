@@ -1,4 +1,6 @@
-"""The table of contents next to the chat: GET /contents, fetched when it is opened and when more has been read."""
+"""Serves the table of contents next to the chat. The page fetches it (GET /contents) when the person opens it, and
+again when more of the book has been read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ ONLY_QUOTES = "The built-in demo only finds passages. A larger model, chosen in 
 
 
 class ContentsPanel:
-    """A panel of the page (``app.web.live``).
+    """Serves the table of contents. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
@@ -61,7 +63,7 @@ class ContentsPanel:
         if self._known[0] is not document:
             self._known = document, chapters(document), language_of_book(document)
         found, only_quotes = self._known[1], self._only_quotes()
-        # None asks in English, because a model whose card lists refusals was trained in English
+        # None stands for questions in English, because a model whose card lists refusals was trained in English
         language = None if self._card().refusals else self._known[2]
         read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
@@ -85,7 +87,8 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """Sizes for choosing chapters; None for several documents or if the sizes are not known.
+        """Sizes from which the page computes the cost of the ticked chapters. None for several documents, or if the
+        sizes are not known.
 
         ``first``: number of the first page. ``tokens``: tokens of each page. ``around``: tokens of the book that belong
         to no page. ``room``: maximum tokens of a book. ``seconds``: minimum and maximum seconds per token, if known.

@@ -34,7 +34,7 @@ def hashes(value: Any) -> tuple[str, ...]:
     """Check the documents of a request.
 
     Raises:
-        OptionError: it is no list of names, or an empty one.
+        OptionError: the value is not a list of names, or the list is empty.
     """
     if not isinstance(value, list | tuple) or not all(isinstance(sha256, str) for sha256 in value):
         raise OptionError("The documents must be a list of their names.")
@@ -55,8 +55,8 @@ def _agreed(value: Any) -> tuple[str, ...]:
 
 class DocumentsAsked(RequestBody):
     """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
-    of these documents. ``of``: the book that the person saw. ``recognise``: hashes of the documents for which the
-    person agreed to the recognition of pages.
+    of these documents. ``of``: the book that the person's page showed. ``recognise``: hashes of the documents for which
+    the person agreed to the recognition of pages.
     """
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_together)] = Field(default=(), validate_default=True)
@@ -66,7 +66,7 @@ class DocumentsAsked(RequestBody):
 
 
 class DocumentsPanel:
-    """A panel of the page (``app.web.live``).
+    """Serves the list of open documents and its changes. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
@@ -87,7 +87,9 @@ class DocumentsPanel:
         return {"/documents": self.arrange, "/documents/cost": self.cost}
 
     def view(self) -> View:
-        """The documents in order, each with its first page on the map and its number of pages; empty for one book."""
+        """The open documents in order, each with its first page on the map and its number of pages. Empty if the open
+        book is a single document.
+        """
         current = self._state.current
         document = current.whole or current.document
         if document is None:
@@ -112,7 +114,8 @@ class DocumentsPanel:
 def documents_view(document: Document) -> list[View]:
     """Title, colour and pages of each of several documents."""
     colours: list[int] = []
-    for member in document.members:  # the hash decides the colour, unless one of the 5 preceding documents has it
+    # the hash decides the colour, unless one of the 5 preceding documents has the same colour
+    for member in document.members:
         own = int(member.sha256[:6], 16) % COLOURS
         free = [
             (own + step) % COLOURS for step in range(COLOURS) if (own + step) % COLOURS not in colours[-COLOURS + 1 :]

@@ -1,4 +1,5 @@
-"""Asks several documents the same question one by one: the growing table, stopping, going on, and the table as a file.
+"""Asks several documents the same question one by one ("Ask each"). Serves the growing table of answers, also as a
+file, and the buttons that stop and continue the run.
 
 Owns these routes and these keys of the live stream:
 
@@ -42,7 +43,7 @@ _READING_SHARE = 0.9
 
 _MOST = 2_000
 """Maximum documents of one run. They are asked one by one, so a run may have more than can be open together."""
-_LARGEST = 256 << 10  # maximum bytes of a request: a name of a document has 64 characters
+_LARGEST = 256 << 10  # maximum bytes of a request, which names each document by the 64 characters of its hash
 
 
 def _one_by_one(value: Any) -> tuple[str, ...]:
@@ -64,7 +65,9 @@ class EachTable:
     rows: tuple[View, ...] = ()
 
     def since(self, before: object) -> View:
-        """The rows that have changed since ``before``; all rows and ``whole`` True if the documents differ."""
+        """Return the rows that have changed since ``before``. If the documents have changed too, return all rows, with
+        ``whole`` True.
+        """
         known = before.rows if isinstance(before, EachTable) else ()
         if [row["id"] for row in known] != [row["id"] for row in self.rows] or not known:
             return {"whole": True, "rows": self.rows}
@@ -72,11 +75,11 @@ class EachTable:
 
 
 class EachPanel:
-    """A panel of the page (``app.web.live``).
+    """Serves "Ask each". A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
-        each: the run.
+        each: runs "Ask each".
     """
 
     def __init__(self, state: AppState, each: AskEach) -> None:
@@ -196,7 +199,9 @@ def _row_view(book: Book, answer: Answer | None) -> View:
 
 
 def _recognised(row: Row, places: Sequence[View]) -> str:
-    """Says that the passages were recognised from a picture; without passages, how many pages were."""
+    """State that passages were recognised from a picture. If there are no passages, state how many pages were
+    recognised.
+    """
     if places:
         return RECOGNISED if any(page.get("recognised") for place in places for page in place["pages"]) else ""
     return recognised_line(int(row.get("pages_recognised") or 0), int(row.get("pages") or 0))

@@ -1,9 +1,10 @@
 """Offers the choice of a model: before the first book, and again for a book that the present model does not hold.
 
-The choice has a sentence for each option: the bundled demo, the starter, the reader, and the model of the hub that
-suits this machine. Each option is a pair of a target model and an optional draft model. The choice needs no network.
-When the person looks at the hub's model, the hub is asked for the model's facts, and the speed of this machine is
-measured. This module makes the sentences; ``app.models.switch`` fetches the chosen model, as it does for the settings.
+The options are the bundled demo, two small models (the starter and the reader), and the model of the hub that suits
+this machine. Each option has a sentence about it, and is a pair of a target model and an optional draft model. The
+choice needs no network. When the person looks at the hub's model, the hub is asked for the model's facts, and the speed
+of this machine is measured. This module makes the sentences; ``app.models.switch`` fetches the chosen model, as it does
+for the settings.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ the same memory there is a file whose kind was tested with real weights.
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
-    """The options of the first start, the least demanding first."""
+    """The options of the first start. The option that needs the least memory comes first."""
     quotes = "Only quotes, by words that stand in the book. Instant, whole books."
     small, talks = (_fit(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
     options = [
@@ -106,7 +107,7 @@ def _of_the_hub(best: PairProposal) -> View:
 
 
 def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: LocalModels) -> View:
-    """The option for a model with a short name."""
+    """The option for the starter or the reader, which are fetched by their short names."""
     assert pair.target.shape is not None
     source = SOURCES[pair.id]
     pages = pages_of(min(found.tokens, pair.target.shape.window))
@@ -123,8 +124,8 @@ def _length(shape: ModelShape, found: ModelFit) -> str:
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
-    """Make an option. ``more`` and ``action`` are shown when the person looks at the option. If the key ``look`` of the
-    result is set to True, they are shown only after the hub has confirmed that it has the model.
+    """Make an option. ``more`` and ``action`` are shown when the person looks at the option. If the caller sets the key
+    ``look`` of the result to True, both are shown only after the hub has confirmed that it has the model.
     """
     draft = pair.draft.name if pair.draft else ""
     names = {"id": pair.id, "target": pair.target.name, "draft": draft, "weights": "", "kv": ""}
@@ -134,7 +135,7 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
 @dataclass(frozen=True)
 class PairProposal:
     """A pair for this machine. ``rounding``: the formats to which weights or cache must be quantized for the pair to
-    fit; None if it fits without.
+    fit; None if the pair fits without quantization.
     """
 
     pair: Pair
@@ -145,17 +146,19 @@ class PairProposal:
 def best_pair(free: FreeMemory) -> PairProposal | None:
     """Choose the pair of the hub that suits this machine, by facts that need no download; None if no pair fits.
 
-    Candidates chat, need no account, are among the newest of their size, and are not in ``_UNPROVEN``.
+    The candidates are models for chatting. They need no account, are among the newest of their size, and are not in
+    ``_UNPROVEN``.
 
     Without a GPU, choose the strongest GGUF file that leaves memory for a short novel. With a GPU, leave GGUF files
     out, because a GPU would have to expand their 4-bit weights to compute.
 
-    If no file was chosen, choose among the other pairs, of which those with memory for a book of 300 pages come first.
-    With a GPU, choose the strongest of these pairs. Without a GPU, choose the smallest pair, because the time to read a
-    book matters most. If no pair has memory for such a book, choose the pair with memory for the longest text.
+    If no GGUF file was chosen, choose among the pairs that leave memory for a book of 300 pages. With a GPU, choose the
+    strongest of these pairs. Without a GPU, choose the smallest, because the time to read a book matters most. If no
+    pair leaves memory for such a book, choose the pair that leaves memory for the longest text.
 
-    A mixture of experts is as strong as a model with the geometric mean of its parameters and its active parameters, as
-    a rule of thumb. Per-layer input embeddings do not count, because a token reads only one row of each.
+    As a rule of thumb, a mixture of experts is as strong as a model without experts whose number of parameters is the
+    geometric mean of the mixture's total and active parameters. Per-layer input embeddings do not count, because a
+    token reads only one row of each.
     """
     ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
     passed_over = (*_OLDER, *_UNPROVEN, *(pair.id for pair in ready if pair.target.pickled))
@@ -197,8 +200,8 @@ def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
-    """The models on this machine that hold a book which is too long for the present model. ``worth``: the result of the
-    model's evaluation in a sentence.
+    """The models on this machine whose window holds the open book, which is too long for the present model. Each entry
+    has as ``worth`` a sentence with the result of the model's evaluation.
     """
     present = switch.present
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:
@@ -227,7 +230,7 @@ class PairAsked(RequestBody):
 
 
 class FirstChoice:
-    """A panel of the page (``app.web.live``).
+    """Serves the choice of a model. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.

@@ -17,8 +17,8 @@ __all__ = ["gr"]
 
 @contextmanager
 def without_stubs() -> Iterator[None]:
-    """Make ``inspect.getfile`` raise OSError for Gradio's classes. For anything else, also in other threads, it works
-    as usual.
+    """Make ``inspect.getfile`` raise OSError for Gradio's classes, so that Gradio writes no stubs. For any other object
+    the function works as usual, also in other threads.
     """
     usual = inspect.getfile
 

@@ -12,12 +12,12 @@ The workarounds, with their reasons. Each has a test. They take about 110 lines 
 * ``gradio_import``: Gradio would write type stubs for its components whenever it is imported, which takes 1.6 s.
 * ``_let_sleep``: Gradio's queue looks for work 1,100 times a second, which takes the interpreter from the engine.
 * ``_checked``: Gradio would answer an invalid request with a server error.
-* ``mount`` runs in an event loop. Outside of one, Gradio makes a loop for each of its locks and closes none of them.
-  When the garbage collector ends such a loop, a traceback may appear in the person's terminal.
+* ``mount`` runs in an event loop. Without a running loop, Gradio makes a loop for each of its locks and closes none of
+  these loops. When the garbage collector ends such a loop, a traceback may appear in the person's terminal.
 * ``_TABS``: Gradio would keep the state of up to 10,000 tabs, 85 KB each.
 * The hidden button ``#refresh``, which the page's scripts press (``page/chat.js``): code outside of Gradio can cause an
   event only this way. Without the button, a finished answer would not be shown formatted.
-* The guard admits requests for ``/gradio_api/app_id``. After a failed request, Gradio's script only asks this route,
+* The guard admits requests for ``/gradio_api/app_id``. After a failed request, Gradio's script sends only this request,
   every two seconds, and loads the page again when it gets an answer.
 * In ``page/chat.js``: Gradio's loading sign would make the browser draw sixty times a second without end. Gradio asks
   for a description of its routes, which is not served. A screen reader would read HTML tags aloud, and a growing
@@ -70,7 +70,7 @@ arrived.
 
 
 class Record:
-    """The open chat for Gradio's chatbot. The messages of finished exchanges are made only once."""
+    """Turns the open chat into messages for Gradio's chatbot. The messages of finished exchanges are made only once."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -83,7 +83,7 @@ class Record:
 
 
 def build(show: Callable[[], Shown]) -> gr.Blocks:
-    """Build the components and their one event."""
+    """Build Gradio's components, and the one event with which they show the chat."""
     with gr.Blocks(title="Trifold", analytics_enabled=False) as page:
         record = gr.Chatbot(
             elem_id="record",

@@ -1,7 +1,7 @@
-"""The library as a part of the page: books with their covers, chats, search, export and deletion.
+"""Serves the library: books with their covers, chats, search, export and deletion.
 
-Owns the library's routes and keys of the live stream. The stream asks ten times a second, so lists are rebuilt only
-when something was written or ``LOOK_SECONDS`` have passed.
+Owns the library's routes and its keys of the live stream. The stream asks for the keys ten times a second. So the lists
+are rebuilt only when the database has changed, or when ``LOOK_SECONDS`` have passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from engine.document import Document, extent_of
 from engine.errors import DocumentError, OptionError
 from engine.languages import language_of
 
-LOOK_SECONDS = 5.0  # seconds between two updates of sizes on disk and of days such as "yesterday"
+LOOK_SECONDS = 5.0  # seconds between two updates of the shown sizes on disk and of days such as "yesterday"
 _HUES = 360
 # matches Markdown's marks, which are removed from the results of a search
 _MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")
@@ -42,7 +42,7 @@ _KINDS = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
 
 
 class ChatAsked(RequestBody):
-    """A request to open a chat. ``message``: the message to show."""
+    """A request to open a chat. ``message``: the id of the message to show."""
 
     id: Text = ""
     name: Text = ""
@@ -60,11 +60,11 @@ class WordsAsked(RequestBody):
 
 
 class Library:
-    """A panel of the page (``app.web.live``).
+    """Serves the library. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
-        sample: the bundled book, for its own questions.
+        sample: the bundled book, which has suggested questions of its own.
     """
 
     def __init__(self, state: AppState, sample: Sample) -> None:
@@ -164,7 +164,7 @@ class Library:
         card = abilities(str(model.path))
         is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
         own = self._sample.questions if is_sample else ()
-        # the sample's own questions were already tried when they were written
+        # the sample's own questions need no trial: its author has tried them
         if card.refusals and not (own and card.only_quotes):
 
             def candidates() -> list[str]:

@@ -1,10 +1,10 @@
 """The live stream: every changing part of the page, including an answer's words, by one route of server-sent events.
 
-Owns the page as plain data, with the names that the page's scripts use (``page_view``), and the times of sending. A key
-is sent when its value has changed, at most ten times a second (``Throttle``), and figures less often. Nothing is sent
-while no page is open. The whole value of a key is sent, unless the value is ``Growing``. So values that change often
-never share a key with large values. Only this stream sends an answer that is being written (``RunningAnswer``); Gradio
-shows the chat again when the answer has ended.
+Owns the page's content as plain data, under the names that the page's scripts use (``page_view``), and decides when
+data is sent. A key is sent when its value has changed, at most ten times a second (``Throttle``), and figures less
+often. Nothing is sent while no page is open. The whole value of a key is sent, unless the value is an instance of
+``Growing``. So values that change often never share a key with large values. Only this stream sends an answer that is
+being written (``RunningAnswer``); Gradio shows the chat again when the answer has ended.
 
 To add a self-contained part of the page, write a class as ``Panel`` describes, and name it in ``server.make_panels``.
 Put its markup into ``page/frame.html``, and its style into a file of its own under ``assets/style``, where every file
@@ -45,7 +45,7 @@ class Panel(Protocol):
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        """Every route, in the form for the guard."""
+        """Every route of the panel, as the guard needs it to admit requests."""
         ...
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -53,7 +53,9 @@ class Panel(Protocol):
         ...
 
     def view(self) -> View:
-        """Keys of the live stream. Called ten times a second, so it must take almost no time."""
+        """The panel's keys of the live stream, with their current values. Called ten times a second, so the method must
+        take almost no time.
+        """
         ...
 
 
@@ -71,11 +73,11 @@ class Growing(Protocol):
 
 @dataclass(frozen=True)
 class RunningAnswer:
-    """The answer that is being written. A tab that already has its beginning is sent only the new part.
+    """The answer that is being written. A tab that already has the beginning of the answer is sent only the new part.
 
     ``answer`` is the id of the answer's message, and ``text`` is the answer so far. ``html`` is the beginning of
-    ``text``, formatted; it ends before the UTF-16 unit ``at``. Before the first word, ``waiting`` gives the reason for
-    waiting.
+    ``text``, formatted; it ends before the UTF-16 unit ``at``. Before the first word, ``waiting`` says what the answer
+    waits for.
     """
 
     answer: int
@@ -100,7 +102,7 @@ class RunningAnswer:
 
 
 def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> View:
-    """The page as data, without the map (``map_view`` and ``format.glow``), which is large.
+    """The page's content as data, without the map of pages (``map_view`` and ``format.glow``), which is large.
 
     Args:
         status: the engine's own snapshot.
@@ -124,8 +126,8 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
 
 def _read_line(current: OpenBook) -> str:
-    """A line about the finished reading. For a book in parts, a line that says when each part is read. "" while there
-    is no finished reading.
+    """A line about the finished reading; "" while there is none. For a book in parts, the line says when a part is
+    read.
     """
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
@@ -150,8 +152,8 @@ def model_view(status: Status) -> View:
 
 
 def sampling_view(status: Status) -> View:
-    """The sampling defaults as far as known, whether the model or a server sets them, and whether quotations can be
-    restricted to the book's words.
+    """The sampling defaults as far as they are known, whether the model or a server sets them, and whether quotations
+    can be restricted to the book's words.
     """
     own = status.model.sampling if status.model is not None else SamplingParams()
     can_quote = status.model is None or status.model.can_quote
@@ -162,7 +164,7 @@ def sampling_view(status: Status) -> View:
 
 
 def book_view(current: OpenBook) -> View:
-    """The open book, and the action that it needs from the person."""
+    """The open book, and what the person has to do before it can be asked about."""
     view: View = {
         "stage": current.stage.value,
         "title": "",
@@ -213,7 +215,7 @@ def map_view(current: OpenBook) -> View:
 
 
 def pages_read(current: OpenBook) -> int:
-    """How many pages of the map, counted from the first, can be asked about."""
+    """The number of leading pages of the map that can be asked about."""
     if current.stage is Stage.PARTS and current.document is not None:
         return len(current.document.pages)
     if current.read is not None:
@@ -238,7 +240,7 @@ def _reading(current: OpenBook) -> View | None:
 
 def _hint(current: OpenBook, status: Status) -> str:
     """The hint in the question box: whether a question can be asked now, and which part of the book answers come from.
-    If the model only quotes, the hint is to ask where something is said. "" if nothing can be asked.
+    For a model that only quotes, the hint proposes to ask where something is said. "" if nothing can be asked.
     """
     read = current.read
     if current.stage is Stage.PARTS:
@@ -272,7 +274,9 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """The number of pages, and a range of pages that fits, which is proposed to the person."""
+    """The number of pages of a book that is too long, and a range of pages that fits, which is proposed to the
+    person.
+    """
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0
     first = document.pages[0].number if document and document.pages else 1
@@ -413,7 +417,7 @@ class Live:
 
     def _throttle(self, card: bool) -> Throttle:
         status = self._state.engine.status()
-        # the page may be drawn often while the engine is idle, because drawing takes no time from it then
+        # while the engine is idle, the page may be drawn often, because drawing takes no time from the engine
         return OWN if status.state == "idle" else throttle_of(status, card)
 
     def _writing(self, current: OpenBook, chat: Chat | None) -> View:
@@ -455,7 +459,7 @@ class Live:
 async def changes(
     view: Callable[[], View], gone: Callable[[], Awaitable[bool]], throttle: Callable[[], Throttle]
 ) -> AsyncIterator[str]:
-    """Events for one tab: first all keys, then changed ones, until the tab is gone.
+    """Yield the events for one tab: first all keys, then changed keys, until the tab has disconnected.
 
     Args:
         throttle: returns the seconds between two checks for changes, and between two changes of figures.
@@ -466,7 +470,7 @@ async def changes(
     while not await gone():
         now, pace, seen = time.monotonic(), throttle(), view()
         if sent.get("asking") and not seen.get("asking"):
-            due.clear()  # the answer has ended, so its last figures are sent with its last word
+            due.clear()  # the answer has ended, so its last figures are sent at once, together with its last word
         changed = {
             key: value
             for key, value in seen.items()

@@ -1,7 +1,9 @@
-"""Prepares Markdown of a model or a book for the page: made harmless, and as HTML while an answer is being written.
+"""Prepares Markdown of a model or a book for the page: makes it harmless, and turns it into HTML while an answer is
+being written.
 
 Owns the rule that an answer is only words: no image is loaded, no HTML of a model is kept, and a link shows its target.
-The page's sanitizer and its content security policy enforce the same, but this module does not rely on them. Pure.
+The page's sanitizer and its content security policy enforce the same, but this module does not rely on them. It has no
+side effects.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-# Code, which stays unchanged: a fence at the start of a line up to its end, or a span between equal runs of backticks.
-# Repetitions inside of brackets and backticks are bounded, so that many brackets do not make the search slow.
+# Matches code, which stays unchanged: a fenced block from the start of a line to the closing fence, or a span between
+# equal runs of backticks. Repetitions inside brackets and backticks are bounded, so that a text with many brackets does
+# not make the search slow.
 _CODE = re.compile(
     r"(^ {0,3}(`{3,20}|~{3,20})[^\n]*\n.*?(?:^ {0,3}\2[`~]*[ \t]*$|\Z)"
     r"|(?<!`)(`{1,20})(?!`).{1,500}?(?<!`)\3(?!`))",
@@ -45,14 +48,15 @@ def closed(content: str) -> str:
     if paragraph.count("**") % 2 and not words.endswith((" ", "\n")):
         words += "**"
     if words.rpartition("\n")[2].lstrip(" ").startswith(("```", "~~~")):
-        words += "\n"  # the rest of the fence's line is not shown, so the next words need a line of their own
+        # words on the fence's own line would not be shown as code, so the next words get a line of their own
+        words += "\n"
     return words
 
 
 def rendered(markdown: str, ours: Callable[[str], str]) -> str:
     """Turn Markdown that has been made harmless into HTML.
 
-    The library is set to accept no HTML, so none comes from a model.
+    The Markdown parser is set to accept no HTML, so no HTML comes from a model.
 
     Args:
         ours: called with every escaped piece of text, to insert our own HTML into it. Not called for attributes.

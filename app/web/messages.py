@@ -1,4 +1,4 @@
-"""The chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
+"""Formats the chat as messages for Gradio's chatbot, and the answer being written as HTML for the live stream.
 
 Owns the two kinds of buttons in the chat: message actions and citations.
 
@@ -8,7 +8,7 @@ its action and message ("edit:12" asks question 12 in other words). The page's `
 Citations follow sentences, and claim no more than is known. "verified" and "not found" are facts about the text of the
 book. A bare page number says that this page supports the sentence. "near" before it says that the page is only related
 to the sentence. "drew on" names a page that the model attended to, which is a hint. Names and numbers that occur
-nowhere in the book are listed above the answer. Pure.
+nowhere in the book are listed above the answer. This module has no side effects.
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ def _row(*parts: str) -> str:
     return f'\n\n<div class="actions">{"".join(parts)}</div>'
 
 
-# private characters that mark a button's place until the text has been made harmless
+# private characters around the number of a button; they mark its place until the text has been made harmless
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # a private character for the caret at the end of a growing answer
 _EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
-_HASH = re.compile(r"[0-9a-f]{12}")  # the first 12 digits of a document's hash, for the class of its citation buttons
-_NEARLY = (
-    0.5  # if at least this share of a quotation's words stand together in the book, its button says how many words do
-)
+# matches the first 12 digits of a document's hash, from which the CSS class of its citation buttons is made
+_HASH = re.compile(r"[0-9a-f]{12}")
+# if at least this share of a quotation's words stand together in the book, its button says how many words do
+_NEARLY = 0.5
 
 _WORDS = {
     "quoted": "verified, {}",
@@ -144,7 +144,7 @@ def _with_marks(answer: str, record: Mapping[str, Any] | None) -> str:
     """The answer with a mark at the place of each citation's button."""
     text = _PRIVATE.sub("\ufffd", answer)
     parts, start = [], 0
-    for number, chip in enumerate(_own_chips(record)):  # in the order of the text
+    for number, chip in enumerate(_own_chips(record)):  # the citations are in the order of the text
         end = min(max(start, int(chip["at"])), len(text))
         parts.append(f"{text[start:end]}{_OPEN}{number}{_CLOSE}")
         start = end
@@ -168,7 +168,7 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before
 
 
 def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
-    """What the card next to a citation's button shows; None if no citation has this number. The key ``of`` of the
+    """The content of the card next to a citation's button; None if no citation has this number. The key ``of`` of the
     result is the hash of the page's document, if there are several documents.
     """
     chips = _chips(notes)
@@ -191,7 +191,7 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
 
 
 def marks(notes: Mapping[str, Any] | None, number: int) -> list[tuple[int, int, int]]:
-    """(page number, start, end) of the characters that a citation marks."""
+    """The characters that a citation marks, as (page number, start, end)."""
     chips = _chips(notes)
     found = chips[number].get("marks", []) if 0 <= number < len(chips) else []
     return [(int(page), int(start), int(end)) for page, start, end in found]
@@ -229,8 +229,8 @@ def _same_sentence(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def absent(notes: Mapping[str, Any] | None) -> str:
-    """The line above an answer that no passage supports. Also the line above an answer if the book lacks words of the
-    answer or of the question. "" for any other answer.
+    """Return the line above an answer: which words of the answer or the question the book lacks, or that no passage
+    supports the answer. "" if neither applies.
     """
     missing = (notes or {}).get("missing")
     return "" if missing is None else _of_notes(format.not_found(missing), notes)
@@ -271,7 +271,7 @@ def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: boo
 
 
 def _only_words(text: str) -> str:
-    """A label from the book, without any character that HTML or Markdown could interpret."""
+    """Escape a label from the book, so that neither HTML nor Markdown interprets any of its characters."""
     return "".join(sign if sign.isalnum() or sign in _SAFE else f"&#{ord(sign)};" for sign in text)
 
 
@@ -312,7 +312,7 @@ def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[Ch
 
 
 def _asked(question: str) -> str:
-    """A question as typed: its characters are not interpreted as Markdown, and its line breaks are kept."""
+    """A question as typed, for the chatbot: no character is interpreted as Markdown, and line breaks are kept."""
     shown = question if len(question) <= LONGEST_QUESTION else question[:LONGEST_QUESTION] + " …"
     lines = html.escape(shown, quote=False).splitlines()
     return f'<div class="asked">{"<br>".join(lines)}</div>'
@@ -382,7 +382,7 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
 
 
 def _under(exchange: Exchange) -> str:
-    """The HTML of the line under an answer, with the drawing of its pace; a phone shows the line in fewer words."""
+    """The HTML of the line under an answer, with the drawing of the pace curve. On a phone the line has fewer words."""
     line, brief = _line(exchange, format.answer_line), _line(exchange, format.brief_answer_line)
     drawn = _spark(exchange) if exchange.figures else ""
     if brief == line:
@@ -391,8 +391,8 @@ def _under(exchange: Exchange) -> str:
 
 
 def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
-    """The line under an answer: the result of ``figures_line``, and what the answer is from, unless that is the whole
-    book. The line also says if the program ended before the answer did.
+    """The line under an answer. It begins with the result of ``figures_line``. It also says if the program ended before
+    the answer did, and if the answer comes from notes or from the first pages instead of the whole book.
     """
     stopped = None if exchange.interrupted else exchange.stopped
     why_not = str((exchange.notes or {}).get("uncounted", ""))
@@ -407,9 +407,10 @@ def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
 
 
 def _spark(exchange: Exchange) -> str:
-    """The pace of the last tokens as a small drawing."""
+    """The pace curve of the answer's last tokens as a small drawing in SVG."""
     points = format.spark(format.kept_pace(exchange.notes))
-    return f'<svg><polyline points="{points}"/></svg>' if points else ""  # Gradio removes any attribute but ``points``
+    # Gradio keeps only the attribute ``points`` of a drawing
+    return f'<svg><polyline points="{points}"/></svg>' if points else ""
 
 
 def written(exchange: Exchange, turn: int) -> str:

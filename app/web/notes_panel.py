@@ -1,4 +1,4 @@
-"""The notes of the open book: making, changing, finding, exporting them, and asking about them.
+"""Serves the notes of the open book: makes, changes, finds and exports notes, and lets questions be answered from them.
 
 Owns these routes and this key of the live stream:
 
@@ -76,7 +76,7 @@ class NewNoteAsked(NoteAsked):
 
 
 class NotesPanel:
-    """A panel of the page (``app.web.live``).
+    """Serves the notes of the open book. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
@@ -280,8 +280,8 @@ def _done(work: Callable[[], None]) -> dict[str, Any]:
 
 
 def _chip(answer: str, record: Mapping[str, Any], words: str) -> Mapping[str, Any] | None:
-    """The first citation that has a page and belongs to a sentence with these words; None if there is none. The words
-    may also be longer than the sentence and contain it.
+    """The first citation that has a page and belongs to a sentence that contains these words or is contained in them;
+    None if there is none.
     """
     wanted = fold(words)
     for chip in record.get("chips", ()):

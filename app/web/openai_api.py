@@ -1,4 +1,4 @@
-"""OpenAI's protocol for other programs: /v1/models and /v1/chat/completions, about the book that is open.
+"""Serves OpenAI's protocol to other programs: /v1/models, and /v1/chat/completions about the open book.
 
 The guard has already checked host and origin. This module checks the key, since a program cannot have the page's
 cookie. Questions share the open book with the page. Trifold answers one question at a time, whether the page or a
@@ -55,11 +55,12 @@ OWNER = "trifold"
 FILE = "api.key"
 BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
-# practically unlimited; ``_body`` has the actual limit, because its refusal has OpenAI's form
+# the guard's limit for the body, practically unlimited; ``_body`` applies the actual limit, because its refusal has
+# OpenAI's form
 _GUARDS_LIMIT = 1 << 40
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
-_LEFT = 499  # status in the log for a client that has disconnected
+_LEFT = 499  # HTTP status in the log for a client that has disconnected
 _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
@@ -69,7 +70,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The routes of /v1. A panel of the page (``app.web.live``) that shows nothing.
+    """Serves the routes of /v1. Registered like a part of the page (``app.web.live.Panel``), but shows nothing there.
 
     Args:
         state: the state of the program, with the open book.
@@ -151,14 +152,14 @@ class Api:
     # Chat ----------------------------------------------------------------------------------------------------
 
     async def _chat(self, request: Request) -> Response:
-        asked = await asyncio.to_thread(
-            parse, await _body(request)
-        )  # in a thread, because 16 MB take long to parse and would block the page
+        # in a thread, because 16 MB take long to parse and would block the page
+        asked = await asyncio.to_thread(parse, await _body(request))
         loaded = self._entry().id
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
         events = answer_events(self._state, asked)
-        first = await anext(events)  # an error before the first event is answered with a status of its own
+        # If an error comes before the first event, the response gets the status of this error.
+        first = await anext(events)
         if asked.stream:
             stream = self._stream(asked, head, first, events)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -284,13 +285,14 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
                 state.show(scores=event.scores)
             yield event
     finally:
-        claim.set()  # also stops a question that still waits for the engine, for which no request exists yet
+        # Also stops a question that still waits for the engine, and for which no request to the engine exists yet.
+        claim.set()
         state.release(claim)
 
 
 def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str, most: int = 3) -> dict[str, Any]:
-    """The book of the answer, the pages that the answer attended to most, and, if asked for, the evidence of its
-    sentences. Empty if no book is open.
+    """The book that an answer is about, and the pages that the answer attended to most. If ``asked`` wants evidence,
+    also the evidence of each sentence. Empty if no book is open.
 
     Args:
         text: the answer as sent.
@@ -372,7 +374,7 @@ def _so_far(state: AppState) -> str:
 
 
 async def _send(state: AppState, claim: threading.Event, text: str) -> None:
-    """Let the engine read a text that came with the request, unless this text is the book that the engine has read."""
+    """Let the engine read a text that came with the request, unless the engine has read this text already."""
     if not text.strip():
         raise ApiError(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if state.current.stage is not Stage.EMPTY:
@@ -412,7 +414,9 @@ class Stops:
         self.found = False
 
     def feed(self, piece: str) -> str:
-        """The text that may be shown now. The first stop word and all text after it are dropped."""
+        """Add a piece of text. Return the text that may be sent now. The first stop word and all text after it are
+        dropped.
+        """
         if self.found or not self._words:
             return "" if self.found else piece
         self._held += piece
@@ -433,7 +437,7 @@ class Stops:
 
 
 def _overlap(text: str, word: str) -> int:
-    """Number of characters at the end of ``text`` that begin ``word``."""
+    """The largest number of characters at the end of ``text`` with which ``word`` begins."""
     longest = min(len(text), len(word) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(word[:size])), 0)
 

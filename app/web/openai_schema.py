@@ -1,4 +1,4 @@
-"""Defines the fields of OpenAI's requests and answers, and the errors that refuse a request. Pure: no I/O.
+"""Defines the fields of OpenAI's requests and answers, and the errors that refuse a request. This module does no I/O.
 
 Source: the API reference of chat completions (https://platform.openai.com/docs/api-reference/chat). Unsupported fields
 are refused by name. No field that would change an answer is silently ignored.
@@ -140,7 +140,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "audio": (),
     "response_format": ({"type": "text"},),
-    # Options of vLLM, llama.cpp and others, which clients send to every server of this protocol.
+    # options of vLLM, llama.cpp and other servers; some clients send them to every server of this protocol
     "min_p": (0,),
     "typical_p": (1,),
     "top_a": (0,),
@@ -260,7 +260,8 @@ def parse(body: bytes) -> ChatRequest:
         asked = ChatRequest.model_validate_json(body)
     except ValidationError as error:
         raise _refusal_of(error.errors(include_url=False, include_input=False)[0]) from None
-    _ = asked.conversation, asked.sampling  # computed now, so that an error in them refuses the request
+    # both properties are computed now, so that an error in them refuses the request
+    _ = asked.conversation, asked.sampling
     return asked
 
 
@@ -328,7 +329,7 @@ class Choice(BaseModel):
 
 
 class Completion(BaseModel):
-    """A whole answer, or a piece of a streamed answer. Its JSON leaves out fields that were not set."""
+    """A whole answer, or a piece of a streamed answer. The JSON leaves out fields that were not set."""
 
     id: str
     created: int
@@ -342,7 +343,7 @@ class Completion(BaseModel):
         return self.model_copy(update={"object": self.object, "choices": [], **fields})
 
     def whole(self, text: str, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
-        """Make a whole answer. ``more`` is added to the figures in the field ``trifold``."""
+        """Make a whole answer. ``more`` holds values that are added to the figures in the field ``trifold``."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = Choice(index=0, message=message, logprobs=None, finish_reason=_FINISH[done.stop_reason])
         usage, ours = Usage.of(done.figures), figures(done, more)

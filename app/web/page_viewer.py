@@ -1,4 +1,4 @@
-"""The evidence for the browser: cards next to citations, and the page that a click opens.
+"""Serves the evidence for an answer: cards next to citations, and the page of the book that a click opens.
 
     GET /provenance                 where the characters of every answer in the chat come from
     GET /citations/{turn}/{chip}    the text of the card next to a citation
@@ -44,7 +44,7 @@ from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 _DRAWN = "pdf"  # the kind of documents whose pages are shown as pictures
 # maximum characters before and after a mark that distinguish its words from equal words elsewhere on the page
 _AROUND = 40
-_LINE = 60  # characters shown before and after a found place
+_LINE = 60  # characters of the text that are shown before and after a found place
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
 _MOST_ROWS = 200  # maximum rows of a table; further rows are not marked
 _MOST_MARKS = 100  # maximum marks of a search on one page; further places are not marked
@@ -55,11 +55,12 @@ _ORIGINS = {
     "figure": "Most of this page is a picture, which was not read; its text was.",
     "doubtful": "The text of this page is probably wrong.",
 }
-_DAY = "private, max-age=86400, immutable"  # cached for a day, since the address names the content
+# HTTP cache header; the browser keeps a response for a day, because another content has another address
+_DAY = "private, max-age=86400, immutable"
 
 
 class PageViewer:
-    """A panel of the page (``app.web.live``).
+    """Serves citations and pages of the open book. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
@@ -189,7 +190,9 @@ class PageViewer:
         return current.book, document
 
     def _origin(self, of: _Own, page: Page) -> str:
-        """Return the note about a page that is a picture, or has recognised or doubtful text; "" for any other page."""
+        """Return a sentence about a page that is a picture, or has recognised or doubtful text; "" for any other
+        page.
+        """
         said = _ORIGINS.get(page.picture, "")
         if page.picture == "recognised":
             path, _ = self._file(of.sha256)
@@ -198,7 +201,7 @@ class PageViewer:
         return said
 
     def _is_recognisable(self, of: _Own, page: Page) -> bool:
-        """Whether text recognition may still give the page its text. False if recognition is not installed, or has
+        """Whether text recognition could still find text on the page. False if recognition is not installed, or has
         already been tried on this page.
         """
         if page.picture not in ("unread", "doubtful") or recognition.missing():

@@ -4,7 +4,7 @@ Owns these routes and this key of the live stream:
 
     the live key "parts"       the offer: the number of parts, and the time to read them
     POST /reading/parts        read the open book in parts, so that each question goes to the parts that it needs
-    POST /reading/otherwise    choose again which part of the book is read
+    POST /reading/otherwise    let the person choose again which pages are read
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.web.routes import Handler, allowed_posts, posts
 
 
 class PartsPanel:
-    """A panel of the page (``app.web.live``).
+    """Serves the offer to read in parts. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.

@@ -1,6 +1,7 @@
-"""The dialog of preferences: the model, comments, programs that use this engine, another server, help with faults.
+"""Serves the dialog of preferences: the model, comments, access for other programs, a server elsewhere, the report
+about faults.
 
-Translates between requests and ``app.models.switch``. The API key, the diagnostics and the list of models are read when
+Turns requests into calls of ``app.models.switch``. The API key, the diagnostics and the list of models are read when
 the dialog opens. The progress of loading another model comes through the live stream. The first half of this file
 describes models as plain data, the second half has the routes.
 """
@@ -83,14 +84,15 @@ def model_options(
     local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
 ) -> list[View]:
     """Return the entries of the list of models: one for each pair of the catalogue, one for each GGUF file of this
-    machine, and one for ``present`` if it is neither.
+    machine, and one for ``present``, the loaded model, if it is in neither group.
 
     Args:
         free: free memory. Its formats ``kv`` and ``quantization`` are those of the startup settings, which may differ
             from those of ``present``.
     """
     offered = pairs()
-    here = offered.index(SHORT_PAIRS[-1]) + 1  # GGUF files of this machine come before models that must be downloaded
+    # GGUF files of this machine are listed before models that must be downloaded
+    here = offered.index(SHORT_PAIRS[-1]) + 1
     listed = (*offered[:here], *_gguf_pairs(local_models), *offered[here:])
     entries = [_option(pair, local_models, free, present, rates) for pair in listed]
     if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
@@ -103,8 +105,8 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """Return a pair for each usable GGUF file of other programs. Unusable files are left out. The reason is shown when
-    a person names such a file.
+    """Return a pair for each usable GGUF file of other programs. Unusable files are left out; if a person names such a
+    file, the reason is shown then.
     """
     found = []
     for file in local_models.gguf_files():
@@ -165,7 +167,7 @@ def sized(
 
 
 def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
-    """The state of switching the model, with the progress of its download, for the live stream."""
+    """The state of a switch to another model, with the progress of the download, for the live stream."""
     wanted, progress = switching.wanted, switching.progress
     view: View = {
         "stage": switching.stage,
@@ -354,12 +356,12 @@ class CommentsAsked(RequestBody):
 
 
 class Preferences:
-    """A panel of the page (``app.web.live``).
+    """Serves the dialog of preferences. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.
         switch: changes the model.
-        port: the page's port, for the address that other programs use.
+        port: the page's port, which is part of the address that other programs use.
     """
 
     def __init__(self, state: AppState, switch: ModelSwitch, port: int) -> None:
@@ -463,9 +465,9 @@ class Preferences:
     def rates(self) -> MachineRates | None:
         """Return the speeds of this machine; None if they are not known within ``_RATES_S`` seconds.
 
-        A separate process measures the speeds, only while no answer is being written. If other programs disturbed the
-        measurement, the next call starts another one, and the better result counts. A failed measurement is never
-        repeated. Otherwise the page, which asks again as long as a measurement runs, would ask forever.
+        A separate process measures the speeds, and only while no answer is being written. If other programs disturbed a
+        measurement, the next call starts another measurement, and the better result counts. A failed measurement is
+        never repeated, because the page asks again as long as a measurement runs, and would ask forever.
         """
         with self._lock:
             known = self._measured
@@ -479,8 +481,8 @@ class Preferences:
     @property
     def news(self) -> str:
         """Whether the speeds of this machine are available: "known" if they have been measured, "now" if a measurement
-        can start now, "" otherwise. When this key of the live stream changes, a page without speeds asks for them
-        again.
+        can start now, "" otherwise. The live stream sends this value. When it changes, a page that lacks the speeds
+        asks for them again.
         """
         return "known" if self._measured else "now" if self._may_measure else ""
 
@@ -508,7 +510,7 @@ class Preferences:
             self._ended.set()
 
     def _later(self, shown: View) -> View:
-        """Add to the view whether a measurement is running that will give the speeds."""
+        """Add the key ``measuring``: whether a measurement is running that will give the missing speeds."""
         return {**shown, "measuring": self._measured is None and self.measuring}
 
     def _look(self, name: str) -> View:

@@ -1,9 +1,9 @@
 """Shows the race in the browser. A race answers questions with plain decoding and with fast decoding, and compares the
 runs.
 
-The live stream has the race's progress and the badge of a verified machine. A route returns the recording of both runs
-with the verdict. All texts about a race are made here. The page states that it shows a replay of two runs, and states a
-slowdown as plainly as a speedup.
+The live stream has the race's progress, and the badge that says that a check has passed on this machine. A route
+returns the recording of both runs with the verdict. All texts about a race are made here. The page states that it shows
+a replay of two runs, and states a slowdown as plainly as a speedup.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RaceAsked(RequestBody):
 
 
 class RacePanel:
-    """A panel of the page (``app.web.live``).
+    """Serves the race. A self-contained part of the page (``app.web.live.Panel``).
 
     Args:
         state: the state of the program.

@@ -1,7 +1,7 @@
-"""The routes for the page's own scripts: receive a book, open one, ask about it, stop.
+"""Serves the requests of the page's own scripts: receive a book, open a book, ask about it, stop.
 
-Translates between requests and the state of the program. Every reply is a small JSON object. An error is answered with
-its cause and its remedy (``said``). Results reach every tab through the live stream.
+Turns requests into calls of ``AppState``. Every reply is a small JSON object. An error is answered with its cause and
+its remedy (``said``). Results reach every tab through the live stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from engine.errors import Busy, DocumentError, InputError, ModelError, OptionErr
 
 SMALL_BODY = 16 << 10
 _MOST_NUMBER = 2**53  # the largest integer that JavaScript represents exactly
-# maximum bytes of a question's request, so large that the engine refuses a long question first
+# maximum bytes of a request with a question; any question that the engine accepts is shorter
 QUESTION_LIMIT = 16 * MEGABYTE
 
 Handler = Callable[[Request], Awaitable[Any]]
@@ -57,8 +57,8 @@ def posts(handlers: Mapping[str, Handler]) -> tuple[Route, ...]:
 
 
 def allowed_posts(handlers: Mapping[str, Handler]) -> tuple[AllowedRoute, ...]:
-    """Make the entries with which ``auth.Guard`` allows the routes of ``posts``, each for a small request
-    (``SMALL_BODY``).
+    """Make the entries with which ``auth.Guard`` admits requests to these POST routes. The body of a request may have
+    at most ``SMALL_BODY`` bytes.
     """
     return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in handlers)
 
@@ -67,7 +67,7 @@ def json_object(sent: bytes) -> dict[str, Any]:
     """Read the JSON object of a request. Raises OptionError."""
     try:
         asked = json.loads(sent)
-    except (ValueError, RecursionError) as error:  # RecursionError: brackets are nested too deeply
+    except (ValueError, RecursionError) as error:  # RecursionError means that brackets are nested too deeply
         raise OptionError("The request is not JSON.") from error
     if not isinstance(asked, dict):
         raise OptionError("The request is not a JSON object.")
@@ -208,9 +208,9 @@ class ContinueAsked(MessageAsked):
 
 
 class _Question(RequestBody):
-    """A question. ``message``: the id of an earlier question that this question replaces; the earlier question is kept
-    as another version. ``instead``: whether to stop the answer that is being written before asking. ``every``: whether
-    to ask every part of a book that is read in parts.
+    """The fields of a question. ``message``: the id of an earlier question that this question replaces; the earlier
+    question is kept as another version. ``instead``: whether to stop first the answer that is being written. ``every``:
+    whether to ask every part of a book that is read in parts.
     """
 
     question: Annotated[str, AfterValidator(_some_question), BeforeValidator(_text)] = Field(
@@ -312,7 +312,7 @@ class BookRoutes:
 
 
 def _same_file(name: str, book: Book) -> str:
-    """The note for a person whose file is already in the library under another name; "" if the name is the same."""
+    """A sentence for a person whose file is already in the library under another name; "" if the name is the same."""
     return "" if name == book.name else f"“{name}” is the same file as “{book.name}”, which was in your library."
 
 
@@ -374,7 +374,7 @@ class ChatRoutes:
         self._state.stop_asking()
 
     async def begin_chat(self, request: Request) -> Response:
-        """Begin a chat. Text in the question box stays, because the person may already be typing."""
+        """Begin a chat. The page keeps the text in its question box, because the person may already be typing."""
 
         def begin() -> dict[str, Any]:
             self._state.begin_chat()
@@ -393,8 +393,8 @@ class ChatRoutes:
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
     """Answer with the result of ``work``. If ``work`` raises a ``TrifoldError``, answer with its cause, its remedy, and
-    ``busy``: whether the work could be done if the current answer were stopped. The status is that of a success even
-    then, because the browser's console lists error statuses. An ``InputError`` is raised again.
+    ``busy``: whether the work could be done if the current answer were stopped. Even this answer has the status of a
+    success, because the browser's console would list an error status. An ``InputError`` is raised again.
     """
     try:
         return JSONResponse(work())

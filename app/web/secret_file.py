@@ -1,7 +1,7 @@
 """Stores a secret in a file that this person alone can read.
 
-The file is written under a temporary name and is never seen half written. If two programs find the file missing at
-once, both use the secret of the program that writes first.
+The file is written under a temporary name first, so that no program sees it half written. If two programs find the
+file missing at once, both use the secret of the program that writes first.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def _make(path: Path, prefix: str) -> str:
     if not path.exists():
         written = _written(path, prefix)
         try:
-            with suppress(FileExistsError):  # another program was faster
+            with suppress(FileExistsError):  # another program has written the file first
                 os.link(written, path)
-        except OSError:  # a file system without hard links
+        except OSError:  # the file system has no hard links
             os.replace(written, path)
         finally:
             written.unlink(missing_ok=True)
-    return _read(path, prefix) or _replace(path, prefix)  # a damaged file is replaced
+    return _read(path, prefix) or _replace(path, prefix)  # a damaged file, from which nothing was read, is replaced
 
 
 def _replace(path: Path, prefix: str) -> str:

@@ -1,4 +1,5 @@
-"""The local server: the page, its live stream and its few routes on one port of this machine, behind the guard.
+"""Runs the local server: the page, its live stream and its few routes, on one port of this machine and behind the
+guard.
 
     browser -> Guard (admission) -> / /ui /live /asking /books ... (ours) | /assets /config /gradio_api (Gradio's)
 
@@ -149,7 +150,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
 
 
 def quiet_gradio(uploads: Path) -> None:
-    """Set the environment before Gradio is imported, so that it reports and fetches nothing."""
+    """Set environment variables before Gradio is imported, so that Gradio sends no reports and fetches nothing."""
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
         GRADIO_ANALYTICS_MAX_EVENTS="1",  # maximum events that Gradio keeps even without analytics; default 10,000
@@ -164,13 +165,13 @@ def quiet_gradio(uploads: Path) -> None:
 
 
 def page_files() -> dict[str, Path]:
-    """Every file of ours that the page may load, keyed by file name. No other file is served."""
+    """Every file of Trifold that the page may load, keyed by file name. No other file is served."""
     folders = (_PAGE, _ASSETS / "style", _ASSETS / "icons")
     return {file.name: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in _KINDS}
 
 
 def start_page(files: Mapping[str, Path]) -> str:
-    """The page's HTML with all our style sheets, the one with the colours first."""
+    """The page's HTML with all style sheets of Trifold. The style sheet with the colours comes first."""
     names = sorted((name for name in files if name.endswith(".css")), key=lambda name: (name != _FIRST_STYLE, name))
     styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
     return (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
@@ -234,7 +235,7 @@ def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[
 
 def _listen(port: int, host: str = HOST) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    if os.name != "nt":  # on Windows the option would let two programs share a port
+    if os.name != "nt":  # on Windows, SO_REUSEADDR would let two programs share a port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
@@ -259,7 +260,7 @@ def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # there is no proxy in between, so headers about the request's origin are not trusted
+        proxy_headers=False,  # there is no proxy, so headers that claim another client's address are not trusted
         ws="none",
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
