@@ -72,6 +72,7 @@ BLOCKS = {
 """(elements, bytes) of one block, keyed by the id of the tensor type."""
 
 _TENSORS = "split.tensors.count"
+_VALUES = ".attn_v.weight"
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # arrays with a value for each token
 _ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids are fields of the metadata
@@ -84,7 +85,8 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the metadata of a model as plain JSON.
 
     ``fields``: numbers, short lists of numbers, and strings. ``vocabulary``: number of tokens. ``parameters``: number
-    of weights. ``names``: names of the tensors outside of layers. ``kinds``: ids of all tensor types in the files.
+    of weights. ``names``: names of the tensors outside of layers, and of the layers' weights for values, which some
+    layers lack. ``kinds``: ids of all tensor types in the files.
 
     Args:
         paths: paths of the file, or of all parts in order.
@@ -113,7 +115,7 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
         "fields": {name: value for name, value in found.fields.items() if name.startswith((*_KEPT, own))},
         "vocabulary": found.lengths[_TOKENS],
         "parameters": found.parameters,
-        "names": sorted(name for name in found.shapes if not name.startswith("blk.")),
+        "names": sorted(name for name in found.shapes if not name.startswith("blk.") or name.endswith(_VALUES)),
         "kinds": sorted(found.kinds),
     }
 

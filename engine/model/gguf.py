@@ -19,12 +19,14 @@ from typing import Any, Literal
 from engine import foreign, model_files
 from engine.errors import ModelError
 from engine.model import gguf_kinds, weights
+from engine.model.architectures import kv_sources
 from engine.model.gguf_header import BLOCKS, Tensor, floats, read
 from engine.model.gguf_kinds import EXPERTS, FACTORS, KINDS, STATE_DECAY, STATE_NORM, Header, Kind
 from engine.model.weights import GGUF_INDEX as INDEX
 
 _TIED = "lm_head.weight"
 _FLOAT = 0  # GGML's number for float32
+_KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")  # beginnings of the names of a layer's tensors for KV
 _BLOCK, _DECODER = "blk.", "model.layers."  # prefixes of a decoder block's weights, in the file and in transformers
 _OTHER = "Choose another file."
 _TOKENS = "tokenizer.ggml.tokens"
@@ -70,10 +72,17 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
         "tensors": [[each.name, each.kind, each.shape, each.file, each.offset] for each in found],
     }
     _write(out / model_files.SETTINGS, settings)
-    _write(out / model_files.GENERATION, gguf_kinds.generation_of(header))
+    _write(out / model_files.GENERATION, gguf_kinds.generation_of(header, _ids_of(header, files[0])))
     _write(out / INDEX, index)
     (out / "README.md").write_text(readme, encoding="utf-8")
     return foreign.save_gguf_tokenizer(files[0], settings["model_type"], out)
+
+
+def _ids_of(header: Header, file: Path) -> list[int]:
+    """The ids of the tokens that end a text in every model of the file's kind (``Kind.ends``)."""
+    ends = KINDS[header.architecture].ends
+    words = read(file, vocabulary=True)[0][_TOKENS] if ends else ()
+    return [words.index(end) for end in ends if end in words]
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
@@ -164,12 +173,14 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
     """Yield every tensor that the model is built of, transformers' name of its weight ("" if it has none), and its
     bytes.
     """
-    # Prefixes of the names of tensors that are left out. For Qwen 3.5 this is the layer for multi-token prediction,
-    # which follows the last layer. Other kinds have no such layer. They get ``FACTORS``, which are left out in any
-    # case.
-    guesses = f"blk.{config.num_hidden_layers}." if kind.tiled else FACTORS
+    # Prefixes of the names of tensors that are left out: factors, which are settings; keys and values of layers that
+    # read those of another layer (Gemma 4); and the layer for multi-token prediction (Qwen 3.5), which follows the last
+    # layer.
+    left_out = [*FACTORS, *(f"blk.{layer}.{own}" for layer in kv_sources(config) for own in _KV_TENSORS)]
+    if kind.tiled:
+        left_out.append(f"blk.{config.num_hidden_layers}.")
     for tensor, stored in _stored(index, kind, config):
-        if tensor.name not in FACTORS and not tensor.name.startswith(guesses):
+        if not tensor.name.startswith(tuple(left_out)):
             yield tensor, kind.name(tensor.name) or "", stored
 
 
@@ -179,12 +190,14 @@ def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks
     """
     from torch import nn
 
+    from engine.model.experts import chooses
     from engine.model.products import replace
     from engine.model.products.blocks import BlockEmbedding, BlockLinear
 
     path, _, last = name.rpartition(".")
     module = model.get_submodule(path)
     included = blocks == "all" or (blocks == "decoder" and name.startswith(_DECODER))
+    included = included and not chooses(".".join(name.split(".")[3:]))  # routers take expanded weights
     if not included or last != "weight" or not isinstance(module, nn.Linear | nn.Embedding):
         return False
     embeds = isinstance(module, nn.Embedding)

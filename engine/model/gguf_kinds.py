@@ -36,9 +36,11 @@ STATE_DECAY = "A_log"
 OUTPUT = "output.weight"
 """The tensor of the output head. A model without this tensor uses its embedding as the head."""
 
+_VALUES = ".attn_v.weight"  # the end of the name of a layer's weights for values
+
 _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
 _AGAIN = "Get the file again."
-_VOCABULARIES = ("gpt2", "llama")
+_VOCABULARIES = ("gpt2", "llama", "gemma4")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 # the factors of Llama 3.1 and 3.3 (8) and of Llama 3.2 (32), by which long wavelengths of RoPE are stretched
 _LLAMA_3_FACTORS = (8.0, 32.0)
@@ -49,6 +51,9 @@ _GEMMA_2_LARGEST = 46
 _GEMMA_3_LARGEST = 62
 _GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
+# Minimum factor that means "not turned" in the files of Gemma 4. llama.cpp's converter writes 1e30.
+_NOT_TURNED = 1e29
+_BETAS = (32.0, 1.0)  # the usual numbers of turns between which YaRN interpolates; files need not state them
 _GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that files do not state
 
 # Settings that are read from fields. The keys are the fields' names without the architecture in front.
@@ -90,6 +95,27 @@ _GEMMA_NAMES = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 
+_GEMMA_4_NAMES = {
+    **_GEMMA_NAMES,
+    "layer_output_scale.weight": "layer_scalar",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_gate_up_exps": "experts.gate_up",
+    "ffn_down_exps": "experts.down",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+}
+_GEMMA_4_TOP = {
+    **_TOP,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
 
 _EXPERT_NAMES = {
     **_NAMES,
@@ -197,7 +223,8 @@ class Kind:
         halves: whether the rows of queries and keys are stored in the order that llama.cpp's RoPE needs.
         tiled: whether neighbouring value heads in the file belong to different key heads. transformers keeps the value
             heads of a key head together.
-        experts: whether the architecture is a mixture of experts.
+        experts: whether the architecture is a mixture of experts; None if some of its models are.
+        ends: tokens after which a model stops, in addition to those that fields of the file name.
     """
 
     model_type: str
@@ -208,7 +235,8 @@ class Kind:
     centred: bool = False
     halves: bool = False
     tiled: bool = False
-    experts: bool = False
+    experts: bool | None = False
+    ends: tuple[str, ...] = ()
 
     def name(self, tensor: str) -> str | None:
         """transformers' name of a weight or bias, given by its name in the file; None if transformers has no such
@@ -233,7 +261,7 @@ def settings_of(header: Header) -> dict[str, Any]:
     """
     architecture = header.architecture
     kind = KINDS.get(architecture)
-    if kind is None or bool(header.get("expert_count")) != kind.experts:
+    if kind is None or kind.experts not in (None, bool(header.get("expert_count"))):
         named = f"{architecture} with experts" if kind and not kind.experts else architecture or "nameless"
         raise header.refusal(f"holds a model of the kind {named}, which is not")
     if (words := header.fields.get("tokenizer.ggml.model")) not in _VOCABULARIES:
@@ -256,13 +284,16 @@ def settings_of(header: Header) -> dict[str, Any]:
     return settings
 
 
-def generation_of(header: Header) -> dict[str, Any]:
+def generation_of(header: Header, more_ends: Sequence[int] = ()) -> dict[str, Any]:
     """Make the content of the model's ``generation_config.json``: the tokens that begin and end a text, and the
     sampling settings.
+
+    Args:
+        more_ends: ids of tokens that end a text, though no field says so (``Kind.ends``).
     """
     ids: dict[str, Any] = {here: header.token(there) for there, here in _IDS.items()}
     ends = (header.token(f"{end}_token_id") for end in _ENDS)
-    ids["eos_token_id"] = list(dict.fromkeys(end for end in ends if end is not None)) or None
+    ids["eos_token_id"] = list(dict.fromkeys(end for end in (*ends, *more_ends) if end is not None)) or None
     sampling = {here: header.fields.get(f"general.sampling.{there}") for there, here in _SAMPLING.items()}
     found = {name: value for name, value in {**ids, **sampling}.items() if value is not None}
     return {**found, "do_sample": True} if sampling["temperature"] else found
@@ -276,7 +307,10 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
         ModelError: the factors are of an unsupported kind.
     """
     rope = settings["rope_parameters"]
-    if LLAMA_3_FACTORS in factors:
+    rope = rope.get("full_attention", rope)
+    if rope.get("rope_type") == "proportional":
+        rope["partial_rotary_factor"] = turned_part(factors[LLAMA_3_FACTORS])
+    elif LLAMA_3_FACTORS in factors:
         rope |= llama_3_rope(rope["rope_theta"], factors[LLAMA_3_FACTORS])
     if LONG_FACTORS in factors:
         rope |= {"rope_type": "longrope", "long_factor": list(factors[LONG_FACTORS])}
@@ -295,6 +329,19 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
         if all(math.isclose(one, other, rel_tol=_CLOSE) for one, other in zip(factors, usual, strict=True)):
             return {"rope_type": "llama3", "factor": factor, **_LLAMA_3}
     raise ModelError("Its positions are stretched in a way that is not known here.", "Choose it as safetensors.")
+
+
+def turned_part(factors: Sequence[float]) -> float:
+    """Return the part of a head that Gemma 4's RoPE turns in full layers, from its factors: 1 for each pair of head
+    dimensions that is turned, then a huge number for each other pair.
+
+    Raises:
+        ModelError: the factors are not those of Gemma 4.
+    """
+    turned = sum(factor == 1.0 for factor in factors)
+    if not turned or min(factors[turned:], default=math.inf) < _NOT_TURNED or set(factors[:turned]) != {1.0}:
+        raise ModelError("Its positions are stretched in a way that is not known here.", "Choose it as safetensors.")
+    return turned / len(factors)
 
 
 def _llama_3_factor(inverse: float, factor: float) -> float:
@@ -344,6 +391,20 @@ def _window(header: Header) -> int | None:
     return header.get("attention.sliding_window") or None
 
 
+def _ministral3(header: Header) -> Mapping[str, Any]:
+    rope = _rope(header)
+    if rope["rope_type"] != "yarn" or header.get("attention.temperature_scale") is None:
+        raise header.refusal("stretches its window in another way than Ministral 3, which is not")
+    rope |= {
+        "beta_fast": float(header.number("rope.scaling.yarn_beta_fast", _BETAS[0])),
+        "beta_slow": float(header.number("rope.scaling.yarn_beta_slow", _BETAS[1])),
+        "mscale": 1.0,  # no file states it, and llama.cpp assumes it
+        "mscale_all_dim": float(header.number("rope.scaling.yarn_log_multiplier")),
+        "llama_4_scaling_beta": float(header.number("attention.temperature_scale")),
+    }
+    return {"rope_parameters": rope}
+
+
 def _phi3(header: Header) -> Mapping[str, Any]:
     head_dim = _head_dim(header)
     turned = header.number("rope.dimension_count", head_dim)
@@ -383,6 +444,72 @@ def _gemma3(header: Header) -> Mapping[str, Any]:
         "query_pre_attn_scalar": _scale_of_gemma(header, _GEMMA_3_LARGEST),
         "rope_parameters": {"full_attention": _rope(header), "sliding_attention": local},
     }
+
+
+def _gemma4(header: Header) -> Mapping[str, Any]:
+    layers, head_dim = int(header.number("block_count")), int(header.number("attention.key_length"))
+    sliding = header.get("attention.sliding_window_pattern")
+    shared = int(header.number("attention.shared_kv_layers", 0))
+    if not isinstance(sliding, list) or len(sliding) != layers or all(sliding) or sliding[-1]:
+        raise header.refusal("does not say which layers have windows, without which it is not")
+    if LLAMA_3_FACTORS not in header.names:
+        raise header.refusal(f"lacks {LLAMA_3_FACTORS}, without which it is not")
+    width, narrow = int(header.number("attention.key_length_swa")), header.get("rope.dimension_count_swa")
+    if narrow not in (None, width):
+        raise header.refusal("turns a part of each head only, which is not")
+    if (full := _rope(header))["rope_type"] != "default":
+        raise header.refusal("has a window that was stretched in a way that is not")
+    local = {"rope_type": "default", "rope_theta": float(header.number("rope.freq_base_swa"))}
+    found = {
+        "head_dim": width,
+        "global_head_dim": head_dim,
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in sliding],
+        "sliding_window": _window(header),
+        "num_kv_shared_layers": shared,
+        "hidden_size_per_layer_input": header.get("embedding_length_per_layer_input", 0),
+        "vocab_size_per_layer_input": header.get("vocab_size", header.vocabulary),
+        "rope_parameters": {"full_attention": {**full, "rope_type": "proportional"}, "sliding_attention": local},
+        **_heads_of_gemma_4(header, sliding, shared),
+        **_inner_of_gemma_4(header, layers - shared),
+    }
+    if header.get("final_logit_softcapping") is not None:
+        found["final_logit_softcapping"] = float(header.number("final_logit_softcapping"))
+    if header.get("expert_count"):
+        found |= {
+            "enable_moe_block": True,
+            "num_experts": header.get("expert_count"),
+            "top_k_experts": header.get("expert_used_count"),
+            "moe_intermediate_size": header.get("expert_feed_forward_length"),
+        }
+    return found
+
+
+def _heads_of_gemma_4(header: Header, sliding: Sequence[bool], shared: int) -> dict[str, Any]:
+    """The numbers of KV heads, and whether the values of full layers are their keys. Such layers have no weights for
+    values.
+    """
+    heads = header.get("attention.head_count_kv")
+    heads = heads if isinstance(heads, list) else [heads] * len(sliding)
+    own = [layer for layer, windowed in enumerate(sliding) if not windowed and layer < len(sliding) - shared]
+    alike = bool(own) and f"blk.{own[0]}{_VALUES}" not in header.names
+    narrow = {one for one, windowed in zip(heads, sliding, strict=False) if windowed}
+    wide = {one for one, windowed in zip(heads, sliding, strict=False) if not windowed}
+    if len(heads) != len(sliding) or len(wide) > 1 or len(narrow) > 1 or not (alike or narrow <= wide):
+        raise header.refusal("holds layers of several shapes, which are not")
+    found = {"num_key_value_heads": next(iter(narrow or wide)), "attention_k_eq_v": alike}
+    return {**found, "num_global_key_value_heads": next(iter(wide))} if alike else found
+
+
+def _inner_of_gemma_4(header: Header, own: int) -> dict[str, Any]:
+    """The inner size of MLPs, and whether it is doubled in the layers after the first ``own``, which have no KV."""
+    inner = header.get("feed_forward_length")
+    if not isinstance(inner, list):
+        return {"intermediate_size": inner}
+    doubled = len(inner) > own and inner[-1] != inner[0]
+    later = 2 * inner[0] if doubled else inner[0]
+    if inner != [inner[0]] * own + [later] * (len(inner) - own) or len(inner) != header.get("block_count"):
+        raise header.refusal("holds layers of several shapes, which are not")
+    return {"intermediate_size": inner[0], "use_double_wide_mlp": doubled}
 
 
 def _qwen3_moe(header: Header) -> Mapping[str, Any]:
@@ -468,6 +595,7 @@ def _scale_of_gemma(header: Header, largest: int) -> int | None:
 
 KINDS = {
     "llama": Kind("llama", halves=True),
+    "mistral3": Kind("ministral3", more=_ministral3, halves=True),
     "qwen2": Kind("qwen2", has_heads=False),
     "qwen3": Kind("qwen3"),
     "qwen3moe": Kind("qwen3_moe", names=_EXPERT_NAMES, more=_qwen3_moe, experts=True),
@@ -483,5 +611,13 @@ KINDS = {
     ),
     "gemma2": Kind("gemma2", names=_GEMMA_NAMES, more=_gemma2, centred=True),
     "gemma3": Kind("gemma3_text", names=_GEMMA_NAMES, more=_gemma3, centred=True),
+    "gemma4": Kind(
+        "gemma4_text",
+        names=_GEMMA_4_NAMES,
+        top=_GEMMA_4_TOP,
+        more=_gemma4,
+        experts=None,
+        ends=("<turn|>", "<|tool_response>"),
+    ),
 }
 """Kinds of models, keyed by the name of the architecture in the file."""

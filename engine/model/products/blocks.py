@@ -123,12 +123,12 @@ class BlockEmbedding(nn.Module):
 
 
 class BlockExperts(nn.Module):
-    """The experts of a layer in the blocks of a GGUF file, which stores gate and up weights separately.
+    """The experts of a layer in the blocks of a GGUF file.
 
     Args:
         experts: transformers' experts, without weights.
-        found: tensors ``gate``, ``up`` and ``down``, each with ``.weight`` and possibly ``.bias``. A tensor holds the
-            matrices of all experts, stacked.
+        found: tensors ``gate``, ``up`` and ``down``, or ``gate_up`` and ``down``, each with ``.weight`` and possibly
+            ``.bias``. A tensor holds the matrices of all experts, stacked.
         dtype: dtype of activations.
 
     Raises:
@@ -144,6 +144,8 @@ class BlockExperts(nn.Module):
         count, *sizes = experts.down_proj.shape
         width, inner = reversed(sizes) if self.is_transposed else sizes
         shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+        if "gate_up.weight" in found:
+            shapes = {"gate_up": (2 * inner, width), "down": (width, inner)}
         self._matrices = {name: _split(found[f"{name}.weight"], count, *shapes[name]) for name in shapes}
         self._biases = {
             name: found[f"{name}.bias"].values().view(count, shapes[name][0])
@@ -154,7 +156,7 @@ class BlockExperts(nn.Module):
 
     def linear_layers(self, name: str) -> Iterator[BlockLinear]:
         """Yield one matrix of every expert as a linear layer: ``gate_up_proj`` (gates first) or ``down_proj``."""
-        parts = _PARTS[name]
+        parts = self._parts(name)
         for expert in range(self._count):
             biases = [self._biases[part][expert] for part in parts if part in self._biases]
             matrices = [self._matrices[part][expert] for part in parts]
@@ -166,14 +168,17 @@ class BlockExperts(nn.Module):
             held: Mapping[str, torch.Tensor] = self._biases
         else:
             held = {part: torch.stack([each.values() for each in all_]) for part, all_ in self._matrices.items()}
-        found = [held[part] for part in _PARTS[name.removesuffix("_bias")]]
+        found = [held[part] for part in self._parts(name.removesuffix("_bias"))]
         joined = torch.cat(found, dim=1) if self.is_concatenated else torch.stack(found, dim=2).flatten(1, 2)
         return joined.transpose(1, 2) if self.is_transposed and joined.dim() > 2 else joined
 
+    def _parts(self, name: str) -> list[str]:
+        return [part for part in _PARTS[name] if part in self._matrices]
 
-_PARTS = {"gate_up_proj": ("gate", "up"), "down_proj": ("down",)}
-"""The names of the GGUF tensors that form a weight of transformers' experts, keyed by the weight's name. Their outputs
-are joined in this order.
+
+_PARTS = {"gate_up_proj": ("gate_up", "gate", "up"), "down_proj": ("down",)}
+"""The names of the GGUF tensors that can form a weight of transformers' experts, keyed by the weight's name. The
+outputs of those that a file has are joined in this order.
 """
 
 

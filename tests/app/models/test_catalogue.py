@@ -300,7 +300,7 @@ def test_the_catalogue_holds_what_was_promised() -> None:
 def test_a_file_of_4_bits_takes_the_memory_of_its_bytes() -> None:
     """gpt-oss is expanded as safetensors, to 42 GB, and not as a GGUF file."""
     files = {row["id"]: row["of"] for row in json.loads(catalogue.FILE.read_text(encoding="utf-8"))["files"]}
-    for family in ("Qwen3-", "Qwen3.5-", "gemma-3-", "Llama-3.1-", "gpt-oss-"):
+    for family in ("Qwen3-", "Qwen3.5-", "gemma-3-", "gemma-4-", "Ministral-3-", "Llama-3.1-", "gpt-oss-"):
         assert any(f"/{family}" in of for of in files.values()), family
     shapes = {pair.id: pair.target.shape for pair in catalogue.pairs() if pair.id in files}
     for memory, name, tokens in (

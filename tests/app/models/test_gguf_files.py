@@ -25,8 +25,8 @@ from engine.plan import FreeMemory
 from tests.real import real_or_skip
 from tests.tally import count
 
-KINDS = {int: 4, float: 6, str: 8}
-NUMBERS = {4: "<I", 6: "<f"}
+KINDS = {int: 4, float: 6, bool: 7, str: 8}
+NUMBERS = {4: "<I", 6: "<f", 7: "<?"}
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",
     "general.file_type": 15,
@@ -152,6 +152,24 @@ def test_what_a_header_says(tmp_path: Path) -> None:
     assert (model.shape.layers, model.shape.kv_heads, model.shape.head_dim, model.shape.window) == (2, 2, 16, 2048)
     assert (model.rounded, model.licence) == ("Q4_K_M", "apache-2.0")
     assert "A GGUF file of Ollama, weights in Q4_K_M, opened as it is stored" in model.note("Ollama")
+
+
+def test_what_a_header_of_gemma_4_says(tmp_path: Path) -> None:
+    """Whether values have weights is told by the names of tensors alone."""
+    own: dict[str, Any] = {
+        **{"block_count": 2, "embedding_length": 64, "feed_forward_length": 128, "context_length": 2048},
+        **{"attention.head_count": 4, "attention.head_count_kv": [2, 1], "attention.key_length": 32},
+        **{"attention.key_length_swa": 16, "attention.sliding_window": 512, "rope.freq_base_swa": 1e4},
+        "attention.sliding_window_pattern": [True, False],
+    }
+    fields = {"general.architecture": "gemma4", "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": [*"abc"]}
+    fields |= {f"gemma4.{name}": value for name, value in own.items()}
+    tensors: Tensors = {"token_embd.weight": ((64, 3), 0), "rope_freqs.weight": ((16,), 0)}
+    shape = gguf_files.look(write(tmp_path / "Small.gguf", made(fields, tensors))).shape
+    assert (shape.kv_heads, shape.head_dim, shape.sliding_layers, shape.sliding_kv) == (1, 32, 1, (2, 16))
+    tensors["blk.1.attn_v.weight"] = ((64, 64), 0)
+    with pytest.raises(ModelError, match="several shapes"):
+        gguf_files.look(write(tmp_path / "Other.gguf", made(fields, tensors)))
 
 
 def test_a_file_stands_in_the_list_with_what_it_takes(tmp_path: Path) -> None:
