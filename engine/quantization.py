@@ -9,8 +9,13 @@ BITS = {"8bit": 8, "4bit": 4}
 
 FITTED = "fitted"
 """The value of the setting ``weights`` for a GGUF file whose expanded weights do not fit a GPU. Each tensor gets the
-format that ``engine.model.products.reduced.format_of`` chooses. Only the planner sets this value.
+format that ``fitted_format`` chooses. Only the planner sets this value.
 """
+
+# GGML's numbers of F32, F16 and BF16.
+_FLOAT_KINDS = (0, 1, 30)
+# Formats without codes of unequal steps, and with less than 5 bits: GGML's numbers of Q4_0, Q4_1, Q2_K, Q3_K and Q4_K.
+_FOUR_BIT_KINDS = (2, 3, 10, 11, 12)
 
 GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
@@ -31,6 +36,7 @@ a row is not a multiple of this number, the product can crash.
 """
 
 FLOAT_BYTES = 4
+_HALF_BYTES = 2  # bytes of a number in bfloat16 or float16
 
 SCALE_BYTES = 2
 """Bytes of a scale. In 8-bit KV and in 8-bit mean keys, a scale is stored after the values of each vector. 4-bit
@@ -104,6 +110,24 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
     if weights not in BITS:
         return float(itemsize)
     return 1.0 if BITS[weights] == 8 else 0.5 + 2 * SCALE_BYTES / GROUP
+
+
+def fitted_format(kind: int) -> str:
+    """The format of a tensor with the setting ``FITTED``: "4bit", "8bit", or "stored" if the tensor is not rounded.
+
+    IQ4_NL, IQ4_XS and MXFP4 have unequal steps, which 4 bits with equal steps would round as coarsely as the file did,
+    so they take 8 bits. Q2_K and Q3_K have scales for each 16 weights, and take 4 bits, because 8 bits would triple
+    their bytes.
+
+    Args:
+        kind: GGML's number for the tensor's format in the file.
+    """
+    return "stored" if kind in _FLOAT_KINDS else "4bit" if kind in _FOUR_BIT_KINDS else "8bit"
+
+
+def fitted_size(kind: int, weights: int) -> float:
+    """Bytes on a GPU of a tensor with this number of weights in the format ``fitted_format(kind)``."""
+    return weights * bytes_per_weight(fitted_format(kind), _HALF_BYTES)
 
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:

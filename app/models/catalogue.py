@@ -26,7 +26,7 @@ from typing import Any
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, READER, READER_LONG, SHORT_NAMES, STARTER, STARTER_LONG
 from app.models import reader
 from app.models.short_names import SOURCES
-from engine.plan import ModelShape, StateSize
+from engine.plan import Q4_K_M_FITTED, ModelShape, StateSize
 
 FILE = Path(__file__).with_suffix(".json")
 
@@ -143,7 +143,8 @@ def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
     """Make a pair from a 4-bit GGUF file of the model ``of``. The pair has no draft."""
     assert of.shape is not None
     stored = row["bytes"] / of.shape.parameters
-    shape = replace(of.shape, weights_bytes=row["bytes"], stored=stored, expanded=False)
+    fitted = Q4_K_M_FITTED if "Q4_K_M" in row["name"] else 1.0
+    shape = replace(of.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
     model = Model(row["name"], shape, of.licence)
     note = f"{rows['remarks']['file']} {row['note']}".strip()
     return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.forecast import PROBED, WORDS_PER_TOKEN, Range, expected
 from app.core.format import size
@@ -51,6 +51,9 @@ def fit_in_words(found: ModelFit) -> str:
             f"Does not fit: it needs {size(found.weights)} and room for a book, "
             f"and {size(max(0, sum(free.cards)))} of {_where(free)} are free."
         )
+    if found.rounded_file:
+        found = replace(found, free=replace(found.free, quantization="stored"))
+        return f"{fit_in_words(found)} The file's weights are rounded to 4 or 8 bits to fit the GPU."
     if found.verdict == "whole":
         return f"Fits, with books of up to {_books(found.tokens)}."
     slower = "partly in slower memory or on disk" if free.on_gpu else "partly on disk"

@@ -36,6 +36,7 @@ from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_kinds, weights
 from engine.model.gguf_header import BLOCKS, SplitFile, parts_of
 from engine.plan import ModelShape, shape_of
+from engine.quantization import fitted_size
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +241,9 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
     if not BLOCKS.keys() >= set(facts["kinds"]):
         raise ModelError(f"{file} holds weights in a block format that is not supported.", _OTHER_ROUNDING)
     settings["stored_bytes_per_weight"] = file_bytes / max(1, facts["parameters"])
+    weights_of_blocks = sum(count for _, count in facts["blocks"])
+    fitted = sum(fitted_size(kind, count) for kind, count in facts["blocks"])
+    settings["fitted_bytes_per_weight"] = fitted / max(1, weights_of_blocks)
     rounded = _ROUNDED.get(fields.get("general.file_type"), "")
     shape = shape_of(settings, file, file_bytes)
     return GgufModel(shape, rounded, str(fields.get("general.license", "")), paths)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,8 @@ BLOCKS = {
 """(elements, bytes) of one block, keyed by the id of the tensor type."""
 
 _TENSORS = "split.tensors.count"
-_VALUES = ".attn_v.weight"
+_LAYER = "blk."  # prefix of the names of a layer's tensors
+_VALUES = ".attn_v.weight"  # suffix of the name of a layer's weights for values
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # arrays with a value for each token
 _ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids are fields of the metadata
@@ -86,7 +88,8 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
 
     ``fields``: numbers, short lists of numbers, and strings. ``vocabulary``: number of tokens. ``parameters``: number
     of weights. ``names``: names of the tensors outside of layers, and of the layers' weights for values, which some
-    layers lack. ``kinds``: ids of all tensor types in the files.
+    layers lack. ``kinds``: ids of all tensor types in the files. ``blocks``: pairs of a tensor type and the number of
+    weights that have it in the layers' matrices.
 
     Args:
         paths: paths of the file, or of all parts in order.
@@ -115,22 +118,24 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
         "fields": {name: value for name, value in found.fields.items() if name.startswith((*_KEPT, own))},
         "vocabulary": found.lengths[_TOKENS],
         "parameters": found.parameters,
-        "names": sorted(name for name in found.shapes if not name.startswith("blk.") or name.endswith(_VALUES)),
+        "names": sorted(name for name in found.shapes if not name.startswith(_LAYER) or name.endswith(_VALUES)),
         "kinds": sorted(found.kinds),
+        "blocks": sorted(found.blocks.items()),
     }
 
 
 @dataclass
 class _Found:
     """The metadata of a file. ``fields`` has the value of each field that is kept. ``lengths`` has the length of each
-    array. ``shapes`` has the shape of each tensor. ``kinds`` has all tensor types, and ``parameters`` the total number
-    of weights.
+    array. ``shapes`` has the shape of each tensor. ``kinds`` has all tensor types, ``blocks`` the number of weights of
+    each type in the layers' matrices, and ``parameters`` the total number of weights.
     """
 
     fields: dict[str, Any]
     lengths: dict[str, int]
     shapes: dict[str, list[int]]
     kinds: set[int]
+    blocks: Counter[int]
     parameters: int
 
     def add(self, part: _Found, name: str) -> None:
@@ -139,6 +144,7 @@ class _Found:
             raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
         self.shapes |= part.shapes
         self.kinds |= part.kinds
+        self.blocks += part.blocks
         self.parameters += part.parameters
 
 
@@ -250,7 +256,7 @@ def _found(taken: _Bytes, size: int) -> _Found:
             _check_finite((fields[name],), name)
         else:
             raise EOFError
-    found = _Found(fields, lengths, {}, set(), 0)
+    found = _Found(fields, lengths, {}, set(), Counter(), 0)
     _take_tensors(taken, tensors, size, found)
     return found
 
@@ -320,6 +326,8 @@ def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
         spans.append((offset, offset + values // block * each))
         found.parameters += values
         found.kinds.add(kind)
+        if dimensions > 1 and name.startswith(_LAYER):
+            found.blocks[kind] += values
     begin = -(-taken.at // alignment) * alignment
     if spans and (needed := begin + max(end for _, end in spans)) > size:
         raise Refused(f"is cut off: it describes {needed:,} bytes, and {size:,} are there.", _AGAIN)

@@ -63,7 +63,15 @@ _NOVEL = 32_768
 """Tokens of a short novel."""
 _OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
 """Pairs of the catalogue for which there is a newer pair of about the same size, which is proposed instead."""
-_UNPROVEN = ("qwen3.5-4b-file", "qwen3.5-9b-file", "gpt-oss-20b-file")
+_UNPROVEN = (
+    "qwen3.5-4b-file",
+    "qwen3.5-9b-file",
+    "gpt-oss-20b-file",
+    "ministral-3-8b-file",
+    "gemma-4-e2b-file",
+    "gemma-4-e4b-file",
+    "gemma-4-26b-a4b-file",
+)
 """GGUF files that are listed and not proposed, because their kinds were tested on tiny random weights only. For about
 the same memory there is a file whose kind was tested with real weights.
 """

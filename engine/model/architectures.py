@@ -597,7 +597,16 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
 
 def stored_bytes_per_weight(config: Any) -> float:
     """Mean bytes of a weight in the GGUF file that the model comes from (``engine.model.gguf``); 0 for other models."""
-    stated = getattr(config, "stored_bytes_per_weight", 0.0)
+    return _bytes_stated(config, "stored_bytes_per_weight")
+
+
+def fitted_bytes_per_weight(config: Any) -> float:
+    """Mean bytes of a weight of the decoder blocks in the format ``FITTED``; 0 if the settings do not state it."""
+    return _bytes_stated(config, "fitted_bytes_per_weight")
+
+
+def _bytes_stated(config: Any, key: str) -> float:
+    stated = getattr(config, key, 0.0)
     return stated if type(stated) is float and 0 < stated <= FLOAT_BYTES else 0.0
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from engine.model.architectures import kv_sources
 from engine.model.gguf_header import BLOCKS, Tensor, floats, read
 from engine.model.gguf_kinds import EXPERTS, FACTORS, KINDS, STATE_DECAY, STATE_NORM, Header, Kind
 from engine.model.weights import GGUF_INDEX as INDEX
+from engine.quantization import fitted_size
 
 _TIED = "lm_head.weight"
 _FLOAT = 0  # GGML's number for float32
@@ -61,6 +62,9 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
     parameters = sum(math.prod(tensor.shape) for tensor in found)
     size = sum(tensor.rows * tensor.row_bytes for tensor in found)
     settings["stored_bytes_per_weight"] = round(size / parameters, 3)
+    blocks = sum(math.prod(tensor.shape) for tensor in found if tensor.name.startswith(_BLOCK))
+    fitted = _fitted((tensor.name, tensor.kind, tensor.shape) for tensor in found)
+    settings["fitted_bytes_per_weight"] = round(fitted / max(1, blocks), 3)
     seen = [file.stat() for file in files]
     index = {
         "architecture": header.architecture,
@@ -99,11 +103,13 @@ def is_described(folder: Path) -> bool:
 
 def fitted_bytes(folder: Path) -> int:
     """Bytes on a GPU of the decoder blocks' weights in the format ``FITTED``."""
-    from engine.model.products.reduced import bytes_of
+    return int(_fitted((name, kind, shape) for name, kind, shape, *_ in weights.gguf_index(folder)["tensors"]))
 
-    found = weights.gguf_index(folder)["tensors"]
-    sizes = ((name, kind if len(shape) > 1 else _FLOAT, math.prod(shape)) for name, kind, shape, *_ in found)
-    return int(sum(bytes_of(kind, count) for name, kind, count in sizes if name.startswith(_BLOCK)))
+
+def _fitted(tensors: Iterable[tuple[str, int, Sequence[int]]]) -> float:
+    """Bytes of the decoder blocks' tensors, given by name, kind and shape, in the format ``FITTED``."""
+    blocks = ((kind if len(shape) > 1 else _FLOAT, shape) for name, kind, shape in tensors if name.startswith(_BLOCK))
+    return sum(fitted_size(kind, math.prod(shape)) for kind, shape in blocks)
 
 
 def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks) -> Any:

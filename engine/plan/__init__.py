@@ -8,6 +8,7 @@ from engine.plan.hardware import MachineRates, machine_rates
 from engine.plan.memory_budget import MIN_CHAT_TOKENS, BookFit
 from engine.plan.model_fit import (
     BOOK_TOKENS,
+    Q4_K_M_FITTED,
     SHORTEST_BOOK,
     BookTimes,
     FreeMemory,
@@ -28,6 +29,7 @@ __all__ = [
     "BITS",
     "BOOK_TOKENS",
     "MIN_CHAT_TOKENS",
+    "Q4_K_M_FITTED",
     "SHORTEST_BOOK",
     "BookFit",
     "BookTimes",

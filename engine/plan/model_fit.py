@@ -37,7 +37,7 @@ from engine.plan.memory_budget import (
 )
 from engine.plan.model_shape import ModelShape
 from engine.plan.round_model import Rates
-from engine.quantization import BITS, bytes_per_weight, index_bytes, index_is_quantized
+from engine.quantization import BITS, FITTED, bytes_per_weight, index_bytes, index_is_quantized
 
 BOOK_TOKENS = 120_000
 """Tokens of a typical book: 300 printed pages of 300 words each."""
@@ -64,6 +64,11 @@ _WIDTH = 12
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+Q4_K_M_FITTED = 0.75
+"""Upper estimate of the bytes of a decoder block's weight, if a Q4_K_M file is rounded to fit a GPU (``FITTED``). About
+two thirds of the weights take 4 bits, the others 8 bits.
+"""
+
 Verdict = Literal["whole", "part", "none"]
 
 
@@ -75,7 +80,8 @@ class FreeMemory:
     compute device is a GPU. ``host`` is the free host memory to which a GPU's cache can spill, 0 without a GPU.
     ``disk`` is the free disk space. ``others`` has the memory of each further GPU that may be used. None of these GPUs
     has more than ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the
-    format of a target's weights: "8bit", "4bit", or "stored".
+    format of a target's weights: "8bit", "4bit", "stored", or ``FITTED``, which only ``fit_pair`` sets.
+    ``rounds_files``: whether a GGUF file that does not fit the GPUs is rounded.
     """
 
     memory: int
@@ -85,6 +91,7 @@ class FreeMemory:
     kv: str = "model"
     quantization: str = "stored"
     others: tuple[int, ...] = ()
+    rounds_files: bool = True
 
     @property
     def cards(self) -> tuple[int, ...]:
@@ -101,6 +108,8 @@ class ModelFit:
     ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". ``weights`` are the bytes of weights in memory,
     ``kv_per_1k`` the bytes of cache for 1,000 tokens.
 
+    ``rounded_file``: whether the target is a GGUF file that fits only because it is rounded for the GPUs.
+
     Loading the weights takes ``loading`` bytes of host memory, of which ``loading_room`` are free. ``loads`` is False,
     and the verdict "none", if the model is ``ModelShape.expanded`` and ``loading`` exceeds ``loading_room``.
     """
@@ -115,9 +124,25 @@ class ModelFit:
     loads: bool
     free: FreeMemory
 
+    @property
+    def rounded_file(self) -> bool:
+        return self.free.quantization == FITTED
+
 
 def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
-    """Compute the memory that running this pair takes on this machine."""
+    """Compute the memory that running this pair takes on this machine.
+
+    A GGUF file whose expanded weights do not fit the GPUs is rounded, as in ``planner.with_fitting_weights``.
+    """
+    found = _fit(target, draft, free)
+    may_round = free.on_gpu and free.rounds_files and target.fitted > 0 and free.quantization not in BITS
+    if found.verdict != "none" or not may_round:
+        return found
+    rounded = _fit(target, draft, replace(free, quantization=FITTED))
+    return rounded if rounded.verdict != "none" else found
+
+
+def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
     itemsize = _itemsize(target, free)
     weights = _weights(target, itemsize, free.quantization, free.on_gpu)
     embeddings = target.embeddings * (
@@ -142,7 +167,7 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
         _weights(target, itemsize, free.quantization, free.on_gpu),
         free.host if free.on_gpu else free.memory,
     )
-    if free.quantization in BITS:  # while a layer is quantized, its unquantized weights are in memory too
+    if free.quantization in (*BITS, FITTED):  # while a layer is quantized, its unquantized weights are in memory too
         loading += (target.parameters - target.embeddings) // target.layers * itemsize
     loads = not target.expanded or loading <= room
     return ModelFit(
@@ -259,7 +284,8 @@ def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) 
     if _keeps_blocks(shape, quantization, on_gpu):
         return int(shape.parameters * shape.stored)
     blocks = shape.parameters - shape.embeddings
-    return int(shape.embeddings * itemsize + blocks * bytes_per_weight(quantization, itemsize))
+    each = shape.fitted if quantization == FITTED else bytes_per_weight(quantization, itemsize)
+    return int(shape.embeddings * itemsize + blocks * each)
 
 
 def _keeps_blocks(shape: ModelShape, quantization: str, on_gpu: bool) -> bool:
@@ -326,10 +352,10 @@ def measure_free_memory(
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    if cards := _gpu_memory(device):
-        return FreeMemory(
-            cards[0], disk, on_gpu=True, host=available, kv=kv, quantization=quantization, others=cards[1:]
-        )
+    cards, rounds_files = _gpus(device)
+    if cards:
+        own = FreeMemory(cards[0], disk, on_gpu=True, host=available, kv=kv, quantization=quantization)
+        return replace(own, others=cards[1:], rounds_files=rounds_files)
     model = status.model
     itemsize = _BYTES.get(model.dtype, 0) if model else 0
     held = int(model.parameters * bytes_per_weight(quantization, itemsize)) if model and itemsize else 0
@@ -337,20 +363,21 @@ def measure_free_memory(
     return FreeMemory(available + held + kv_bytes, disk, on_gpu=False, kv=kv, quantization=quantization)
 
 
-def _gpu_memory(device: str) -> tuple[int, ...]:
-    """Bytes of each GPU that would be free if this process used no GPU memory, the largest number first.
+def _gpus(device: str) -> tuple[tuple[int, ...], bool]:
+    """Bytes of each GPU that would be free if this process used no GPU memory, the largest number first; and whether
+    GGUF files are rounded to fit these GPUs.
 
-    Empty if the engine computes in host memory. Also empty if torch has not been imported yet, because this function
+    No bytes if the engine computes in host memory. Also none if torch has not been imported yet, because this function
     does not import it.
 
     Args:
         device: configured devices. Only the GPUs among them count.
     """
     if "torch" not in sys.modules:
-        return ()
-    from engine.plan.planner import memory_of_cards
+        return (), False
+    from engine.plan.planner import may_round_files, memory_of_cards
 
     try:
-        return memory_of_cards(device)
+        return memory_of_cards(device), may_round_files(device)
     except OptionError:  # the error is reported when a model is loaded
-        return ()
+        return (), False

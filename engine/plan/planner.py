@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from engine import devices as kinds
-from engine.config import EngineConfig, bytes_of
+from engine.config import WEIGHTS, EngineConfig, bytes_of
 from engine.devices import KINDS
 from engine.document import Document
 from engine.errors import OptionError
@@ -27,7 +27,7 @@ from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.model import architectures, gguf
 from engine.model.expected import can_round, kv_shape_of
 from engine.model.kv_shape import KvShape, Split
-from engine.model.products.tiled import multiplies_tiles
+from engine.model.products.tiled import may_multiply_tiles, multiplies_tiles
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
 from engine.plan.memory_budget import (
     CHUNK,
@@ -161,6 +161,16 @@ def memory_of_cards(wanted: str) -> tuple[int, ...]:
     return tuple(sorted(map(kinds.memory_without_us, cards), reverse=True))
 
 
+def may_round_files(wanted: str) -> bool:
+    """Whether a GGUF file that does not fit the GPUs in ``wanted`` is probably rounded for them
+    (``with_fitting_weights``). Computes nothing on the GPUs.
+
+    Raises:
+        OptionError: as in ``pick_devices``.
+    """
+    return all(map(may_multiply_tiles, pick_devices(wanted)))
+
+
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
     """Choose the devices of a model's layers before it is loaded.
 
@@ -199,7 +209,12 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> EngineConfig:
     """Set ``weights`` in the configuration to ``FITTED`` if the target is a GGUF file whose expanded weights do not fit
     the GPUs, and if all GPUs compute products with 4-bit weights. Return the configuration.
+
+    Raises:
+        OptionError: ``weights`` is ``FITTED``, and the target is no GGUF file.
     """
+    if config.weights == FITTED and not gguf.is_described(Path(config.model)):
+        raise OptionError(f"weights {FITTED} is only for GGUF files.", f"Use one of {', '.join(WEIGHTS)}.")
     from_file = config.weights == "stored" and gguf.is_described(Path(config.model))
     if not from_file or architectures.pick_dtype(model, config.dtype, devices[0]) is not torch.bfloat16:
         return config

@@ -4,10 +4,7 @@ A block of Q4_K, Q4_0 or Q4_1 has a scale and an offset for each 32 weights, lik
 taken over unchanged (``_CARRIED``), and only scale and middle are rounded, to bfloat16. All other blocks are
 dequantized and quantized again.
 
-For a GPU that cannot hold the expanded weights, ``format_of`` chooses the format of each tensor. IQ4_NL, IQ4_XS and
-MXFP4 have unequal steps, which 4 bits with equal steps would round as coarsely as the file did, so they take 8 bits.
-Q2_K and Q3_K have scales for each 16 weights, and take 4 bits, because 8 bits would triple their bytes. Tensors without
-blocks are not rounded.
+For a GPU that cannot hold the expanded weights, ``quantization.fitted_format`` chooses the format of each tensor.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ from torch import nn
 
 from engine.model.experts import choosing
 from engine.model.products import linear, replace
-from engine.model.products.blocks import FLOATS, BlockLinear, Stored
+from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.quantized import Linear4, Linear8
-from engine.quantization import BITS, FITTED, GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, bytes_per_weight
+from engine.quantization import BITS, FITTED, GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, fitted_format
 
 _Array = np.ndarray[Any, Any]
 
@@ -32,20 +29,6 @@ _Carried = tuple[_Array, _Array, _Array]
 
 # Bits of a weight that is not rounded.
 _UNROUNDED_BITS = 16
-# Formats without codes of unequal steps, and with less than 5 bits: GGML's numbers of Q4_0, Q4_1, Q2_K, Q3_K and Q4_K.
-_FOUR_BITS = (2, 3, 10, 11, 12)
-
-
-def format_of(kind: int) -> str:
-    """The format of a tensor on a GPU that cannot hold the expanded weights: "4bit", "8bit", or "stored" if the tensor
-    is not rounded. ``kind`` is GGML's number for the tensor's format in the file.
-    """
-    return "stored" if kind in FLOATS else "4bit" if kind in _FOUR_BITS else "8bit"
-
-
-def bytes_of(kind: int, weights: int) -> float:
-    """Bytes on a GPU of a tensor with this number of weights in the format ``format_of(kind)``."""
-    return weights * bytes_per_weight(format_of(kind), torch.bfloat16.itemsize)
 
 
 def reduce(block: nn.Module, weights: str) -> None:
@@ -62,7 +45,7 @@ def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
     """Make a layer in the format ``weights`` ("stored", "8bit", "4bit" or ``FITTED``) from one in the blocks of a file,
     whose pages are released. The layer is not rounded if its width does not allow 4 bits.
     """
-    formats = [format_of(part.kind) for part in layer.parts] if weights == FITTED else [weights]
+    formats = [fitted_format(part.kind) for part in layer.parts] if weights == FITTED else [weights]
     # a joined layer takes the format of its part with the most bits
     chosen = max(formats, key=lambda name: BITS.get(name, _UNROUNDED_BITS))
     bias = None if layer.bias is None else layer.bias.detach().to(layer.dtype)

@@ -145,11 +145,16 @@ def tile(block: nn.Module, device: torch.device) -> None:
             replace(block, path, made)
 
 
+def may_multiply_tiles(device: torch.device) -> bool:
+    """Whether this is a GPU of a kind on which tiled layers work. Computes nothing on the GPU."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _CAPABILITY
+
+
 def multiplies_tiles(device: torch.device) -> bool:
     """Whether tiled layers work on this GPU: with 4-bit and with 8-bit weights, their products and their unpacked
     weights must be correct.
     """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _CAPABILITY:
+    if not may_multiply_tiles(device):
         # older GPUs are not tried, because there torch's product fails with an error that ends the process
         return False
     width = _TILES[0] * _TILE_IN

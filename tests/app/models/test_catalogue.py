@@ -387,6 +387,31 @@ def test_weights_that_are_expanded_need_room_beside_the_card_and_where_they_are_
         )
 
 
+def test_a_file_that_does_not_fit_a_card_is_counted_as_it_is_rounded() -> None:
+    """Llama 3.1 8B in a Q4_K_M file: 16 GB expanded, and at most 7.3 GB where the card makes the engine round it."""
+    target = catalogue.known("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF/Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf").shape
+    assert target
+    small, large = (FreeMemory(gb * 10**9, 0, on_gpu=True, host=32 * 10**9) for gb in (11, 40))
+    rounded, whole = fit_pair(target, None, small), fit_pair(target, None, large)
+    said = "The file's weights are rounded to 4 or 8 bits to fit the GPU."
+    assert rounded.verdict != "none"
+    assert fit_in_words(rounded).endswith(said)
+    assert rounded.weights == pytest.approx(2 * target.embeddings + 0.75 * (target.parameters - target.embeddings))
+    assert said not in fit_in_words(whole)
+    assert whole.weights == 2 * target.parameters
+    assert roundings(target, None, small) == [], "the engine rounds it without being asked"
+    for other in (
+        dataclasses.replace(small, rounds_files=False),  # a card whose products with 4-bit weights do not work
+        dataclasses.replace(small, memory=5 * 10**9),
+    ):
+        found = fit_pair(target, None, other)
+        assert found.verdict == "none"
+        assert fit_in_words(found).startswith("Does not fit")
+    folder = catalogue.known("meta-llama/Llama-3.1-8B-Instruct").shape
+    assert folder
+    assert fit_pair(folder, None, small).verdict == "none"
+
+
 def test_experts_that_a_token_does_not_ask_take_memory_and_no_time() -> None:
     mixture, rates = catalogue.known("Qwen/Qwen3-30B-A3B-Instruct-2507").shape, MachineRates(10**12, 10**11, 0, 10**9)
     assert mixture

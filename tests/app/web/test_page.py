@@ -337,7 +337,7 @@ def test_a_page_without_a_book() -> None:
     assert view["model"]["parts"][0] == "27.0 million parameters, bfloat16, on cpu"
 
 
-@pytest.mark.parametrize("what", ["kv_note", "middle_note"])
+@pytest.mark.parametrize("what", ["weights_note", "kv_note", "middle_note"])
 def test_kv_that_is_not_exact_and_a_copy_that_proposes_are_named(what: str) -> None:
     note = "KV 8-bit: approximate; exact with respect to 8-bit KV"
     told = view_of(OpenBook(), engine_status(model=model_info(**{what: note})))["model"]["parts"]

@@ -11,6 +11,7 @@ import torch
 
 from engine.config import WEIGHTS_NOTES, EngineConfig
 from engine.document import Document
+from engine.errors import OptionError
 from engine.model import gguf, loading
 from engine.model.products.tiled import TiledLinear4, TiledLinear8
 from engine.plan import hardware, planner, probe
@@ -61,6 +62,8 @@ def test_weights_are_rounded_only_where_they_do_not_fit(tmp_path: Path) -> None:
             assert (
                 planner.with_fitting_weights(config_of(folder, weights="8bit"), settings, None, [GPU]).weights == "8bit"
             )
+            with pytest.raises(OptionError, match="weights fitted is only for GGUF files"):
+                planner.with_fitting_weights(config_of(tmp_path, weights=FITTED), settings, None, [GPU])
             half = config_of(folder, dtype="float16")
             assert planner.with_fitting_weights(half, settings, None, [GPU]).weights == "stored"
 

@@ -35,11 +35,11 @@ from engine.model.kernels import cuda
 from engine.model.kernels.formats import FORMATS
 from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.quantized import Linear4, Linear8
-from engine.model.products.reduced import format_of, reduced
+from engine.model.products.reduced import reduced
 from engine.model.products.tiled import TiledLinear, multiplies_tiles, tiled
 from engine.plan import planner
 from engine.prompt import Question
-from engine.quantization import FITTED
+from engine.quantization import FITTED, fitted_format
 from engine.session import Session
 from tests.engine.conftest import SHAPES
 from tests.engine.dense import dense
@@ -317,7 +317,7 @@ def test_gguf_products(kind: str, rows: int) -> None:
     assert made is not None
     with torch.no_grad():
         found = made(x.to(GPU)).cpu().float()
-    near = 0.15 if kind in ("Q2_K", "Q3_K") else 0.01 if format_of(number_of(kind)) == "4bit" else 0.03
+    near = 0.15 if kind in ("Q2_K", "Q3_K") else 0.01 if fitted_format(number_of(kind)) == "4bit" else 0.03
     assert (found - expected).norm() < near * expected.norm()
 
 

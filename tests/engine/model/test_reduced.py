@@ -9,8 +9,8 @@ import torch
 from engine.model.kernels.formats import FORMATS
 from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.quantized import Linear4, Linear8
-from engine.model.products.reduced import format_of, reduced
-from engine.quantization import FITTED
+from engine.model.products.reduced import reduced
+from engine.quantization import FITTED, fitted_format
 from tests.engine.model.test_gguf import random_blocks
 
 OUTPUTS, INPUTS = 24, 512
@@ -36,7 +36,7 @@ def error(made: Linear4 | Linear8, layer: BlockLinear) -> float:
 def test_each_format_is_rounded_as_little_as_is_said(name: str, ordered: bool) -> None:
     layer = layer_of(name, ordered=ordered, bias=torch.randn(OUTPUTS))
     made = reduced(layer, FITTED)
-    assert isinstance(made, Linear4 if format_of(layer.parts[0].kind) == "4bit" else Linear8)
+    assert isinstance(made, Linear4 if fitted_format(layer.parts[0].kind) == "4bit" else Linear8)
     assert error(made, layer) < MOST.get(name, 0.03)
     assert made.bias is not None
     assert made.bias.dtype is torch.bfloat16
