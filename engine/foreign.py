@@ -43,7 +43,7 @@ _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 _TEXT_S = 5.0
 # Maximum seconds for encoding a text, per character.
 _TEXT_S_PER_CHARACTER = 2e-5
-_TEXT_BYTES_PER_CHARACTER = 300  # bytes of an encoding with its offsets, per character of the text
+_TEXT_BYTES_PER_CHARACTER = 300  # bytes of memory that an encoding with its offsets takes, per character of the text
 _SHORT = 10_000  # maximum characters of a text that the permanent child tries; each longer text gets its own child
 # seconds after which the permanent child is replaced, before it reaches the limit of its processor time
 _LIFE_S = 1800.0
@@ -409,6 +409,6 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
 def _failed(what: str, bounds: Bounds, at: str, failure: ChildFailed) -> ModelError:
     if failure.reason in ("time", "page time"):
         why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
-    else:  # reason "memory" or "crash": the tokenizers library, in Rust, crashes if memory runs out
+    else:  # the reason is "memory" or "crash", because the tokenizers library, in Rust, crashes if memory runs out
         why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
     return ModelError(f"This model's {what} {why}.", ANOTHER)

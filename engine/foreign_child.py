@@ -45,8 +45,8 @@ MOST_NAMED = 10_000
 transformers takes quadratic time, because for each token it looks at all special tokens.
 """
 _LARGEST_ID = 1 << 24
-# Maximum factor by which a normalizer may lengthen a text, or a decoder a token. Real models make at most two
-# characters out of one.
+# Maximum factor by which a normalizer may lengthen a text, or by which a decoder may lengthen a token. Real models make
+# at most two characters out of one.
 _MOST_GROWTH = 16.0
 # The only setting that may be larger than ``MOST_ADDED``. Tokenizers state 10 to the power of 30 for "any length".
 _LONGEST = "model_max_length"
@@ -110,7 +110,7 @@ def _renderer() -> Any:
         sys.modules[package] = bare
     try:
         return importlib.import_module(name).render_jinja_template
-    except (ImportError, AttributeError):  # a different version of transformers: import all of it
+    except (ImportError, AttributeError):  # in a different version of transformers, all of the package is imported
         for package in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
             del sys.modules[package]
         return importlib.import_module(name).render_jinja_template

@@ -158,7 +158,7 @@ class GenerationLoop:
             LoopDetector(tokens[:book_tokens]),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
-        generation.clock = began = time.perf_counter()  # earlier work counts only in the time to first token
+        generation.clock = began = time.perf_counter()  # earlier work counts only towards the time to first token
         if mode == "plain":
             yield from self._tell(rounds.plain(context), generation, tokens)
         else:
@@ -364,7 +364,8 @@ class PlainSteps:
         self._row_costs: list[float] = []
         # for rounds that are one plain step: the round's time divided by the pass's time, ascending
         self._whole: list[float] = []
-        self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)  # newest verifications: rows and milliseconds
+        # Rows and milliseconds of the newest verifications
+        self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)
         self._step_ms, self._step_s = 0.0, 0.0  # duration and end of the newest plain step
         self._since_step = 0  # verifications since the newest plain step
 
@@ -455,7 +456,7 @@ class Meter:
         self.plain = PlainSteps()
         self._ttft_s: float | None = None
         self._newest_s = 0.0
-        self._latencies: list[float] = []  # ascending, because figures are computed after every round
+        self._latencies: list[float] = []  # sorted at all times, because percentiles are computed after every round
         self._total_ms = 0.0
         self._rounds = 0
         self._split = TimeSplit()

@@ -45,7 +45,7 @@ into memory.
 
 _MOST_DIGITS = 100  # maximum digits of an integer; some settings contain a 31-digit integer that means "no limit"
 _MOST_COUNTED = 1_000_000  # maximum value of settings that count something, such as layers, heads, experts or labels
-_MOST_STATED = 10_000_000  # maximum value of other integer settings, except those of ``_NOT_COUNTED``
+_MOST_STATED = 10_000_000  # maximum value of other integer settings, except those that ``_NOT_COUNTED`` names
 _MOST_LISTED = 10_000  # maximum number of values in a list, because transformers makes many copies of lists
 _NOT_COUNTED = ("_id", "theta", "position", "window", "length", "tokens", "parameters", "bytes")
 """Substrings of names of settings. A setting whose name contains one of these substrings may have any value, because

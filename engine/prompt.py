@@ -219,7 +219,8 @@ class BookTokenizer:
         return self._ids(text, split_special_tokens=False) if text else []
 
     def _ids(self, text: str, *, split_special_tokens: bool) -> list[int]:
-        text = text.encode("utf-8", "replace").decode("utf-8")  # a request may contain a lone surrogate
+        # A request may contain a lone surrogate, which UTF-8 cannot encode
+        text = text.encode("utf-8", "replace").decode("utf-8")
         ids: list[int] = self._encode(text, split_special_tokens=split_special_tokens)["input_ids"]
         return ids
 
@@ -477,7 +478,7 @@ class Conversation:
         self.read = read
         self.tokens = list(self.book.ids[:read])
         self.turns = []
-        for made in ("words_read", "_passages"):  # cached values, derived from an earlier reading
+        for made in ("words_read", "_passages"):  # drop cached values of an earlier reading
             vars(self).pop(made, None)
 
     def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:

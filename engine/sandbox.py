@@ -273,7 +273,7 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not sys.platform.startswith("linux"):
-        return False  # macOS accepts the call and ignores it
+        return False  # macOS accepts a memory limit but ignores it
     # This limit counts only private memory. Libraries that are mapped from disk, such as torch's, do not count.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     return True

@@ -48,8 +48,8 @@ _CHANCE = 48.0  # maximum chi-square (7 degrees of freedom); correct sampling ex
 _KEYS = (257, 6_000)  # numbers of keys for which attention is compared
 _QUERIES = (1, 17)  # numbers of queries for which attention is compared
 _NEAR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-# Maximum difference of two logits that counts as a tie, keyed by dtype. Within it, rounding decides which logit is
-# greater, and rounding depends on the order of additions.
+# Maximum difference of two logits that counts as a tie, keyed by dtype. If the difference is smaller, rounding decides
+# which logit is greater, and rounding depends on the order of additions.
 _TIE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 # Like ``_TIE``, but with 8-bit KV, whose rounding errors are larger. With the demo pair and 8-bit KV, the length of a
 # pass changes the difference of two logits by up to 0.015 in float32 and 0.4 in bfloat16. Without 8-bit KV the change

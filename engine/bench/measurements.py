@@ -56,7 +56,7 @@ class Experiment:
     sweep: str | None = None
 
 
-# In the order of increasing context, so that each book is read once.
+# The parts of the measurements, in the order of increasing context, so that each book is read once.
 PARTS = (
     Experiment("2k", "All rows after 2,048 tokens.", 2048, ROWS, ALL, repeats=7),
     Experiment("8k", "All rows after 8,192 tokens.", 8192, ROWS, BOTH, repeats=2),

@@ -263,7 +263,7 @@ class Bench:
                 llama.take_draft(options.draft_gguf)
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            # the repetition penalty is left out, because llama.cpp would apply it to other tokens
+            # the repetition penalty is left out, because llama.cpp would count other tokens than our rows
             sampling["top_k"] = options.top_k
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, row)

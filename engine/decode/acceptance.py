@@ -444,7 +444,8 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    one_ms = min(one_ms, two_ms)  # a longer pass over one token was slowed down by another program
+    # If a one-token pass took longer than a two-token pass, another program slowed it down
+    one_ms = min(one_ms, two_ms)
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
 

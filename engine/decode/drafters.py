@@ -325,7 +325,7 @@ class ModelDrafter:
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # length of the cache at the last ``settle``: these tokens are final
+        self._settled = 0  # number of tokens in the cache at the last ``settle``; they are final
         self._fed: list[int] = []  # tokens in the cache after the first ``_settled`` tokens
         # tokens in the cache after ``_fed`` that were drawn on the device and are not read yet
         self._unread: list[torch.Tensor] = []

@@ -25,7 +25,7 @@ TURNS = 3
 LEAST_REPEATED = 80
 """Minimum number of tokens after the first period, for an answer to be stopped as a loop."""
 
-_LONGEST_PERIOD = 512  # maximum period in tokens
+_LONGEST_PERIOD = 512  # maximum period, in tokens, of a repetition that is detected
 
 
 class Repetition:

@@ -67,7 +67,7 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            # A later layer reads another layer's window, which must still hold the whole segment
+            # Some layers read the KV of an earlier layer's window, which must then still hold the whole segment.
             if cache.shape.sources:
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
@@ -139,12 +139,12 @@ def _segment(
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
     _check_finite(decoder, hidden)
-    if not start:  # checked only in the first segment, because damaged weights already show there
+    if not start:  # only the first segment's logits are checked, because damaged weights already show there
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
-        least, most = torch.stack(logits.aminmax()).tolist()  # both are NaN if any logit is NaN
+        least, most = torch.stack(logits.aminmax()).tolist()  # ``least`` and ``most`` are NaN if any logit is NaN
         if not math.isfinite(most - least):
             raise decoder.not_finite()
-        if least == most:  # all weights are zero: a download reserved the file's space and was not completed
+        if least == most:  # all weights are zero, because a download reserved the file's space and was not completed
             raise decoder.not_telling()
 
 

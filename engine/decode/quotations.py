@@ -156,7 +156,8 @@ class Quotable:
         """The tokens, as bytes, with which the book continues at one of ``places``."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            word = len(_SPACES.split(piece[1:], 1)[0])  # a token has no white space after its first byte
+            # The part before the next white space, because a token has none after its first byte
+            word = len(_SPACES.split(piece[1:], 1)[0])
             for first in {piece[:1], b" "} if piece.startswith(b"\n") else {piece[:1]}:
                 found.update(part for end in range(word + 1) if (part := first + piece[1 : end + 1]) in self._tokens)
         return found

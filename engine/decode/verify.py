@@ -189,7 +189,7 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
     lacks all allowed tokens.
     """
     said = [] if proposed is None else proposed.tolist()
-    masked = logits  # copied only if a row is within a quotation
+    masked = logits  # the logits are copied only if a row is within a quotation
     for row in range(logits.shape[0]):
         allowed = quotations.allowed()
         if allowed is not None:

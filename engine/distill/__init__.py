@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     tokenizer, texts = check(options)
     device = pick_device(options.device)
-    if not KINDS[device.type].has_64_bits:  # the target's tokens are drawn on the compute device, in 64 bits
+    if not KINDS[device.type].has_64_bits:  # the compute device draws the target's tokens in 64 bits
         raise OptionError(f"Drafts are not distilled on devices of the kind {device.type}.", "Use --device cpu.")
     names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
     claim(

@@ -148,7 +148,7 @@ class Training:
         turn, within = divmod(self.step, per_shard)
         epoch, place = divmod(turn, self._shards)
         number = place
-        if epoch:  # the first epoch makes the shards, in the order of their numbers
+        if epoch:  # the first epoch makes the shards, so it reads them in the order of their numbers
             number = random.Random(f"{self._seed}/epoch {epoch}").sample(range(self._shards), self._shards)[place]
         if number not in self._held:
             self._held = {number: self._corpus.shard(number)}

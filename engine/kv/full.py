@@ -278,7 +278,7 @@ class FullCache:
         self._memory += 1
         self._blocks = None  # the blocks would keep the freed memory alive
         for staging in self._stagings.values():
-            staging.settle()  # the staging reads the stores that are about to be replaced
+            staging.settle()  # wait, because the staging reads the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
         if capacity:

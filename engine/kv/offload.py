@@ -257,7 +257,7 @@ class DiskStore:
         """Do nothing, because a file grows as it is written."""
 
     def arrived(self) -> None:
-        """Do nothing, because a write has finished when it returns."""
+        """Do nothing, because ``write`` returns only after the data has been written."""
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on.

@@ -136,7 +136,7 @@ class KvPersistence:
         ``tokens`` tokens.
         """
         self.cancel()
-        # snapshots are deleted together with the file of their book, so a text without a file gets none
+        # snapshots are deleted together with the file of their book, so a text without a file gets no snapshot
         if self._store is None or tokens == 0 or not document.sha256:
             return
         ids = book.ids
@@ -176,7 +176,7 @@ class KvPersistence:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
                 changed = True
-                conversation.forget_from(position)  # before the cache replaces their tokens
+                conversation.forget_from(position)  # forget the turns before the cache replaces their tokens
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass

@@ -342,7 +342,7 @@ def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[st
     expected = {f"{name}.{layer}": size for layer, of in enumerate(sizes) for name, (size, _) in of.items()}
     try:
         opened = safetensors.safe_open(path, framework="pt")
-    except RuntimeError as error:  # torch raises this if the system cannot map the file into memory
+    except RuntimeError as error:  # torch raises a RuntimeError if the system cannot map the file into memory
         raise SnapshotUnreadable("The saved reading cannot be opened: the system does not map it.") from error
     with torch.inference_mode(), opened as file:
         if set(file.keys()) != expected.keys() or any(

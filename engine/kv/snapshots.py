@@ -261,7 +261,7 @@ class SnapshotStore:
 
     def _sweep(self) -> None:
         """Delete the unfinished folders of processes that no longer exist, and folders whose deletion was interrupted.
-        Finish or undo replacements of readings that were interrupted (``_put_back``).
+        Finish or undo interrupted replacements of readings (``_put_back``).
         """
         for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
             for entry in _folders(place):

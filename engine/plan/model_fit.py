@@ -252,7 +252,7 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
     """The quantized formats with which a pair fits, each with its fit, in the order of increasing loss of precision.
-    Empty if the pair fits with the configured formats, or with none.
+    Empty if the pair fits with the configured formats, or fits with no formats.
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []
@@ -379,5 +379,5 @@ def _gpus(device: str) -> tuple[tuple[int, ...], bool]:
 
     try:
         return memory_of_cards(device), may_round_files(device)
-    except OptionError:  # the error is reported when a model is loaded
+    except OptionError:  # an unknown device is reported when a model is loaded
         return (), False

@@ -292,7 +292,9 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
 
 
 def host_weights(model: Any, held: int) -> HostWeights:
-    """Compute how many of the ``held`` bytes of weights that wait in host memory a pass over one token copies."""
+    """Compute the bytes that a pass over one token copies from the weights in host memory. ``held`` are the bytes of
+    all weights in host memory.
+    """
     found = architectures.experts_of(model)
     if found is None or not held:
         return HostWeights(held)
@@ -419,7 +421,9 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """Subtract the retrieval cache, which will be allocated later, from ``free``. The rest is left for KV."""
+    """Subtract the bytes of the retrieval cache, which will be allocated later, from ``free``. Return the bytes that
+    remain for KV.
+    """
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
