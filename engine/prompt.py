@@ -85,7 +85,7 @@ class BookTokenizer:
 
     Args:
         name: folder or hub id.
-        kept: folder where ``engine.foreign`` records which tokenizers and templates it found harmless; "" records none.
+        kept: folder where ``engine.foreign`` records harmless tokenizers and templates; "" records nothing.
 
     Raises:
         ModelError: no fast tokenizer can be loaded.

@@ -27,8 +27,8 @@ INVERTED_WITHIN = 12
 """Maximum distance in characters between the start of a verb and a pronoun that is its subject: "entdeckte er"."""
 
 FEWEST_SHARED = 0.5
-"""Minimum share of a sentence's words, apart from its subject, that a clause must have. With fewer, the passage counts
-as about another person.
+"""Minimum share of a sentence's words, apart from its subject, that a clause must have. With a smaller share, the
+passage counts as about another person.
 """
 
 _WORD = re.compile(r"\w+")

@@ -433,8 +433,8 @@ class Engine:
                 request.fail(error)
 
     def _record_ahead(self) -> None:
-        """Record passes for the next answer until a request arrives. No error ends the thread, because answers are
-        right without recordings.
+        """Record passes for the next answer as CUDA graphs until a request arrives. No error ends the thread, because
+        answers are right without recorded passes.
         """
         try:
             for _ in () if self._session is None else self._session.record_ahead():

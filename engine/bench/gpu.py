@@ -106,9 +106,9 @@ _ANSWERS = 1024
 _FIRST_PIN = 1 << 30
 # Maximum number of pieces of host memory that are pinned.
 _PINS = 5
-# Number of calls of a kernel in a recording.
+# Number of calls of a kernel that are recorded as one CUDA graph.
 _CALLS = 10
-# Number of timed replays of a recording. The fastest one counts.
+# Number of timed replays of a CUDA graph. The fastest replay counts.
 _TIMES = 3
 # Bytes of each tensor with which ``_checks`` fills a GPU. It is small, so that tensors also fit into the gaps that the
 # keys of a spilled layer leave.
@@ -233,7 +233,8 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     own = session.config
     # fixed lengths, so that passes of all levels are replayed
     bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))
-    for _ in range(2):  # these answers are not compared, because a pass rounds differently while it is recorded
+    # These answers are not compared, because a pass rounds differently while its CUDA graph is recorded
+    for _ in range(2):
         bench.warm("hierarchical", case, 0.0)
     expected = bench.decode("hierarchical", case, 0.0).tokens
     with _kept_again_and_again(session.full, sizes.context) as times:
@@ -260,8 +261,8 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _replayed_ms(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
-    """Return the milliseconds of one call of a kernel. Several calls are recorded together and replayed, so that
-    launches by the host do not count.
+    """Return the milliseconds of one call of a kernel. Several calls are recorded as one CUDA graph and replayed, so
+    that launches by the host do not count.
     """
     recorder = graphs.recorder_for(q.device)
 
@@ -336,7 +337,8 @@ def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expecte
         bench.prefill(sizes.context)
         case = bench.workloads.cases("prose", sizes.context)[0]
         for row in ("plain", "hierarchical_lookup"):
-            bench.warm(row, case, 0.0)  # this answer is not measured, because it records passes and learns costs
+            # This answer is not measured, because passes are recorded as CUDA graphs and costs are learned during it
+            bench.warm(row, case, 0.0)
             run = bench.decode(row, case, 0.0)
             expected += run.tokens if not expected else []
             what = f"{name}: {row}, {sizes.context:,} tokens, all KV in memory"

@@ -138,7 +138,7 @@ class Bench:
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
         """Run all rows on one prompt, and yield each row when it is measured. The first answer of each row is not
-        counted, because during this answer passes are recorded and costs are learned.
+        counted, because during this answer passes are recorded as CUDA graphs and costs are learned.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
@@ -276,7 +276,9 @@ class Bench:
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def warm(self, row: str, case: Case, temperature: float) -> None:
-        """Decode an answer that is not measured. Then record and time passes as the engine does between two answers."""
+        """Decode an answer that is not measured. Then record CUDA graphs of passes, and time passes, as the engine does
+        between two answers.
+        """
         levels = self.session.hierarchy
         for _ in levels.record_ahead(case.prompt):
             pass

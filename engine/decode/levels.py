@@ -94,8 +94,8 @@ _MOST_ROUNDED = 1_000_000_000
 # Divisor of the free memory: the rounded copy, with one byte for each weight, takes at most 1 / ``_SMALL_COPY`` of it.
 _SMALL_COPY = 8
 
-# Number of replays of recorded verifications and plain steps from one check to the next. A check compares a replay with
-# the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
+# Number of replays of recorded verifications and plain steps (CUDA graphs) from one check to the next. A check compares
+# a replay with the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class Hierarchy:
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
         self._costs: Costs | None = None  # costs on the most recent earlier book
         self._answered: Context | None = None  # context of the book's most recent answer
-        self._timed_with = 0  # number of recordings when passes were last timed by ``timed_again``
+        self._timed_with = 0  # number of recorded passes at the last timing by ``timed_again``
 
     @property
     def has_draft_model(self) -> bool:
@@ -197,8 +197,8 @@ class Hierarchy:
         return LookupDrafter(drafter, self.index, self.config.num_lookup_tokens, self._target.token_device)
 
     def make_middle(self) -> Backend:
-        """Make the backend for passes over one retrieval cache. The backend records passes if the device can record
-        them.
+        """Make the backend for passes over one retrieval cache. The backend records passes as CUDA graphs if the device
+        can.
         """
         return self._recorded(self._target, self._middle, "middle")
 
@@ -209,8 +209,8 @@ class Hierarchy:
         return RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
 
     def _recorded(self, decoder: Decoder, backend: Backend, level: str, check_every: int = 0) -> Backend:
-        """Make a backend that records the passes of ``backend`` over one cache. If passes cannot be recorded, return
-        ``backend`` itself.
+        """Make a backend that records the passes of ``backend`` over one cache as CUDA graphs. If passes cannot be
+        recorded, return ``backend`` itself.
         """
         others = decoder.split.devices[1:] if decoder.split else ()
         recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device, *others)
@@ -234,13 +234,13 @@ class Hierarchy:
         return recorded
 
     def recorded(self) -> dict[str, Replays]:
-        """The recorded passes, keyed by level, if there are any."""
+        """The CUDA graphs of recorded passes, keyed by level. Empty if the device records none."""
         return {level: backend.replays for level, backend in self._recorded_backends.items()}
 
     def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Record passes for the next answer: the passes that are timed to learn costs, and the passes that earlier
-        answers used. Then time the recorded passes. Yield before each recording and before timing, so that the caller
-        can stop. The contents of all caches stay unchanged.
+        """Record passes for the next answer as CUDA graphs: the passes that are timed to learn costs, and the passes
+        that earlier answers used. Then time the recorded passes. Yield before each recording and before timing, so that
+        the caller can stop. The contents of all caches stay unchanged.
 
         A recording takes as long as several passes. So it is made while nobody waits for an answer. Until then, the
         controllers use the costs of unrecorded passes.
@@ -276,8 +276,8 @@ class Hierarchy:
     def timed_again(
         self, context: Context, retrieval: RetrievalCache, middle: Backend, draft: ModelDrafter | None
     ) -> Costs | None:
-        """Time the passes of each level again, on a context that was answered. Return None if no pass was recorded
-        since they were timed, if passes are too slow to be timed, or if KV is spilled.
+        """Time the passes of each level again, on a context that was answered. Return None if no pass was recorded (as
+        a CUDA graph) since the last timing, if passes are too slow to be timed, or if KV is spilled.
         """
         full, count = context.full, self._count_recordings()
         fits = full.length == len(context.tokens) - 1 and full.length + _LONG_VERIFY <= full.limit
@@ -297,7 +297,7 @@ class Hierarchy:
         self._answered = None
 
     def close(self) -> None:
-        """Forget the book, and free the memory of recorded passes."""
+        """Forget the book, and free the memory of recorded passes (CUDA graphs)."""
         self.reset()
         for replays in self.recorded().values():
             replays.drop()

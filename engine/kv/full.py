@@ -131,7 +131,7 @@ class FullCache:
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
         self._when_cropped: list[Callable[[int], None]] = []
-        self._memory = 0  # number of reallocations; each invalidates recorded passes
+        self._memory = 0  # number of reallocations; each invalidates recorded passes (CUDA graphs)
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the memory of the KV of all layers
         self._spill_folder = spill_folder
@@ -643,8 +643,8 @@ class QueriesPass(FullPass):
 
 
 class FullForm:
-    """A pass over a ``FixedSpan`` in a form that can be recorded: operations and memory do not depend on the pass's
-    position. Implements ``FixedForm``.
+    """A pass over a ``FixedSpan`` in a form that can be recorded as a CUDA graph: operations and memory do not depend
+    on the pass's position. Implements ``FixedForm``.
 
     Args:
         new: number of tokens of the pass, without padding.
@@ -706,7 +706,7 @@ class FixedFullPass(FixedView):
 
 
 def _usual_length(count: int) -> int:
-    """Number of tokens to which a pass over ``count`` tokens is padded, so that few shapes are recorded: 1, 4, or a
-    larger power of two.
+    """Number of tokens to which a pass over ``count`` tokens is padded, so that passes of few shapes are recorded as
+    CUDA graphs: 1, 4, or a larger power of two.
     """
     return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())

@@ -435,8 +435,8 @@ class RetrievalPass:
 
 
 class RetrievalForm:
-    """A pass over the whole buffers in a form that can be recorded: operations and memory do not depend on the pass's
-    position. Implements ``FixedForm``.
+    """A pass over the whole buffers in a form that can be recorded as a CUDA graph: operations and memory do not depend
+    on the pass's position. Implements ``FixedForm``.
     """
 
     bound = None

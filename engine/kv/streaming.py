@@ -203,8 +203,8 @@ class StreamingPass:
 
 
 class StreamingForm:
-    """A pass over all slots in a form that can be recorded: operations and memory do not depend on the pass's position.
-    Implements ``FixedForm``.
+    """A pass over all slots in a form that can be recorded as a CUDA graph: operations and memory do not depend on the
+    pass's position. Implements ``FixedForm``.
     """
 
     bound = None

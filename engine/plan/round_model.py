@@ -28,8 +28,8 @@ FEW_TRIPS = 2
 device.
 """
 TRIPS = 8
-"""Number of these passes if a plain step is not slow. Then further plain steps and verifications are timed before the
-word. Tests count them, too.
+"""Number of passes over the full cache before the first word, as ``FEW_TRIPS``, if a plain step is not slow. Further
+plain steps and verifications are then timed before the word. Tests count them, too.
 """
 
 KEPT = (0.8, 0.95)
