@@ -14,7 +14,7 @@ format that ``fitted_format`` chooses. Only the planner sets this value.
 
 # GGML's numbers of F32, F16 and BF16.
 _FLOAT_KINDS = (0, 1, 30)
-# Formats without codes of unequal steps, and with less than 5 bits: GGML's numbers of Q4_0, Q4_1, Q2_K, Q3_K and Q4_K.
+# Formats with equal steps between values and with less than 5 bits: GGML's numbers of Q4_0, Q4_1, Q2_K, Q3_K and Q4_K.
 _FOUR_BIT_KINDS = (2, 3, 10, 11, 12)
 
 GROUP = 32
@@ -115,9 +115,9 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
 def fitted_format(kind: int) -> str:
     """The format of a tensor with the setting ``FITTED``: "4bit", "8bit", or "stored" if the tensor is not rounded.
 
-    IQ4_NL, IQ4_XS and MXFP4 have unequal steps, which 4 bits with equal steps would round as coarsely as the file did,
-    so they take 8 bits. Q2_K and Q3_K have scales for each 16 weights, and take 4 bits, because 8 bits would triple
-    their bytes.
+    IQ4_NL, IQ4_XS and MXFP4 have unequal steps between values, so they take 8 bits: 4 bits with equal steps would round
+    them as coarsely again as the file did. Q2_K and Q3_K, with a scale for each 16 weights, take 4 bits, because 8 bits
+    would triple their bytes.
 
     Args:
         kind: GGML's number for the tensor's format in the file.

@@ -367,8 +367,8 @@ def _gpus(device: str) -> tuple[tuple[int, ...], bool]:
     """Bytes of each GPU that would be free if this process used no GPU memory, the largest number first; and whether
     GGUF files are rounded to fit these GPUs.
 
-    No bytes if the engine computes in host memory. Also none if torch has not been imported yet, because this function
-    does not import it.
+    The tuple of bytes is empty if the engine computes in host memory, or if torch has not been imported yet, because
+    this function does not import torch.
 
     Args:
         device: configured devices. Only the GPUs among them count.
