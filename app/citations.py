@@ -60,7 +60,7 @@ UNQUOTED: tuple[Kind, ...] = ("says", "near", "absent", "drew")
 """Kinds of citations for sentences that are not quotations."""
 
 VERSION = 1  # format version of the JSON that ``record()`` returns
-MOST_PAGES = 3  # maximum pages cited for one sentence because the model attended to them
+MOST_PAGES = 3  # maximum number of pages that are cited for one sentence because the model attended to them
 _TIMES_EVEN = 6.0  # minimum share of attention of a cited page, as a multiple of an even share (1 / number of pages)
 _TIMES_USUAL = 2.0  # minimum share of attention of a cited page, as a multiple of the page's usual share
 _REMEMBERED = 15  # number of most recent answers from which a page's usual share is computed
@@ -71,7 +71,8 @@ FEWEST_VERBATIM = 6  # minimum words of a sentence without quotation marks that 
 _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "absent"}
 TARGET = "T"
 _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: TARGET}
-_POINTS = re.compile(r"[.,;:!?)*_]*")  # punctuation after a quotation; the citation is placed after it
+# matches punctuation after a quotation; the citation is placed after the punctuation
+_POINTS = re.compile(r"[.,;:!?)*_]*")
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
 

@@ -61,7 +61,7 @@ _FEWEST_SHARED = 4
 _MOST_WORDS = 150
 _EXCERPT_AROUND = 160  # default number of characters before and after the passage of an excerpt
 _LONGEST_EXCERPT = 700  # maximum characters of a passage in an excerpt; a longer passage is cut
-_FEWEST_LETTERS = 4  # minimum letters of a word for ``closest_sentence`` to compare it
+_FEWEST_LETTERS = 4  # minimum letters of a word that ``closest_sentence`` compares
 _SPACES = re.compile(r"\s+")
 
 
@@ -124,7 +124,7 @@ class BookIndex:
 
     @property
     def letters(self) -> str:
-        """The fold of the whole book."""
+        """The folded letters and digits of the whole book (``fold``)."""
         return self._folded[0]
 
     def find(self, passage: str) -> Iterator[int]:

@@ -218,7 +218,7 @@ def _gpu_advice(found: Findings) -> list[str]:
     if not gpus:
         here = found.machine
         fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
-        # If this machine's build of torch is already installed, the advice is not to install it again.
+        # For AMD and Intel, no new install is advised if torch is already the build for the GPU.
         if fitting.name == ROCM and found.torch.rocm:
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
         elif fitting.name == XPU and found.torch.xpu:

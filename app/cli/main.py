@@ -103,8 +103,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The module and function that run a command, as "module:function". ``ask`` has three: for one book, for the parts
-    of a book, and for every document of a folder.
+    """The module and function that run a command, as "module:function". ``ask`` has three functions: for one book, for
+    the parts of a book, and for every document of a folder.
     """
     if options.command == "ask" and (options.csv or Path(options.file).expanduser().is_dir()):
         return _ASK_MANY

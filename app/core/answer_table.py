@@ -1,4 +1,4 @@
-"""Asks a document a question, makes a row of the answer, and writes the rows of many documents as a CSV table.
+"""Asks a document a question, turns the answer into a row of a table, and writes the rows of many documents as CSV.
 
     asked = yield from ask_document(engine, document, question)     yields the events of reading and answering
     asked.row, asked.places

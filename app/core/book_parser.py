@@ -33,7 +33,7 @@ class BookParser:
         self._books = books
         self._read_document = read_document
         self._comments = comments
-        # passwords of locked books, keyed by hash; needed again to draw pages from the file
+        # passwords of locked files, keyed by the file's hash; needed again to draw pages from the file
         self.passwords: dict[str, str] = {}
 
     @property

@@ -377,7 +377,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
 
 
 class TextCache:
-    """Reads a file of the library like ``read_document``, from its cached text if there is any.
+    """Reads a file of the library as ``read_document`` does, but takes the cached text if there is one.
 
     Cached text is not used if a different version of the readers made it, or if pages with doubtful text are to be
     recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached.

@@ -300,7 +300,9 @@ class Chats:
                 self._save()
 
     def show(self, chat_id: str, message: int) -> bool:
-        """Show a message: choose it and the versions that lead to it. Return whether the chat has this message."""
+        """Show a message: choose this message and the versions that lead to it. Return whether the chat has this
+        message.
+        """
         with self._lock:
             if (chat := self.get(chat_id)) is None or not chat.exchanges:
                 return False

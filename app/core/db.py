@@ -347,7 +347,7 @@ class Database:
         logger.warning("the library is written again")
 
     def _take_over(self, path: Path) -> None:
-        """Copy the rows that only the file has into memory."""
+        """Copy into memory the rows that only the file has."""
         salvage.restore(salvage.read(path, _table_columns()), self._connection)
         self._changes += 1
 
@@ -375,7 +375,8 @@ def _open_file(path: Path) -> sqlite3.Connection:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
-        raise sqlite3.DatabaseError("malformed: there is only its log")  # SQLite would discard the log of an empty file
+        # the file is empty, and SQLite would discard its log
+        raise sqlite3.DatabaseError("malformed: there is only its log")
     if salvage.hides_transactions(path):
         raise sqlite3.DatabaseError("malformed: its log is damaged")
     if not path.exists():
@@ -562,7 +563,7 @@ def _set_aside(path: Path) -> Path:
     shutil.copyfile(path, kept)
     log, shared = (path.with_name(path.name + suffix) for suffix in _BESIDE)
     if log.is_file():
-        # otherwise SQLite would take this log for the log of the new file
+        # renamed too, because SQLite would take this log for the log of the new file
         os.replace(log, kept.with_name(kept.name + _BESIDE[0]))
     shared.unlink(missing_ok=True)
     return kept

@@ -1,4 +1,4 @@
-"""Facts about this machine and this installation, and a report for finding faults.
+"""Collects facts about this machine and this installation, and writes a report for finding faults.
 
 Facts are given without advice. Torch is asked in a child process, so that a crash or a hang does no harm. The report
 holds versions, machine, model and the end of the log, but no private content: no words of documents, questions or

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 FILE = "asked.json"
 """The file with a document's answers, keyed by question, in the document's folder."""
 _RUN = "each"  # key of the most recent run in the table ``app_state``
-_MOST_KEPT = 200  # maximum questions of one document that are kept
-_POLL_S = 0.05  # seconds between two looks at whether a run can begin
+_MOST_KEPT = 200  # maximum number of questions whose answers are stored for a document
+_POLL_S = 0.05  # seconds between two checks whether a run can begin
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class EachRun:
 
 
 class AskEach:
-    """The runs of "Ask each". Every method may be called from any thread.
+    """Runs "Ask each", which puts one question to several documents. Every method may be called from any thread.
 
     Args:
         state: the state of the program.
@@ -157,7 +157,8 @@ class AskEach:
         finally:
             try:
                 state.read_back(claim, document)
-            # Also after an error. Ended last, because another question can be asked as soon as the run has ended.
+            # The run ends last, even after an error, because another question can be asked as soon as the run has
+            # ended.
             finally:
                 self._end(claim)
 

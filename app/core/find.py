@@ -3,9 +3,9 @@
     finder = Finder()                         one per program
     finder.find(document, "north light")      every place, in the order of the book
 
-A phrase is searched in several ways until one finds something: at the beginnings of words, inside words, and with all
-its words near each other. If no way finds anything, all ways are tried with other spellings of the words, and last with
-other endings. A phrase in quotation marks is searched exactly.
+A phrase is searched at the beginnings of words, then inside words, then as words that are near each other, until a
+place is found. If no place is found, all of this is tried with other spellings of the words, and last with other
+endings. A phrase in quotation marks is searched exactly.
 """
 
 from __future__ import annotations

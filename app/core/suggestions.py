@@ -82,8 +82,8 @@ _NAMES = 2
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
 # matches common German words, to detect German text
 _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
-# Maximum matches of ``_GERMAN`` per word. A text with more counts as German. In German all nouns have capitals, so
-# names cannot be found by their capitals.
+# Maximum matches of ``_GERMAN`` per word. A text with more matches counts as German. German writes all nouns with
+# capitals, so names cannot be found by their capitals.
 _MOST_GERMAN = 0.02
 _PHRASES = 3
 # number of words of a phrase; one or two more if its last word would otherwise have fewer letters than ``_LAST_WORD``
@@ -120,7 +120,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         pages_read: number of pages read, from the first. Headings of later pages are not used. If not all pages are
             read, no question asks about the end of the book.
         general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
-            only finds passages, because it finds none for such questions and is trained on English.
+            only finds passages. Such a model finds no passages for general questions, and is trained on English.
     """
     words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].before:

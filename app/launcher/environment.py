@@ -1,5 +1,5 @@
-"""The program's own Python environment on disk: finds its folder, checks whether the install is complete, and gives the
-variables for processes inside it.
+"""Describes the program's own Python environment on disk: finds its folder, checks whether the install is complete, and
+gives the variables for processes inside it.
 
 An install ends by writing a stamp with the hash of the requirements, the Python version, the build of torch and the
 packages. If the stamp is missing or differs, the install has to be done or repaired. Reading the stamp takes

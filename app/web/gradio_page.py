@@ -1,9 +1,9 @@
 """Gradio's part of the page: its chatbot draws the stored chat.
 
 Owns the requests with which Gradio shows the chat, and all workarounds for Gradio. A model's text is shown sanitized,
-without images and without formulas. An answer that is being written is only a placeholder here, which the live
-stream fills. So Gradio is asked for the chat only when a page opens, when a question comes and when its answer has
-ended, and its queue stays empty.
+without images and without formulas. An answer that is being written is only a placeholder here, which the live stream
+fills. So Gradio is asked for the chat only when a page opens, when a question comes and when the answer has ended.
+Gradio's queue stays empty.
 
 The workarounds, with their reasons. Each has a test. They take about 110 lines here, in ``server`` and in
 ``page/chat.js``, and 200 lines of CSS for Gradio's elements. No file of Gradio is changed.

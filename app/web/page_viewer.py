@@ -6,9 +6,9 @@
     GET /pages/{number}/marks       the places of the marks on the page's picture
     GET /pages/{number}/words       the words on the page's picture with their places, for selecting text
     POST /find                      the places of words in the book, each with the text around it
-    GET /pages/{book}/{number}/{width}.png
+    GET /pages/{book}/{number}/{width}.png    the picture of a page, ``width`` pixels wide
 
-Only the open book is shown, and only through these routes. None of them takes a path or a file name.
+Only the open book is shown, and only through these routes. No route takes a path or a file name.
 """
 
 from __future__ import annotations

@@ -312,7 +312,9 @@ _GETS = ("/preferences", "/diagnostics")
 
 
 def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
-    """Make the switch around the engine proxy. If the proxy has no engine, begin to load the first model."""
+    """Make the ``ModelSwitch``, which replaces the engine in the engine proxy. If the proxy has no engine yet, begin to
+    load the first model.
+    """
     from engine import Engine
 
     proxy = state.engine if isinstance(state.engine, EngineProxy) else EngineProxy.around(state.engine)
