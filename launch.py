@@ -32,7 +32,7 @@ def find_supported_python():
 
 
 def use_another_python():
-    """Start again under a supported Python, or say which one to install. Returns the exit status."""
+    """Start again under a supported Python, or say which versions can be installed. Returns the exit status."""
     running = "%d.%d" % sys.version_info[:2]
     supported = "%d.%d to %d.%d" % (OLDEST + NEWEST)
     command = find_supported_python()

@@ -111,7 +111,7 @@ def report_of(
 
 
 def _say_plan(engine: Engine, plan: PartsPlan, parts: tuple[Part, ...]) -> None:
-    """Tell how many parts there are, which of them are asked, and how long it takes to read one."""
+    """Tell how many parts there are, which of them are asked, and how long it takes to read a part."""
     largest = max(plan.parts, key=lambda part: part.tokens)
     seconds = engine.measure(largest.document).reading_s
     time = f" A part takes {stretch(Range.about(seconds, PROBED))} to read the first time." if seconds else ""

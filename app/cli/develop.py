@@ -1,4 +1,5 @@
-"""``bench`` runs the engine's own bench, with the bundled models and the bundled book unless the person names others.
+"""``bench`` runs the engine's own bench, with the bundled models and the bundled book unless the person names other
+models or another book.
 
 ``test`` checks formatting and lint. Then it runs the tests and the type checker at the same time, because the tests
 often wait. The launcher has installed the packages that ``test`` needs, from tests/requirements.txt.

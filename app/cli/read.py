@@ -247,8 +247,8 @@ def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterat
 
 
 def count_tokens(document: Document, model: str) -> int:
-    """Count the tokens that a book takes in a model's context, including those of the chat template. Loads only the
-    tokenizer.
+    """Count the tokens that a book takes in a model's context, including the tokens of the chat template. Loads only
+    the tokenizer.
 
     Raises:
         ModelError: the model has no usable tokenizer.

@@ -1,4 +1,4 @@
-r"""Questions and answers, chat by chat, as shown on the page and as stored.
+r"""Stores questions and answers chat by chat, and gives them to the page.
 
 ``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is kept in
 memory and saved to the database every ``SAVE_SECONDS``. A chat's messages are a tree in which every question and every
@@ -172,10 +172,10 @@ class FoundMessage:
 
 
 class Chats:
-    """All chats. Every method may be called from any thread.
+    """The store of all chats. Every method may be called from any thread.
 
     Args:
-        database: where chats are stored; in memory only if None.
+        database: where chats are stored; None keeps them in memory.
     """
 
     def __init__(self, database: Database | None = None) -> None:
@@ -311,7 +311,7 @@ class Chats:
             return found
 
     def rename(self, chat_id: str, name: str) -> None:
-        """Give a chat a name of the person's choice. An empty name restores its first question as the name."""
+        """Give a chat a name of the person's choice. An empty name restores the chat's first question as the name."""
         clean = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())[:NAME_LENGTH]
         with self._lock:
             chat = self._known(chat_id)
@@ -462,8 +462,8 @@ class _PathMessage:
 
 
 def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]:
-    """The messages on the shown path: question, answer, question and so on. Of several versions, the chosen version is
-    taken, or the newest version if none is chosen.
+    """The messages on the shown path: question, answer, question and so on. If a message has several versions, the path
+    takes the chosen version, or the newest if no version is chosen.
     """
     found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()

@@ -1,6 +1,6 @@
-"""The chapters of a book, from its bookmarks, headings or navigation, with their pages.
+"""Finds the chapters of a book, with their pages, from its bookmarks, headings or navigation.
 
-Pure functions of a document.
+The functions have no side effects.
 """
 
 from __future__ import annotations

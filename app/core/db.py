@@ -158,7 +158,7 @@ class Database:
 
     @property
     def changes(self) -> int:
-        """A number that grows with every change except those made by ``note``."""
+        """A number that grows with every change, except changes made by ``note``."""
         return self._changes
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -316,7 +316,9 @@ class Database:
         return True
 
     def _return_to_file(self) -> None:
-        """Write everything in memory back to the file. Rows that another program has written there meanwhile stay."""
+        """Write everything in memory back to the file. Rows that another program has written to the file meanwhile are
+        kept.
+        """
         assert self._path is not None
         changed = _stamp(self._path) != self._left and _size(self._path) > 0
         try:
@@ -570,7 +572,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def _table_columns() -> dict[str, tuple[str, ...]]:
-    """The columns of every table in the order of a row, keyed by table."""
+    """The names of each table's columns, in the order of the columns, keyed by table."""
     with closing(_in_memory()) as memory:
         tables = ("books", "chats", "messages", "notes", "app_state")
         return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}

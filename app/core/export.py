@@ -1,4 +1,4 @@
-"""Exports a chat as Markdown (the shown versions) or as JSON (all versions). Pure functions."""
+"""Exports a chat as Markdown (the shown versions) or as JSON (all versions). The functions have no side effects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Formats numbers for people (counts, sizes, durations, rates), and turns the engine's records into views for the page.
 
-Pure functions. A view is plain data (strings, numbers, lists). The live stream sends it, and the page shows it without
-formatting anything itself.
+The functions have no side effects. A view is plain data (strings, numbers, lists). The live stream sends it, and the
+page shows it without formatting anything itself.
 """
 
 from __future__ import annotations
@@ -343,8 +343,8 @@ def ms_now(pace: Sequence[PacePoint]) -> float | None:
 
 
 def spark(pace: Sequence[PacePoint]) -> str:
-    """The pace curve as points of an SVG polyline. The curve always has the full width, even after few tokens. The
-    bottom is zero.
+    """The pace curve as points of an SVG polyline. The curve always has the full width, even after few tokens. Its
+    bottom stands for zero milliseconds.
     """
     if not pace:
         return ""

@@ -198,7 +198,7 @@ def _note(row: sqlite3.Row) -> Note:
 
 
 def _in_order(found: Iterable[Note]) -> tuple[Note, ...]:
-    """Notes of one file in the order of pages; those without a page come last."""
+    """Sort the notes of one file in the order of pages. Notes without a page come last."""
     return tuple(sorted(found, key=lambda note: (note.page == 0, note.page, note.start, note.written, note.id)))
 
 

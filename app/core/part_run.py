@@ -1,10 +1,10 @@
 """Asks a question of a book in parts: reads each part, or restores it from disk, asks it, and joins the answers.
 
     for event in ask_parts(engine, plan, question, document, card): ...
-        PartBegun(part 3, 1 of 4)          and the engine's own events of reading it and answering
-        PartAnswered(...)                  its answer, with the evidence of its sentences
-        Joining(...)                       a pass that joins answers begins: its events follow
-        PartsAnswered(...)                 the answer
+        PartBegun(part 3, 1 of 4)          then the engine's events of reading and answering
+        PartAnswered(...)                  the part's answer, with the evidence of its sentences
+        Joining(...)                       a pass begins that joins answers; then its events
+        PartsAnswered(...)                 the final answer
 
 The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
 twice, and a stopped reading continues where it was. The last pass reads the parts' answers as a small document, with

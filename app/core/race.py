@@ -47,7 +47,7 @@ ENOUGH_TOKENS = 96
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
-_LONGEST_QUESTION = 4000  # maximum characters of a question; the rest is cut off
+_LONGEST_QUESTION = 4000  # maximum characters of a question; further characters are cut off
 _POLL = 0.1  # maximum seconds to wait for an event before the race checks whether it was stopped
 FEWEST_TOKENS = 16
 """Minimum tokens of a passed check. A check of fewer tokens is not recorded, because it proves little."""

@@ -136,7 +136,7 @@ class AppState:
         Args:
             recognise: whether to run text recognition on pages that are pictures and on pages whose text is doubtful,
                 however long this takes. If false, only pictures are recognised, and only if that is quick.
-            agreed: hashes of the files of which pictures are recognised however long this takes.
+            agreed: hashes of the files whose pictures of pages are recognised however long this takes.
         """
         with self._lock:
             if chat:
@@ -233,7 +233,7 @@ class AppState:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
-        """Stop the current reading. Reset the record to the whole open book at ``stage``, of which no page is read."""
+        """Stop the current reading. Reset the record to the whole open book at ``stage``, without any page read."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
@@ -621,7 +621,7 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
     """Read until the end, or until a pause for a question. A resumed reading repeats the page that the pause cut off.
-    The shown progress does not fall meanwhile.
+    While this page is repeated, the shown progress does not fall.
 
     Returns:
         How much was read before the pause. None if the reading has ended or failed.

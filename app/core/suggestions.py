@@ -98,8 +98,8 @@ _RUN_WORDS = (3, 4)  # lengths in words of the sequences by which a small model 
 _LAST_WORD = 4  # minimum letters of a phrase's last word, because a phrase that ends in "the" or "of" looks cut off
 # minimum words of a page from which phrases are taken; title pages usually have fewer
 _PAGE_HAS = 40
-# Matches the beginning of a sentence. It follows the end of another sentence and has only plain words, with at most a
-# comma between two words. At least one more word and 30 more characters of the sentence must follow.
+# ``_SENTENCE`` matches the beginning of a sentence that follows the end of another sentence and has only plain words,
+# with at most a comma between two words. At least one more word and 30 more characters of the sentence must follow.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
@@ -136,7 +136,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
 @dataclass(frozen=True)
 class _Words:
-    """Phrases for questions in one language about a chapter, or about one of several documents."""
+    """The phrases of one language from which questions about a chapter, or about one of several documents, are made."""
 
     chapter: tuple[str, str]
     document: tuple[str, str]
@@ -306,7 +306,9 @@ def _runs(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each phrase with the rest of its sentence; the rest is "" if it is not plain (``_PLAIN_END``)."""
+    """Yield each phrase with the rest of its sentence. The rest is "" if it has other than plain words
+    (``_PLAIN_END``).
+    """
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
             for match in _SENTENCE.finditer(page):

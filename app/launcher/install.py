@@ -39,8 +39,8 @@ _NO_GPU = 10  # exit status of the test import if torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
-# Messages of pip for problems outside Trifold, each with a cause and a remedy for the user. The first pattern that
-# matches is used.
+# Patterns of pip's messages about problems outside Trifold, each with a cause and a remedy for the user. The first
+# pattern that matches is used.
 _DIAGNOSES = (
     (
         r"No space left on device|not enough space on the disk|Errno 28\b",

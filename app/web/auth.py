@@ -426,7 +426,7 @@ def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
 
 def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
     """Whether a request states its origin, as browsers do if a request changes something. True for any request that
-    only reads. Whether the origin is our own has already been checked by ``_stranger``.
+    only reads. ``_stranger`` has already checked that the origin is our own.
     """
     reads = method in ("GET", "HEAD")
     return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"

@@ -120,7 +120,7 @@ def build(show: Callable[[], Shown]) -> gr.Blocks:
 
 
 def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
-    """Add Gradio's routes after those of ``app``, with a check of the requests to them."""
+    """Add Gradio's routes after the routes of ``app``, with a check of every request to Gradio."""
 
     async def mounted() -> App:
         return _mounted(app, build(show), port)

@@ -221,7 +221,7 @@ def _ended(event: TextDelta) -> AnswerDone:
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body, and refuse one that is larger than ``BODY_LIMIT``. A request that states a larger length is
+    """Read the body, and refuse a body of more than ``BODY_LIMIT`` bytes. A request that states a larger length is
     refused before its body is read. A smaller stated length is not trusted, so the bytes are counted.
     """
     too_large = ApiError(413, f"The body is larger than {BODY_LIMIT // MEGABYTE} MB.", "request_too_large")
@@ -394,7 +394,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
 
 
 async def _follow(request: EngineRequest[Any]) -> AsyncGenerator[Event, None]:
-    """Yield the events of a request up to the final one. Ending the iteration early cancels the request."""
+    """Yield the events of a request up to the final event. Ending the iteration early cancels the request."""
     try:
         while not request.finished:
             event = await asyncio.to_thread(request.next_event, _LOOK_SECONDS)

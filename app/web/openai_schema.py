@@ -127,8 +127,8 @@ class TrifoldOptions(_Wire):
     evidence: bool = True
 
 
-# Unsupported fields that would change the answer. Each is accepted only with one of the listed values, because these
-# have no effect.
+# Unsupported fields that would change the answer. Each field is accepted only with one of the listed values, because
+# these values do not change the answer.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "tools": ([],),
@@ -353,8 +353,8 @@ class Completion(BaseModel):
         return self._with(choices=[Choice(index=0, delta=delta, logprobs=None, finish_reason=finish)])
 
     def last_piece(self, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
-        """Make the last piece of a streamed answer. It has the finish reason, and the figures and ``more`` in
-        ``trifold``.
+        """Make the last piece of a streamed answer. The piece has the finish reason and, in the field ``trifold``, the
+        figures and ``more``.
         """
         return self.piece({}, _FINISH[done.stop_reason]).model_copy(update={"trifold": figures(done, more)})
 

@@ -47,7 +47,7 @@ class PartsPanel:
     def view(self) -> View:
         """The offer to read in parts. ``count``: number of parts; 0 if nothing is offered. ``said``: a text about the
         parts and the time to read them. ``few`` and ``every``: texts of the choice to ask only the needed parts, or all
-        parts. ``some``: whether the model has read only some pages or chapters, so that others may be chosen.
+        parts. ``some``: whether the model has read only some pages or chapters, so that other pages may be chosen.
         """
         current = self._state.current
         seen = (current.parts, current.stage, current.document, current.whole, current.before_notes)

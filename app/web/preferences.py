@@ -454,7 +454,7 @@ class Preferences:
         }
 
     def _correct(self, models: Sequence[View]) -> None:
-        """Replace the estimated speed of the loaded model by one from observed answers."""
+        """Replace the estimated speed of the loaded model by its speed in earlier readings and answers."""
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:
