@@ -545,8 +545,8 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """Yield the points of a sweep. Each point is a label for the record, changes of the configuration, and a
-    temperature; None keeps the temperature of the options.
+    """Yield the points of a sweep. Each point is a label for the results, changes of the configuration, and a
+    temperature, where None keeps the temperature of the options.
     """
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)

@@ -490,9 +490,9 @@ class PassCostEstimate:
         return min(self._newest_ones)
 
     def forget(self, steps: int, *, one: bool) -> None:
-        """Reduce the weight of earlier passes after ``steps`` plain steps in which no pass over several tokens was
-        added. The initial cost then weighs more. ``one``: whether no pass over one token was added either. If so, the
-        estimate for one token also returns towards the initial cost.
+        """Reduce the weight of earlier passes after ``steps`` plain steps without a new pass over several tokens. The
+        initial cost then weighs more. If ``one`` is true, new passes over one token are missing too, and the estimate
+        for one token also returns towards the initial cost.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]
