@@ -15,7 +15,7 @@ If no passage is found, pages that the model attended to are cited. Such a citat
 over every page, and a few pages attract attention whatever the question is. So a page is cited only if its share of
 attention is several times an even share, and well above its usual share in this book.
 
-The words "ink", "drew" and "extract" of the record stand in stored chats, so these words must not be renamed.
+Stored chats contain the record's words "ink", "drew" and "extract", so these words must not be renamed.
 """
 
 from __future__ import annotations

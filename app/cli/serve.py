@@ -255,7 +255,8 @@ def answers(port: int) -> bool:
 
 def read_health(port: int) -> dict[str, Any]:
     """The app's answer about itself; empty when it does not answer."""
-    local = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this machine
+    # without a proxy, because a proxy cannot reach this machine
+    local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
             health = json.load(response)

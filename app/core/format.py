@@ -443,8 +443,8 @@ def _written(answer: str, tokens: int) -> str:
 
 
 def _pace(figures: Figures, tokens: int) -> str:
-    """The mean time per token. The words "at last" are put before it if ``figures`` cover only the end of an answer of
-    ``tokens`` tokens. "" if the time was not measured.
+    """The mean time per token. The words "at last" are put before the time if ``figures`` cover only the end of an
+    answer of ``tokens`` tokens. "" if the time was not measured.
     """
     if figures.ms_per_token_mean is None:
         return ""

@@ -2,8 +2,8 @@
 
 Used for models whose card lists refusals (``Abilities.refusals``), because nobody can predict which phrases such a
 small model finds. After the reading, ``Trial`` asks in its own thread, but only while the user asks no question and the
-chat is empty. It releases the engine when the user wants to ask. Questions are tried until ``WANTED`` answers quote the
-book. Only the questions are shown, without their answers.
+chat is empty. ``Trial`` releases the engine when the user wants to ask. Questions are tried until ``WANTED`` answers
+quote the book. Only the questions are shown, without their answers.
 """
 
 from __future__ import annotations
