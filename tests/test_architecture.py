@@ -27,6 +27,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.document",
         "engine.threads",
         "engine.quantization",
+        "engine.sources",
         "engine.languages",
         "engine.passages",
         "engine.contents",

@@ -12,8 +12,6 @@ listed and deleted like any other book; its documents stay in the library.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import logging
 import os
@@ -23,7 +21,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -35,6 +33,7 @@ from app.core.db import Database
 from app.readers.recognition import Recognition, is_kept
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, NoTextLayer, TrifoldError
+from engine.sources import bytes_hash, code_hash
 
 logger = logging.getLogger(__name__)
 
@@ -444,7 +443,7 @@ def files_hash() -> str:
     """Hash the bytes of the readers' source files. Only if this hash has changed, the slower ``readers_hash`` is
     compared.
     """
-    return _hash_of(file.read_bytes() for file in _reader_files())
+    return bytes_hash(file.read_bytes() for file in _reader_files())
 
 
 @cache
@@ -453,35 +452,11 @@ def readers_hash() -> str:
     Comments, docstrings and layout are left out, so that a new wording of them does not make every cached text invalid.
     Takes about 0.3 seconds.
     """
-    return _hash_of(_without_prose(file.read_bytes()).encode() for file in _reader_files())
+    return code_hash(file.read_bytes() for file in _reader_files())
 
 
 def _reader_files() -> list[Path]:
     return sorted(_READERS.glob("*.py"))
-
-
-def _hash_of(contents: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for content in contents:
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def _without_prose(source: bytes) -> str:
-    """Dump a module's syntax tree without its docstrings, and without strings that describe a constant."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [statement for statement in node.body if not _is_prose(statement)]
-    return ast.dump(tree)
-
-
-def _is_prose(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
 
 
 def _document(record: dict[str, Any]) -> Document:

@@ -1,8 +1,8 @@
 """Keeps compiled kernels on disk. Otherwise LLVM would take one to four seconds at every start.
 
-The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, the
-files of this program that emit kernels, the processor with its features, and the compiler. So a kept kernel is not
-emitted again either, which saves half as much time in addition. The files are machine code that this process runs. So a
+The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, this
+program's code that emits kernels, the processor with its features, and the compiler. So a kept kernel need not be
+emitted either, which saves half as much time in addition. The files are machine code that this process runs. So a
 folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from engine import quantization
+from engine.sources import bytes_hash, code_hash
 
 VARIABLE = "TRIFOLD_KERNELS"
 """Environment variable: a folder to use instead of the configured one."""
@@ -34,18 +35,34 @@ def keep_in(folder: str) -> None:
     global _folder
     named = os.environ.get(VARIABLE) or folder
     _folder = Path(named) if named else None
+    _sum_of_sources.cache_clear()
 
 
 def name_of(*parts: str) -> str:
-    """The name under which code is stored: a hash of ``parts`` and of the files that emit kernels."""
+    """The name under which code is stored: a hash of ``parts`` and of the code that emits kernels."""
     return hashlib.sha256("\0".join((_sum_of_sources(), *parts)).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _sum_of_sources() -> str:
-    """A hash of the files on which emitted code depends: this package, and the layouts of rounded weights."""
-    files = (*sorted(Path(__file__).parent.rglob("*.py")), Path(quantization.__file__))
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+    """A hash of the code on which emitted code depends: this package, and the layouts of rounded weights. Comments and
+    docstrings are left out, so that a new wording of them does not make every kept kernel be compiled again.
+
+    This hash is stored under the hash of the files as they are. It is computed only if that one is not found.
+    """
+    contents = [file.read_bytes() for file in _source_files()]
+    as_they_are = bytes_hash(contents)
+    if _folder is None:  # no kernels are kept, so no hash is compared with a later one
+        return as_they_are
+    if known := load(as_they_are):
+        return known.decode()
+    found = code_hash(contents)
+    save(as_they_are, found.encode())
+    return found
+
+
+def _source_files() -> list[Path]:
+    return [*sorted(Path(__file__).parent.rglob("*.py")), Path(quantization.__file__)]
 
 
 def load(name: str) -> bytes | None:
