@@ -113,13 +113,14 @@ _POSITIVE = (
 )
 # Settings that are lists with one value for each layer. A layer whose value is 0 has no RoPE.
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
-_QUERY_SCALE = "llama_4_scaling_beta"  # name of the setting that says how fast queries grow with their position
+# name of the setting for the rate at which queries are scaled up with their position
+_QUERY_SCALE = "llama_4_scaling_beta"
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _HASH = re.compile("[0-9a-f]{16,}")  # matches the name of a folder that is the hash of a file
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
     "num_local_experts",
-    "num_experts_per_tok",  # Granite 4 has models with and without experts
+    "num_experts_per_tok",  # 0 in the models of Granite 4 without experts
     "num_kv_shared_layers",
     "hidden_size_per_layer_input",
 )
@@ -473,8 +474,8 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """The name shown to people. A hub id is unchanged. Of a path only the last two parts are shown; the last part alone
-    is often just "target" or "draft". A parent folder named by a hash is left out.
+    """The name shown to people. A hub id is unchanged. Only the last two parts of a path are shown, because the last
+    part alone is often just "target" or "draft". A parent folder named by a hash is left out.
     """
     if not looks_like_path(name):
         return name
@@ -589,8 +590,8 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if cpu_holds_halves(estimate_parameters(config)) else torch.float32
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
-    # On a GPU that is slow in bfloat16, float16 is used unless the family is known to exceed its range. If the
-    # activations exceed it anyway, the first segment of a prefill ends with an error.
+    # On a GPU that is slow in bfloat16, float16 is used unless activations of the family are known to exceed the range
+    # of float16. If they exceed this range in another family, the prefill of the first tokens raises an error.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 
@@ -601,7 +602,9 @@ def stored_bytes_per_weight(config: Any) -> float:
 
 
 def fitted_bytes_per_weight(config: Any) -> float:
-    """Mean bytes of a weight of the decoder blocks in the format ``FITTED``; 0 if the settings do not state it."""
+    """Mean bytes of a weight of the decoder blocks, if a GGUF file is rounded because it does not fit a GPU
+    (``quantization.FITTED``); 0 if the settings do not state it.
+    """
     return _bytes_stated(config, "fitted_bytes_per_weight")
 
 
@@ -642,13 +645,13 @@ def parameters_of_block(config: Any, experts: float | None = None) -> int:
 
 
 def parameters_asked(config: Any) -> int:
-    """Parameters of one decoder block that are active for a token. Of the experts only the chosen ones count."""
+    """Parameters of one decoder block that are active for a token. Only the chosen experts are counted."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
 
 def _parameters_of_block(config: Any, experts: float) -> int:
-    """Parameters of one decoder block, of whose experts ``experts`` are counted."""
+    """Parameters of one decoder block, counting ``experts`` of its experts."""
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
@@ -666,7 +669,7 @@ def _parameters_of_block(config: Any, experts: float) -> int:
     if found is None:
         return int(mixing // layers + family.mlp_matrices * width * _inner(config))
     asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
-    dense = layers - found.layers  # a model without dense layers may lack their inner size
+    dense = layers - found.layers  # a model without dense layers may lack the setting that ``_inner`` reads
     alone = dense * family.mlp_matrices * _inner(config) if dense else 0
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
@@ -711,8 +714,8 @@ def embedding_parameters(config: Any) -> int:
 
 
 def parameters_of_inputs(config: Any) -> int:
-    """Parameters of the per-layer embeddings: a table, of which a token uses one row, and a projection of the hidden
-    states.
+    """Parameters of the per-layer embeddings: a table and a projection of the hidden states. A token uses one row of
+    the table.
     """
     inputs = config.num_hidden_layers * inputs_of_layers(config)
     return int(inputs * (config.vocab_size_per_layer_input + config.hidden_size)) if inputs else 0

@@ -96,8 +96,8 @@ def attend(
 
 
 def choose_kernels(shape: KvShape, heads: int) -> None:
-    """Measure which attention kernels are fastest on a model's GPUs, while memory is free. If memory is short, the
-    first pass measures the kernels instead, because a pass can spill layers to make room.
+    """Measure which attention kernels are fastest on a model's GPUs, while memory is free. If memory is short, nothing
+    is measured here. The first pass then measures the kernels, because a pass can spill layers to make room.
 
     Args:
         heads: number of query heads.

@@ -238,5 +238,5 @@ class Decoder(Pieces):
         joint = joint_blocks(blocks)
         if joint is None:
             return None
-        empty_caches()  # frees the memory of the separate weights
+        empty_caches()  # frees the memory of the weights before they were joined
         return JointBackend(joint, self)

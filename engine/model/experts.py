@@ -137,12 +137,12 @@ class Experts(nn.Module):
 
     def fetch_by(self, fetch: Fetch) -> None:
         """Iterate over the chosen experts by ``fetch``. During each iteration the weights of the expert must be on the
-        compute device. ``iter`` suffices if they always are.
+        compute device. If all experts are always there, ``iter`` can be passed.
         """
         self._fetched = fetch
 
     def fuse(self, fused: Sequence[Callable[[torch.Tensor], torch.Tensor]], most_rows: int) -> None:
-        """Compute each expert by its function in ``fused``, for at most ``most_rows`` tokens."""
+        """Use the functions ``fused``, one for each expert, for at most ``most_rows`` tokens."""
         self.fused, self._most_rows = fused, most_rows
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -226,7 +226,7 @@ def chooses(name: str) -> bool:
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # added to the sum of shares that the shares are divided by (LFM2)
+_LEAST_SHARE = 1e-6  # added to the sum of a token's shares before the shares are divided by this sum, as in LFM2
 
 
 def _mixture_of(layer: Any) -> Any:
@@ -239,7 +239,7 @@ def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
     """Yield each expert in ``ids`` (places,) with the indices of its occurrences in ``ids``."""
     order = ids.argsort(stable=True)
     at = 0
-    for expert, group in itertools.groupby(ids[order].tolist()):  # reading the ids waits for a GPU
+    for expert, group in itertools.groupby(ids[order].tolist()):  # the host waits for a GPU to read the ids
         stop = at + sum(1 for _ in group)
         yield expert, order[at:stop]
         at = stop
@@ -274,7 +274,7 @@ def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterato
         interleaved: whether the rows of the gate and up projections alternate in the matrix. In the layer, the gate
             projection's rows come first.
     """
-    if hasattr(experts, "linear_layers"):  # experts in the blocks of a GGUF file
+    if hasattr(experts, "linear_layers"):  # the experts are stored in the blocks of a GGUF file
         yield from experts.linear_layers(name)
         return
     biases = getattr(experts, f"{name}_bias", None)

@@ -102,12 +102,16 @@ def is_described(folder: Path) -> bool:
 
 
 def fitted_bytes(folder: Path) -> int:
-    """Bytes on a GPU of the decoder blocks' weights in the format ``FITTED``."""
+    """Bytes that the decoder blocks' weights take on a GPU if they are rounded because the file does not fit
+    (``FITTED``).
+    """
     return int(_fitted((name, kind, shape) for name, kind, shape, *_ in weights.gguf_index(folder)["tensors"]))
 
 
 def _fitted(tensors: Iterable[tuple[str, int, Sequence[int]]]) -> float:
-    """Bytes of the decoder blocks' tensors, given by name, kind and shape, in the format ``FITTED``."""
+    """Bytes of the decoder blocks' tensors in the formats that ``FITTED`` chooses. A tensor is given by name, kind and
+    shape.
+    """
     blocks = ((kind if len(shape) > 1 else _FLOAT, shape) for name, kind, shape in tensors if name.startswith(_BLOCK))
     return sum(fitted_size(kind, math.prod(shape)) for kind, shape in blocks)
 
@@ -119,8 +123,8 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
         dtype: dtype of activations.
         attention: name of the attention implementation.
         blocks: the layers that keep the file's blocks: "all" are linear layers, embeddings and experts; "decoder" are
-            the linear layers and experts of decoder blocks. All other weights are expanded to ``dtype`` in memory,
-            except that with "all" they have float32, which our own kernels take. They are small then.
+            the linear layers and experts of decoder blocks; "none" are no layers. All other weights are expanded in
+            memory to ``dtype``; with "all", where few weights are left, to float32, which our own kernels take.
 
     Raises:
         ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
@@ -176,8 +180,8 @@ def _without_weights(folder: Path, config: Any, dtype: Any, attention: str) -> A
 
 
 def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, str, Any]]:
-    """Yield every tensor that the model is built of, transformers' name of its weight ("" if it has none), and its
-    bytes.
+    """Yield three items for every tensor that the model uses: the tensor, transformers' name of its weight ("" if
+    transformers has none), and the tensor's bytes.
     """
     # Prefixes of the names of tensors that are left out: factors, which are settings; keys and values of layers that
     # read those of another layer (Gemma 4); and the layer for multi-token prediction (Qwen 3.5), which follows the last
@@ -191,8 +195,8 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
 
 
 def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks) -> bool:
-    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether ``name`` is the weight
-    of such a layer, and ``blocks``, as in ``build``, includes it.
+    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return False without a replacement if
+    the weight ``name`` belongs to another kind of layer, or to a layer that ``blocks`` leaves out (``build``).
     """
     from torch import nn
 

@@ -45,16 +45,18 @@ _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_posit
 # the factors of Llama 3.1 and 3.3 (8) and of Llama 3.2 (32), by which long wavelengths of RoPE are stretched
 _LLAMA_3_FACTORS = (8.0, 32.0)
 _CLOSE = 1e-3  # relative tolerance when stored factors, which were rounded to 32 bits, are compared
-# Number of layers of the largest Gemma 2. It scales queries differently, and is recognised by this number.
+# Number of layers of the largest Gemma 2. A file with this number of layers gets the query scaling of this model, which
+# differs from that of smaller models.
 _GEMMA_2_LARGEST = 46
-# Number of layers of the largest Gemma 3, which scales queries differently too.
+# Number of layers of the largest Gemma 3, whose query scaling differs from that of smaller models.
 _GEMMA_3_LARGEST = 62
 _GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
 _GEMMA_3_PERIOD = 6
-# Minimum factor that means "not turned" in the files of Gemma 4. llama.cpp's converter writes 1e30.
+# Minimum factor that means "not rotated by RoPE" in files of Gemma 4, in which llama.cpp's converter writes 1e30.
 _NOT_TURNED = 1e29
-_BETAS = (32.0, 1.0)  # the usual numbers of turns between which YaRN interpolates; files need not state them
-_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}  # settings that files do not state
+_BETAS = (32.0, 1.0)  # the defaults of YaRN's beta_fast and beta_slow, which files need not state
+# YaRN settings of gpt-oss that its files do not state
+_GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
 
 # Settings that are read from fields. The keys are the fields' names without the architecture in front.
 _NUMBERS = {
@@ -332,8 +334,8 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def turned_part(factors: Sequence[float]) -> float:
-    """Return the part of a head that Gemma 4's RoPE turns in full layers, from its factors: 1 for each pair of head
-    dimensions that is turned, then a huge number for each other pair.
+    """Return the part of a head that Gemma 4's RoPE rotates in full-attention layers, from RoPE's factors: 1 for each
+    rotated pair of head dimensions, then a huge number for each other pair.
 
     Raises:
         ModelError: the factors are not those of Gemma 4.
@@ -398,7 +400,7 @@ def _ministral3(header: Header) -> Mapping[str, Any]:
     rope |= {
         "beta_fast": float(header.number("rope.scaling.yarn_beta_fast", _BETAS[0])),
         "beta_slow": float(header.number("rope.scaling.yarn_beta_slow", _BETAS[1])),
-        "mscale": 1.0,  # no file states it, and llama.cpp assumes it
+        "mscale": 1.0,  # no file states mscale; llama.cpp assumes 1
         "mscale_all_dim": float(header.number("rope.scaling.yarn_log_multiplier")),
         "llama_4_scaling_beta": float(header.number("attention.temperature_scale")),
     }
@@ -485,8 +487,8 @@ def _gemma4(header: Header) -> Mapping[str, Any]:
 
 
 def _heads_of_gemma_4(header: Header, sliding: Sequence[bool], shared: int) -> dict[str, Any]:
-    """The numbers of KV heads, and whether the values of full layers are their keys. Such layers have no weights for
-    values.
+    """The numbers of KV heads, and whether the values of full layers are their keys. A layer whose values are its keys
+    has no weights for values.
     """
     heads = header.get("attention.head_count_kv")
     heads = heads if isinstance(heads, list) else [heads] * len(sliding)
@@ -501,7 +503,9 @@ def _heads_of_gemma_4(header: Header, sliding: Sequence[bool], shared: int) -> d
 
 
 def _inner_of_gemma_4(header: Header, own: int) -> dict[str, Any]:
-    """The inner size of MLPs, and whether it is doubled in the layers after the first ``own``, which have no KV."""
+    """The inner size of MLPs, and whether the layers without KV have twice this size. These layers follow the first
+    ``own`` layers.
+    """
     inner = header.get("feed_forward_length")
     if not isinstance(inner, list):
         return {"intermediate_size": inner}

@@ -65,9 +65,9 @@ _FIRST_TORCH = (2, 12)
 # kernels round differently, more so in half precision. Logits of a wrong replay differ by far more than this.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
-# Number of recordings and replays of a level that may differ in half precision for a model with experts: rounding can
-# choose another expert at a near tie. Tiny mixtures on an H200 differed by 0.19 and 0.58 of the largest logit. A wrong
-# recording always differs.
+# Number of recordings and replays of a level that may differ in half precision for a model with experts, because
+# rounding can choose another expert at a near tie. Tiny mixtures on an H200 differed by 0.19 and 0.58 of the largest
+# logit. A wrong recording always differs.
 _DIFFERING = 2
 
 
@@ -119,7 +119,8 @@ class CudaRecorder:
                 for device, stream in self._warm_ups.items():
                     stream.wait_stream(torch.cuda.current_stream(device))
                     warm.enter_context(torch.cuda.stream(stream))
-                capture.rehearse(work)  # libraries load their kernels and allocate their buffers
+                # so that libraries load their kernels and allocate their buffers before the capture
+                capture.rehearse(work)
             with capture.on(self._device):
                 out = work()
 
@@ -350,14 +351,14 @@ class Replays:
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
     def due(self, usual: Iterable[tuple[int, ...]], bound: Hashable) -> list[tuple[int, ...]]:
-        """The keys that can be recorded and are not recorded with this ``bound``: first the ``usual`` keys, then those
-        of passes that ran, the most frequent first.
+        """The keys of passes that can be recorded and are not recorded with this ``bound``: first the ``usual`` keys,
+        then the keys of passes that ran, the most frequent first.
         """
         self._bind(bound)
         if self.off:
             return []
         keys = dict.fromkeys((*usual, *(key for key, _ in self._seen.most_common())))
-        # a negative number of passes means that memory ran out during the shape's recording
+        # ``_seen`` is negative if memory ran out while the shape was recorded
         missing = [key for key in keys if key not in self._recordings and key[0] <= MAX_TOKENS and self._seen[key] >= 0]
         return missing[: max(0, _MAX_RECORDINGS - len(self._recordings))]
 
@@ -418,7 +419,7 @@ class Replays:
                 _log.info("%s passes %s are recorded later: %s", self._level, key, failed)
             else:
                 self._give_up(f"recording failed: {type(failed).__name__}: {failed}")
-            return eager()  # the KV of the tokens may be half written
+            return eager()  # the pass is run again, because the KV of its tokens may be half written
         if not off <= self._near:
             self._note_difference(key, f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
@@ -442,15 +443,15 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Forget all recordings except the entries of ``kept``. These are keys without a recording, because their
+        """Free all recordings. Keep only the entries ``kept``, keys whose recording was dropped earlier because its
         replay was not faster than the ordinary pass.
         """
         self._recordings = kept
         self._recorder.forget()
 
     def _note_difference(self, key: tuple[int, ...], reason: str) -> None:
-        """Give up, unless a model with experts may have chosen another expert. Then the shape is recorded anew later,
-        and not replayed until then.
+        """End all recording of the level. If the difference may come from another choice of experts (``_DIFFERING``),
+        only drop the recording of ``key``, so that it is made again later.
         """
         if self._may_differ:
             self._may_differ -= 1

@@ -175,7 +175,7 @@ class KvShape:
 
     @cached_property
     def parts(self) -> tuple[KvShape, ...]:
-        """One shape for each device, with the layers on it."""
+        """One ``KvShape`` for each device, describing the layers on the device."""
         if self.split is None:
             return (self,)
         found = []

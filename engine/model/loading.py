@@ -124,8 +124,8 @@ def _as_stored(
             not a GGUF file.
         rounded_to: format to which the caller will round the weights. Experts that will be rounded to 8 or 4 bits are
             not expanded here.
-        keeps_blocks: whether all weights of a GGUF file stay quantized, in the blocks of the file. If they will be
-            rounded, those of the decoder blocks stay so until then.
+        keeps_blocks: whether all weights of a GGUF file stay quantized, in the blocks of the file. If false, only
+            weights of decoder blocks that will be rounded keep the file's blocks, until the caller rounds them.
 
     Raises:
         ModelError: weights are missing, damaged, or not safetensors.

@@ -363,11 +363,11 @@ def install(model: Any) -> None:
 
 
 def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """Sum the inputs of each token and of the taps - 1 tokens before it with the weights ``taps``, channel by channel.
-    Returns (n, channels) in float32.
+    """Compute the convolution: for each token and channel, a sum over the inputs of the token and of the taps - 1
+    tokens before it, weighted by ``taps``. Returns (n, channels) in float32.
 
     Args:
-        inputs: (taps - 1 + n, channels), beginning with those of the taps - 1 tokens before the first.
+        inputs: (taps - 1 + n, channels), beginning with the inputs of the taps - 1 tokens before the first new token.
         taps: (taps, channels).
     """
     wide, count = inputs.float(), inputs.shape[0] - taps.shape[0] + 1

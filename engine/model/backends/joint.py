@@ -133,7 +133,7 @@ class JointBackend(Walk):
         turns: dict[int, Rotation] = {}
         for index, block in enumerate(self._joint):
             hidden, part = pieces.carry(hidden, index), pieces.part_of(index)
-            # when a device's first layer is reached, because a recording captures one device at a time
+            # Made when the first layer of a device is reached, because a recording captures one device at a time.
             if ropes and part not in turns:
                 turns[part] = Rotation.of(ropes[part].cos, ropes[part].sin)
             hidden = block(index, hidden, turns.get(part), view)

@@ -62,9 +62,9 @@ class FusedLayers:
     """Runs packed decoder layers over at most ``MOST_ROWS`` rows, as one program of kernels.
 
     If a view gives the memory of its KV (``in_place``), ``through`` runs all layers. Otherwise a layer takes two calls,
-    and between them its attention runs through the view (``layer``). Activations inside a layer are in float32.
-    Exceptions are queries, keys, values and attention outputs, and inputs of products that multiply pairs of bfloat16
-    numbers. ``through`` and ``layer`` give a row the same bits, whatever other rows are in the pass.
+    and between them its attention runs through the view (``layer``). Activations inside a layer are in float32, except
+    queries, keys, values, attention outputs, and inputs of products that multiply pairs of bfloat16 numbers.
+    ``through`` and ``layer`` give a row the same bits, whatever other rows are in the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
@@ -237,7 +237,8 @@ class FusedLayers:
         size = heads, group * rows, self._head_dim
         seen, first = newest_seen(rows, place.start, group), from_first(group * rows)
         q, queries = self._q, np.full(len(self._places), self._q.data_ptr())
-        if place.observe is not None:  # an observer needs the queries of every layer, so they must not be overwritten
+        # queries get separate memory for each layer, because an observer reads them after the pass
+        if place.observe is not None:
             q = torch.empty(len(self._places), 1, self._heads, rows, self._head_dim, dtype=self._dtype)
             queries = q.data_ptr() + np.arange(len(q)) * q[0].nbytes
         with kernels.lock:

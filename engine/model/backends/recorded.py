@@ -83,8 +83,9 @@ class RecordedBackend:
         tokens_of: Callable[[int], Sequence[int]],
         view_of: Callable[[int], View | None],
     ) -> Iterator[None]:
-        """Record the passes that are ``usual`` or ran, and are not recorded yet. Yield before each, so that the caller
-        can stop. The caches stay unchanged, because the tokens of these passes are not committed.
+        """Record the passes that are not recorded yet: the ``usual`` ones, and those that ran before. Yield before each
+        recording, so that the caller can stop. The caches stay unchanged, because the tokens of these passes are not
+        committed.
 
         Args:
             usual: keys of passes (``Replays.run``).

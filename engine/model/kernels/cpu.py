@@ -20,8 +20,8 @@ from engine.model.kernels.own_attention import Held, newest_seen
 _MAX_SPLITS = 16
 # Minimum keys of a piece. Shorter pieces cost more time for merging than they save.
 _MIN_PIECE = 2048
-# Keys are cut into more pieces until the workers' waiting for each other lengthens attention by at most this factor, if
-# that is possible.
+# Maximum factor by which attention takes longer because workers wait for each other. Keys are cut into the fewest
+# pieces that keep this maximum. If none do, the pieces with the smallest factor are used.
 _TOLERATED_WAIT = 1.1
 
 

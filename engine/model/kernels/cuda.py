@@ -168,7 +168,7 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, keys: torch.Tensor) -> Lengths:
-        """Make the object for queries of which query i sees the first ``keys[i]`` keys."""
+        """Make the object from the number of keys that each query sees: query i sees the first ``keys[i]`` keys."""
         ends = torch.arange(len(keys) + 1, dtype=torch.int32, device=keys.device)
         return cls(keys.int(), ends, torch.zeros_like(ends))
 
@@ -296,8 +296,8 @@ def attend_causal(
 
 
 def _takes_groups(device: torch.device) -> bool:
-    """Whether torch's flash kernel takes fewer key heads than query heads. True only for NVIDIA GPUs, because others
-    have not been tried.
+    """Whether torch's flash kernel takes fewer key heads than query heads. True only for NVIDIA GPUs, because other
+    GPUs have not been tried.
     """
     return device.type == "cuda" and torch.version.hip is None
 

@@ -35,7 +35,7 @@ def own() -> Native | None:
     """This process's set of our own kernels; None if they cannot be compiled."""
     try:
         return Native(torch.get_num_threads())
-    except Exception:  # llvmlite is missing or does not know this processor: torch's kernels are used
+    except Exception:  # torch's kernels are used if llvmlite is missing or does not know this processor
         logger.warning("no kernels of our own on this processor; torch's are used", exc_info=True)
         return None
 
@@ -241,7 +241,7 @@ class Native(Compiled):
         return Call(kernel, abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:
-        """Run calls one after another, each for ``rows`` rows."""
+        """Run the kernel calls one after another, each for ``rows`` rows."""
         with self.lock:
             for call in calls:
                 if call.rows_at is not None:

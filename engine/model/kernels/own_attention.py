@@ -161,7 +161,7 @@ class OwnAttention:
         )
 
     def takes_pairs(self, head_dim: int) -> bool:
-        """Whether attention in bfloat16 multiplies pairs."""
+        """Whether the kernels compute attention in bfloat16 by multiplying pairs of numbers."""
         return self._kernels.multiplies_pairs and head_dim % (2 * self._kernels.lanes) == 0
 
     def copy_chunks(self, sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
@@ -197,13 +197,14 @@ def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.
 
 @functools.lru_cache(maxsize=4)
 def from_first(rows: int) -> torch.Tensor:
-    """The ``first`` of ``OwnAttention.attend``, zeros (rows,), for rows that see all keys from the start."""
+    """The argument ``first`` of ``OwnAttention.attend`` for rows that see all keys from the start: zeros (rows,)."""
     return torch.zeros(rows, dtype=torch.long)
 
 
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
-    """The ``seen`` of ``OwnAttention.attend``, (group * n,), for the newest ``n`` tokens after ``past`` earlier tokens:
-    each of the ``group`` query heads of a KV head has ``n`` rows, and each row sees the tokens up to its own.
+    """The argument ``seen`` of ``OwnAttention.attend``, (group * n,), for the newest ``n`` tokens after ``past``
+    earlier tokens. Each of the ``group`` query heads of a KV head has ``n`` rows, and each row sees the tokens up to
+    its own.
     """
     return torch.arange(past + 1, past + n + 1).repeat(group)

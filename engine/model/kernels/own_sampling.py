@@ -100,9 +100,9 @@ class OwnSampling:
         return out
 
     def prepare(self) -> None:
-        """Compile the kernels for both dtypes, so that no answer waits for them. It takes 0.2 s for each dtype. Models
-        in bfloat16 need both dtypes, because logits become float32 if a repetition penalty or the rule for quotations
-        changes them.
+        """Compile the kernels for both dtypes, so that no answer waits for them. Compiling takes 0.2 s for each dtype.
+        Models in bfloat16 need both dtypes, because logits become float32 if a repetition penalty or the rule for
+        quotations changes them.
         """
         for dtype in WIDE_DTYPES:
             for name in ("likeliest", "measured", "asked", "probabilities"):

@@ -32,13 +32,13 @@ TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for in
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
 # Number of times that a worker looks for a job before it goes to sleep, if torch computes on the calling thread only.
-# It takes about 2 ms.
+# All these looks take about 2 ms.
 _PATIENT = 50_000
-# Number of times that a worker looks if torch uses several threads. It takes only about 0.2 ms, because a spinning
-# worker takes a core from torch's threads.
+# Number of times that a worker looks for a job before it goes to sleep, if torch uses several threads. These looks take
+# only about 0.2 ms, because a spinning worker takes a core from torch's threads.
 _IMPATIENT = 4_000
-# How many times a word of the board is read between two pause instructions. If a guest executes only pause
-# instructions, a hypervisor takes it off its core (pause-loop exiting).
+# How many times a word of the board is read between two pause instructions. If a virtual machine executes only pause
+# instructions, the hypervisor takes the core from it (pause-loop exiting).
 _LOOKS = 64
 
 
@@ -90,8 +90,8 @@ def _emit_run(module: ir.Module) -> None:
 def _emit_run_all(module: ir.Module) -> None:
     """Emit run_all(board, jobs, count), which runs the jobs (kernel, arguments, tiles) in order.
 
-    The caller runs a job with a single tile alone. Workers stay awake until the last job, because they cannot be woken
-    in between.
+    A job with a single tile is run by the caller without the workers. Workers stay awake until the last job, because
+    they cannot be woken in between.
     """
     e = Emitter(module, "run_all", VOID, (PTR, PTR, I64))
     board, jobs, count = e.arguments

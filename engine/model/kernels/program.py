@@ -91,12 +91,12 @@ class Program:
 
     @functools.cached_property
     def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The ``Tiles`` of all kernels: (2, kernels)."""
+        """Coefficients a and b of each kernel's number of tiles, ``a * rows + b``: (2, kernels)."""
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
-        """Set the number of tiles of the kernels at the indices ``places``. It is valid until ``resize`` changes the
-        number of rows.
+        """Set the number of tiles of the kernels at the indices ``places``, until ``resize`` changes the number of
+        rows.
         """
         self._table[places, 2] = tiles
 

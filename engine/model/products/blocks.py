@@ -163,7 +163,7 @@ class BlockExperts(nn.Module):
             yield BlockLinear(matrices, torch.cat(biases) if biases else None, self._dtype)
 
     def expanded(self, name: str) -> torch.Tensor:
-        """A parameter of transformers' experts with this name, dequantized to float32."""
+        """The weights or biases of all experts, in float32, in the form of transformers' parameter ``name``."""
         if name.endswith("_bias"):
             held: Mapping[str, torch.Tensor] = self._biases
         else:
@@ -183,8 +183,8 @@ outputs of those that a file has are joined in this order.
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Only the last matrix keeps ``let_go``,
-    so that the memory is released after all experts have been packed.
+    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Experts are packed in order, so only the
+    last matrix keeps ``let_go``, the function that releases the tensor's memory.
     """
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
@@ -193,7 +193,7 @@ def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored
 
 
 def is_bfloat16(stored: Stored) -> bool:
-    """Whether these weights are numbers in bfloat16."""
+    """Whether a tensor's weights are stored as bfloat16 numbers instead of blocks."""
     return FLOATS.get(stored.kind) is torch.bfloat16
 
 

@@ -154,7 +154,7 @@ class PackedLinear4(PackedLinear):
         pairs = self.kernels.looks_up_quants and self._can_pair(layers[0].dtype)
         self.weight = fixed(self.kernels.pack4(torch.cat([layer.quants() for layer in layers]), pairs))
         steps = torch.cat([layer.scales_and_middles for layer in layers])
-        # (panels, groups, 2, columns), a scale and a middle for each group
+        # (panels, groups, 2, columns): the scale and the middle of each group
         self.scales = fixed(torch.stack([self.kernels.pack(part) for part in steps.unbind(-1)], dim=2))
         return layers[0].dtype
 
@@ -188,7 +188,7 @@ class PackedBlocks(PackedLinear):
         for part in parts:
             self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
-        # torch's wide products of bfloat16 are faster where the processor multiplies pairs
+        # Fixed point is not used for wide products if the processor multiplies pairs, because torch is faster there.
         fixed_point = all(each.takes == "fixed" for each in self._segments)
         self.multiplies_all = fixed_point and not self.kernels.multiplies_pairs
         # A segment writes whole panels. The next segment then overwrites the padding columns, because it starts right
@@ -266,7 +266,7 @@ class JointLayer(nn.Module):
         super().__init__()
         self.in_features, self.out_features = product.in_features, stop - start
         if start == 0:
-            self.product = product  # only the first layer has the product as a submodule
+            self.product = product  # only the first layer of the joint product registers it as a submodule
         self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

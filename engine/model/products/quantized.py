@@ -31,7 +31,7 @@ _LARGEST_QUANT_8 = 127
 _MIN_SCALE = 1e-8
 _PROBE_WIDTH = 256  # rows and columns of the matrices that ``computes_in_half`` multiplies
 _PROBE_TIMES = 3  # number of timed products of each dtype
-_FAR_SLOWER = 3  # times as long as float32 from which bfloat16 counts as not supported
+_FAR_SLOWER = 3  # bfloat16 counts as unsupported if a product takes at least this many times as long as in float32
 
 
 class Linear8(nn.Module):

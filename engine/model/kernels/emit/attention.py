@@ -22,8 +22,8 @@ _KEYS = 4  # keys whose products with a query are computed together
 _SCORE_ROWS = (2, 1)
 VALUE_VECTORS = 2
 """Number of a value's vectors whose sums are computed at once for the largest block of rows."""
-# Possible numbers of a value's vectors whose sums are computed at once for smaller blocks of rows. The largest number
-# for which the sums fit into the registers is used.
+# Possible numbers of vectors of a value that are summed at once. The largest number is used that divides a value's
+# vectors evenly and for which the sums of a block of rows fit into the registers.
 _VALUE_CHUNKS = (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
 _SHARE_BITS = 20  # fractional bits of the fixed-point numbers in ``ask_share``, which count cache lines
@@ -119,7 +119,7 @@ class Vectors:
         return self._e.load_pairs(self._place, self._where(token, at), self.kind)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
-        """Call ``load`` at each of the places."""
+        """Load the vectors that begin at the numbers ``places`` of a key or value."""
         return [self.load(token, place) for place in places]
 
     def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
@@ -140,7 +140,7 @@ class Ahead:
         self._e, self._stride, self._kind = e, stride, kind
         self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
         self._numbers = LINE // BYTES[kind]
-        self._lines = -(-head_dim // self._numbers)  # cache lines of one token
+        self._lines = -(-head_dim // self._numbers)  # number of cache lines of one token's key or value
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
         """Prefetch one of ``shares`` equal shares of the block's cache lines: the share with the index ``share``."""

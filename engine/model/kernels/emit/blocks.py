@@ -44,7 +44,8 @@ class BlockLoads:
 
     Args:
         base: address of the blocks.
-        quants: places of the quants of those runs that ``quants`` is called for; those of all runs if empty.
+        quants: positions of the quants, for the runs that the method ``quants`` is called for. If empty, those of the
+            format, for all runs.
     """
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value, quants: Sequence[Bits] = ()) -> None:
@@ -60,7 +61,7 @@ class BlockLoads:
         self._negated = [e.b.fneg(factor) for factor in self._factors[1]] if form.least else []
 
     def word(self, index: ir.Value, vector: int) -> ir.Value:
-        """Load the word with this number, for the outputs of one vector of the panel."""
+        """Load word ``index`` of the blocks of all outputs in one vector of the panel."""
         e = self._e
         place = e.b.add(e.b.mul(index, long(self._columns)), long(self._first_word + vector * e.lanes))
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
@@ -141,7 +142,9 @@ class BlockLoads:
         return whole
 
     def _four(self, parts: tuple[Bits, ...], first: int, vector: int) -> ir.Value:
-        """Emit the integers of the four groups from ``first`` on as the bytes of a word, once for all four."""
+        """Emit the integers of the four groups from ``first`` on as the four bytes of a word. Later calls for the same
+        groups return the same word.
+        """
         e, key = self._e, (parts, first, vector)
         if key not in self._fours:
             found = None
@@ -194,7 +197,7 @@ class BlockLoads:
         whole = self.word(_picked(e, part.words, run), vector)
         four = e.b.lshr(whole, _shift(e, [shift + RUN_WORDS * word for shift in part.shifts], run))
         four = e.b.and_(four, e.whole_splat(0xF))
-        # The product has bit n of the four bits as the lowest bit of byte n. No sum carries.
+        # The product has bit n of ``four`` as the lowest bit of byte n. No bits overlap, so nothing is carried.
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
 
@@ -267,10 +270,10 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _quant(e: Emitter, quants: ir.Value, at: int) -> ir.Value:
-    """Emit byte ``at`` of each word as float32. The byte is not shifted, so the result is the byte divided by
-    ``_share_of(at)``.
+    """Emit byte ``at`` of each word as float32. The byte is not shifted, so the result is too large by a power of 256:
+    it is the byte divided by ``_share_of(at)``.
     """
-    if at == RUN_WORDS - 1:  # unshifted, the highest byte could make the integer negative
+    if at == RUN_WORDS - 1:  # if the highest byte were not shifted, the integer could be negative
         return e.b.sitofp(e.b.lshr(quants, e.whole_splat(8 * at)), e.vector)
     return e.b.sitofp(e.b.and_(quants, e.whole_splat(0xFF << 8 * at)), e.vector)
 
@@ -319,7 +322,8 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
 
 
 def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit x as float32, each number multiplied by ``_share_of``, and the sum of each run of x. A tile is a row.
+    """Emit x as float32, each number multiplied by the power of 256 that makes up for unshifted quants (``_share_of``),
+    and the sum of each run of x. A tile is a row.
 
     Args:
         kind: dtype of x.
@@ -445,7 +449,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
 
 
 def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit ``emit_product`` for weights in float16."""
+    """Emit the product with weights in float16 (``emit_product``)."""
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         kind = ir.VectorType(I16, lanes)

@@ -221,8 +221,8 @@ class Emitter:
         return self.intrinsic(name, self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
     def add_byte_dots(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-        """For each lane: the number in ``total`` plus the four products of the bytes in ``a`` and ``b``. Those of ``a``
-        are unsigned. Needs VNNI.
+        """For each lane: the number in ``total`` plus the four products of the bytes in ``a`` and ``b``. The bytes of
+        ``a`` are unsigned. Needs VNNI.
         """
         parts = ir.VectorType(I8, 4 * self.lanes)
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
@@ -230,7 +230,7 @@ class Emitter:
 
     def byte_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """For each 16-bit half of a lane: a.first * b.first + a.second * b.second, of the pairs of bytes in the half.
-        Those of ``a`` are unsigned, and their sums must fit. Needs 8 lanes of AVX2 or 16 of AVX-512BW.
+        The bytes of ``a`` are unsigned. The results must fit in 16 bits. Needs 8 lanes of AVX2 or 16 of AVX-512BW.
         """
         parts, halves = ir.VectorType(I8, 4 * self.lanes), ir.VectorType(I16, 2 * self.lanes)
         name = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[self.lanes]
@@ -296,12 +296,13 @@ class Emitter:
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
         """Transpose a square matrix of ``lanes`` vectors."""
         n, turned = self.lanes, list(rows)
-        for first in range(0, n, 4):  # squares of four by four lanes, with instructions that every processor has
+        # transpose squares of four by four lanes, with instructions that every processor has
+        for first in range(0, n, 4):
             a, b, c, d = turned[first : first + 4]
             ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
             turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
         width = 4
-        while width < n:  # squares of twice the width in each iteration
+        while width < n:  # each iteration combines them into squares of twice the width
             for at in (at for at in range(n) if not at & width):
                 a, b = turned[at], turned[at + width]
                 low = [lane if not lane & width else n + lane - width for lane in range(n)]
@@ -348,11 +349,12 @@ class Emitter:
     def sums(self, vectors: Sequence[ir.Value], width: int = 1) -> ir.Value:
         """Sum the lanes of each of ``lanes`` vectors. Returns a vector with one sum in each lane.
 
-        Every sum first adds neighbouring lanes, then neighbouring pairs of lanes, and so on. A call may also be split:
-        calls for ``width`` vectors each return partial sums, and a call for these results completes the sums.
+        Every sum first adds neighbouring lanes, then neighbouring pairs of lanes, and so on. The work may also be done
+        in two steps: each call of the first step takes only ``width`` vectors and returns partial sums, and one call of
+        the second step takes all partial sums.
 
         Args:
-            width: 1, unless ``vectors`` are such partial sums.
+            width: 1, or in the second step the number of vectors that each call of the first step took.
         """
         rows = list(vectors)
         while len(rows) > 1:
@@ -393,7 +395,8 @@ class Emitter:
         power = self.constant(_POWER[-1])
         for coefficient in reversed(_POWER[:-1]):
             power = self.fma(power, rest, self.constant(coefficient))
-        every, rounding = ir.IntType(16)(0xFFFF), I32(4)  # all lanes are computed; the current rounding mode
+        # the mask of all lanes, and the number for the current rounding mode
+        every, rounding = ir.IntType(16)(0xFFFF), I32(4)
         return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
 
     def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:

@@ -1,16 +1,18 @@
 """Emits products with weights in the blocks of GGUF files and x in fixed point, for AVX2 and AVX-512BW.
 
-Numbers of x are 16-bit integers; ``SPAN`` inputs share a unit. The rounding error is up to 1.6e-5 of the largest of
-them, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of quants times numbers is an exact
-integer, which is then multiplied by the unit and the group's scale. It is computed in one of three ways:
+A number of x is a 16-bit integer times a unit, which ``SPAN`` neighbouring inputs share. The rounding error is up to
+1.6e-5 of the largest of these inputs, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of
+quants times numbers is an exact integer, which is then multiplied by the unit and the group's scale. The sum is
+computed in one of three ways:
 
-- If quants have up to 6 bits, each of a number's two bytes is multiplied with them. One instruction multiplies 32 bytes
-  and adds neighbours in 16 bits, in which several words can be summed. Quants need only a shift and a mask.
+- If quants have up to 6 bits, the two bytes of a number are each multiplied with the quants. One instruction multiplies
+  32 bytes and adds neighbours in 16 bits, in which several words can be summed. Quants need only a shift and a mask.
 - With four rows or more, or 8-bit quants, 16-bit integers are multiplied. Four rows share a block that is unpacked
   once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
-- With two rows or more, if the processor has VNNI, each of a number's two bytes is multiplied with the quants. One
-  instruction multiplies 64 bytes and adds four products to a sum in 32 bits. From eight rows on, 16 lanes share a block
-  that is unpacked once. Eight lanes do so from four rows on, with 16-bit integers.
+- With two rows or more, if the processor has VNNI, the two bytes of a number are each multiplied with the quants. One
+  instruction multiplies 64 bytes and adds four products to a sum in 32 bits. With vectors of 16 lanes and eight rows or
+  more, rows share a block that is unpacked once. With eight lanes, four rows share an unpacked block of 16-bit integers
+  instead.
 
 A row has the same bits whatever other rows are computed, because all integers are exact and the groups are added in a
 fixed order.
@@ -33,8 +35,8 @@ from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LARGEST = 32639.0  # largest number in fixed point: 127 * 256 + 127, so that both bytes are between -128 and 127
 _SMALLEST = 1e-30  # minimum for the largest number of a span, so that a span of zeros is not divided by 0
-_NUMBER_BYTES = 4  # bytes of a number of x: as a 16-bit integer, and as two bytes
-_HIGH = 256  # what the higher byte of a number counts
+_NUMBER_BYTES = 4  # Bytes of a number of x, which is stored twice: as a 16-bit integer, and as two separate bytes.
+_HIGH = 256  # the factor by which the higher byte of a number counts more than the lower byte
 _MOST_HALF = 32767  # largest 16-bit integer
 _SHARING_ROWS = 4  # size of the blocks of rows that share unpacked weights
 _FEW_ROWS = (3, 2, 1)  # sizes of the blocks for the remaining rows
@@ -74,7 +76,7 @@ def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> 
         for offset, whole in zip(offsets, wholes, strict=True):
             both = e.b.trunc(e.b.shuffle_vector(whole, whole, mask), ir.VectorType(I16, lanes))
             e.store(both, e.at(here, long(offset), I16), align=2)
-            # The lower byte is signed, so the higher byte is that of the number plus 128.
+            # The lower byte is signed, so the higher byte is taken from the number plus 128.
             high = e.b.ashr(e.b.add(whole, e.whole_splat(_HIGH // 2)), e.whole_splat(8))
             for byte, place in ((high, 2 * SPAN), (whole, 3 * SPAN)):
                 e.store(e.b.trunc(byte, ir.VectorType(I8, lanes)), e.at(here, long(place + offset), I8), align=1)
@@ -105,11 +107,11 @@ class _Product:
         self._inputs, self._outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
         self._blocks, self._columns = e.b.sdiv(self._inputs, long(form.values)), e.lanes * PANEL_VECTORS
         self._zero = form.zero + code_offset(form)
-        # The sums of four rows need too many registers for vectors of eight lanes.
+        # Bytes are used only with 16 lanes, because with eight lanes the sums of four rows need too many registers.
         self._unpacked = _Unpacked(e, form, dots and e.lanes == 16)
         self._halves = ir.VectorType(I16, 2 * e.lanes)
         largest = _HIGH if form.codes or form.flips else (1 << form.bits) - 1
-        # words of quants whose products with bytes are added in 16 bits; each adds two products
+        # Maximum number of words of quants whose products with bytes fit a 16-bit sum. Each word adds two products.
         self._depth = min(_MOST_HALF // (2 * (_HIGH // 2) * largest), form.group // RUN_WORDS)
         self._shared = _shared(form) if self._depth else None
 
@@ -121,14 +123,15 @@ class _Product:
         self._e.end()
 
     def _few_rows(self, row: ir.Value, count: int, panel: ir.Value) -> None:
-        """Emit the product of a panel with ``count`` rows, which read its blocks as they are."""
+        """Emit the product of a panel with ``count`` rows. The panel's blocks are read without unpacking them first."""
         e, form = self._e, self._form
         rows = [e.b.mul(e.b.add(row, long(at)), self._inputs) for at in range(count)]
         totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
-        # The sums of two groups need too many registers for more than one row.
+        # Groups share words only for a single row, because the sums of two groups and several rows need too many
+        # registers.
         shared = self._shared if count == 1 else None
         together = 2 if shared else 1
-        # A single row was slower with VNNI, because its sums wait for each other.
+        # VNNI is not used for a single row, because consecutive additions to its few sums wait for each other.
         dots = self._dots and count > 1
         with e.loop(long(0), self._blocks) as block:
             own = self._block(panel, block, shared.quants if shared else ())
@@ -196,7 +199,7 @@ class _Product:
         return e.b.add(first, e.b.mul(second, long(ahead)))
 
     def _lines(self, block: ir.Value, rows: list[ir.Value]) -> list[_Line]:
-        """The rows' inputs of a block."""
+        """The addresses of each row's numbers that are multiplied with a block."""
         e, found = self._e, []
         for row in rows:
             place = e.b.add(row, e.b.mul(block, long(self._form.values)))
@@ -225,7 +228,8 @@ class _Product:
         lines = [[self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x] for group in groups]
         totals = [[[e.whole_splat(0)] * PANEL_VECTORS for _ in own] for own in lines]
         for first in range(0, runs * RUN_WORDS, self._depth):
-            sums = [[[self._zeros(), self._zeros()] for _ in own] for own in lines]  # of higher and of lower bytes
+            # for the higher bytes, for the lower bytes
+            sums = [[[self._zeros(), self._zeros()] for _ in own] for own in lines]
             for word in range(first, first + self._depth):
                 run = e.b.add(first_run, long(word // RUN_WORDS))
                 for at, own in enumerate(lines):
@@ -264,8 +268,8 @@ class _Product:
         """Emit the sums of a group's quants times numbers, for each row and each vector of the panel.
 
         Args:
-            pairs: gives the quants of the ``words`` words with an index in the block as pairs of 16-bit integers, each
-                for all vectors.
+            pairs: loads the quants that lie at an index in the unpacked block: ``words`` words, as pairs of 16-bit
+                integers for each vector of the panel.
         """
         e, steps = self._e, self._form.group // (RUN_WORDS * words)
         lines = [self._numbers_at(line, group, 0, 2) for line in lines_of_x]
@@ -286,14 +290,15 @@ class _Product:
         group: ir.Value,
         lines_of_x: Sequence[_Line],
     ) -> list[list[ir.Value]]:
-        """Emit what ``_pair_sums`` gives, with VNNI's products of bytes.
+        """Emit the same sums as ``_pair_sums``, with VNNI's products of bytes.
 
         Args:
-            quants: gives the quants of the ``words`` words with an index in the block, each for all vectors.
+            quants: loads the quants that lie at an index in the unpacked block: ``words`` words, each as one vector for
+                each vector of the panel.
         """
         e, steps = self._e, self._form.group // (RUN_WORDS * words)
         lines = [self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x]
-        # for each row, the sums of the higher and of the lower bytes
+        # for each row, the sums for the higher bytes and the sums for the lower bytes
         sums = [[[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in range(2)] for _ in lines]
         with e.loop(long(0), long(steps)) as at:
             for word, vectors in enumerate(quants(e.b.add(e.b.mul(group, long(steps)), at))):
@@ -359,11 +364,11 @@ class _Line(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Groups in pairs whose quants are in the same words, so that a word is loaded once for both.
+    """Pairs of groups whose quants are in the same words, so that a word is loaded once for both groups.
 
     Args:
         ahead: number of groups from the first of a pair to the second.
-        quants: places of the quants for the runs of all first groups.
+        quants: positions of the quants in a block, for the runs of the first groups of all pairs.
         shifts: for each part of the quants, the shift of the second group in addition to the first group's.
     """
 
@@ -373,7 +378,9 @@ class _Shared(NamedTuple):
 
 
 def _shared(form: Format) -> _Shared | None:
-    """The closest such pairs of a format."""
+    """The pairs of groups of a format whose quants are in the same words; None if there are none. If several pairings
+    are possible, the one with the smallest distance between groups.
+    """
     runs, own = form.values // RUN, form.group // RUN
     for ahead in (1, 2, 4):
         firsts = [run for run in range(runs) if run // (ahead * own) % 2 == 0]
@@ -443,17 +450,17 @@ class _Unpacked:
                 e.store(each, place)
 
     def scales(self, group: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
-        """Load what ``BlockLoads.scales`` gave for this group."""
+        """Load the unpacked scales of a group: for each vector of the panel, a factor and a number to add."""
         found = [self._e.load(place, self._e.vector) for place in self._scale_places(group)]
         return list(zip(found[::2], found[1::2], strict=True))
 
     def words(self, word: ir.Value) -> list[list[ir.Value]]:
-        """Load a word, as ``_words_of`` gave it."""
+        """Load the unpacked quants of a word as bytes, one vector for each vector of the panel."""
         places = self._places(self._quants, self._e.whole, word, PANEL_VECTORS)
         return [[self._e.load(place, self._e.whole) for place in places]]
 
     def pairs(self, word: ir.Value) -> list[list[ir.Value]]:
-        """Load a word's pairs, as ``_pairs_of`` gave them."""
+        """Load the unpacked quants of a word as pairs of 16-bit integers: two pairs for each vector of the panel."""
         places = self._places(self._quants, self._e.whole, word, 2 * PANEL_VECTORS)
         found = [self._e.load(place, self._e.whole) for place in places]
         return [found[:PANEL_VECTORS], found[PANEL_VECTORS:]]

@@ -195,10 +195,10 @@ def emit_product4(
 
 
 def _quant(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """Emit the quant at ``place`` of each word as float32. The quant is not shifted, so the result is the quant divided
-    by ``_spread_of(place)``.
+    """Emit the quant at ``place`` of each word as float32. The quant is not shifted, so the result is too large by a
+    power of 16: it is the quant divided by ``_spread_of(place)``.
     """
-    if place == WORD_QUANTS - 1:  # unshifted, the highest quant could make the integer negative
+    if place == WORD_QUANTS - 1:  # if the highest quant were not shifted, the integer could be negative
         return e.b.sitofp(e.b.lshr(words, e.whole_splat(QUANT_BITS * place)), e.vector)
     return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_QUANT << QUANT_BITS * place)), e.vector)
 
@@ -209,7 +209,8 @@ def _spread_of(place: int) -> float:
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """Emit x (rows, inputs) in the form that ``product4`` takes. ``OUT`` gets x in float32, each number multiplied by
-    ``_spread_of`` its place in a word. ``SUMS`` (rows, groups) gets the sum of x over each group. A tile is a row.
+    the power of 16 that makes up for unshifted quants (``_spread_of``). ``SUMS`` (rows, groups) gets the sum of x over
+    each group. A tile is a row.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments

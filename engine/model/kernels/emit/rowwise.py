@@ -29,8 +29,8 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """Emit the RMS norm of row ``tile`` of x, stored in the dtype ``made``. If ``adds``, ``DELTA`` is added to x before
-    the norm, and this sum is also stored, in float32.
+    """Emit the RMS norm of row ``tile`` of x, stored in the dtype ``made``. If ``adds`` is true, ``DELTA`` is added to
+    x before the norm, and this sum is also stored, in float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments

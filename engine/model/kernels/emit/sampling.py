@@ -35,7 +35,7 @@ _INFINITE = float("inf")
 
 # Number of halvings that reduce the interval of all integers of ``_key`` to one integer.
 _KEY_BITS = 33
-# Number of halvings after which few candidates are left.
+# Number of halvings of the interval after which few tokens are left in it.
 _FIRST_HALVINGS = 10
 
 
@@ -170,7 +170,7 @@ def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
 
 
 def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Of the chosen tokens, keep the heaviest, as few as together have ``top_p`` of the sum of weights ``mass``."""
+    """Keep only the heaviest of the chosen tokens: as few as together weigh at least ``top_p * mass``."""
     wanted = e.b.fmul(top_p, chosen.mass.value)
     more, tau = _nucleus(e, chosen.some, chosen.count, wanted)
     chosen.least_weight.value = tau
