@@ -29,6 +29,7 @@ from engine.book_words import BookWords
 from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document, OutlineItem
 from engine.errors import ContextTooSmall
+from engine.languages import language_of_question
 from engine.passages import asks_for_whole
 from engine.plan import BookFit
 from engine.words import says_nothing
@@ -60,16 +61,30 @@ _SEEN = (
     r"|seen|comes?|came|enters?|entered|speaks?|spoke|spoken|hears?|heard|used|arrives?|arrived|shown|shows? up"
     r"|turns? up|turned up)"
 )
+# matches the beginning of a question up to "first" or "last", if no article precedes that word
+_ASKED_AT = (
+    r"\b(?:when|where|(?:which|what) (?:page|chapter|part)) (?:do|does|did|is|are|was|were)\b"
+    r"(?:(?!\b(?:the|an?|his|her|its|their|my|our|at) (?:first|last)\b)[^?.])*?(?<!['’]s )\b"
+)
 _FIRST = re.compile(
-    rf"\bfirst\s+(?:time\b|(?:page|place|part|chapter)\s+that\b|(?:{_SEEN}|names)\b)"
-    rf"|\b{_SEEN}\s+(?:\w+\s+){{0,3}}first\b|\b(?:erstmals|(?:zum ersten|das erste) mal|zuerst)\b"
-    r"|\bpremière (?:fois|apparition)|\bprimera (?:vez|aparición)",
+    rf"\bfirst\s+(?:time\b|(?:page|place|part|chapter)\s+(?:that|which|where|in|on)\b|(?:{_SEEN}|names)\b)"
+    rf"|\b{_SEEN}\s+(?:\w+\s+){{0,3}}first\b|{_ASKED_AT}first\s+[a-z]"
+    r"|\b(?:erstmals|(?:zum ersten|das erste) mal|zuerst)\b"
+    r"|\bpremière (?:fois|apparition)|\bprimera (?:vez|aparición)"
+    r"|\berste[nrms]? (?:kapitel|seite|teil|stelle|abschnitt),? (?:das|die|der|in|auf|an|wo)\b"
+    r"|\b(?:premier (?:chapitre|passage)|première (?:page|partie)) (?:qui|où|dans|à)\b"
+    r"|\b(?:primer capítulo|primera (?:página|parte)) (?:que|donde|en)\b"
+    r"|\b(?:où|quand|quelle page)\b.*\bd[’']abord\b",
     re.IGNORECASE,
 )
 _LAST = re.compile(
-    rf"\blast\s+(?:time\b|(?:page|place|part|chapter)\s+that\b|(?:{_SEEN}|names)\b)"
-    rf"|\b{_SEEN}\s+(?:\w+\s+){{0,3}}last\b|\b(?:letztmals|(?:zum letzten|das letzte) mal|zuletzt)\b"
-    r"|\bdernière (?:fois|apparition)|\búltima (?:vez|aparición)",
+    rf"\blast\s+(?:time\b|(?:page|place|part|chapter)\s+(?:that|which|where|in|on)\b|(?:{_SEEN}|names)\b)"
+    rf"|\b{_SEEN}\s+(?:\w+\s+){{0,3}}last\b|{_ASKED_AT}last\s+[a-z]"
+    r"|\b(?:letztmals|(?:zum letzten|das letzte) mal|zuletzt)\b"
+    r"|\bdernière (?:fois|apparition)|\búltima (?:vez|aparición)"
+    r"|\bletzte[nrms]? (?:kapitel|seite|teil|stelle|abschnitt),? (?:das|die|der|in|auf|an|wo)\b"
+    r"|\b(?:dernier (?:chapitre|passage)|dernière (?:page|partie)) (?:qui|où|dans|à)\b"
+    r"|\b(?:último capítulo|última (?:página|parte)) (?:que|donde|en)\b",
     re.IGNORECASE,
 )
 _ALL = re.compile(
@@ -92,6 +107,21 @@ _WORD = re.compile(r"[^\W\d_][^\W_]*(?:[’'-][^\W_]+)*")
 # name such as "Jong-il".
 _POSSESSIVE = re.compile(r"[’']s$")
 _INVERTED = re.compile(r"(?:-t)?-(?:ils?|elles?|on)$")
+# matches an article or a preposition that French joins to the next word
+_ELIDED = re.compile(r"^(?:[dDlLjmnstc]|qu)[’'](?=[^\W\d_])")
+# matches a phrase in quotation marks
+_QUOTATION = re.compile(r"[\"“”„«]\s*([^\"“”„«»]*[^\W_][^\"“”„«»]*?)\s*[\"“”»]|(?<!\w)[‘']([^‘’']+)[’'](?!\w)")
+_DETERMINING = (
+    "the a an his her its their my our your der die das den dem des ein eine einen einem einer eines le la les un une "
+    "du au aux son sa ses el los las una al del su sus"
+)
+_DETERMINERS = frozenset(_DETERMINING.split())
+# matches the sought chapter of "the first chapter that mentions ...", which is not chapter 1
+_CHAPTER_SOUGHT = re.compile(
+    r"\b(?:first|last|erste[nrms]?|letzte[nrms]?|premier|dernier|primer|último)\s+(?:chapter|kapitel|chapitre|capítulo),?"
+    r"\s+(?:that|which|where|in|das|die|der|auf|wo|qui|où|dans|que|donde|en)\b",
+    re.IGNORECASE,
+)
 # matches a chapter that a question limits itself to
 _IN_CHAPTER = re.compile(
     r"\b(?:in|im|dans|en)\s+(?:(?:the|dem|le|el)\s+)?(?:chapter|kapitel|chapitre|capítulo)\b", re.IGNORECASE
@@ -105,7 +135,7 @@ _ASKING = (
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
     "apparition apparaît mentionné chapitre aparece aparición mencionado mencionada primera última vez cuándo dónde "
     "quién capítulo libro página word words wort make makes made names mentionnée paraît steht vor erste letzte teil "
-    "partie"
+    "partie mentionnés menciona mencionan nombra abord premier dernier primer último palabra"
 )
 """Words that questions about a first or last place contain, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
@@ -242,7 +272,8 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
     item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
     at_an_end = _FIRST.search(question) or _LAST.search(question)
     # A chapter may have the name that is sought as its title. The question then means the whole book.
-    is_sought = item and at_an_end and not _IN_CHAPTER.search(question) and _names(item.title, subjects(question))
+    is_title = item and at_an_end and not _IN_CHAPTER.search(question) and _names(item.title, subjects(question))
+    is_sought = is_title or _CHAPTER_SOUGHT.search(question)
     if pages := pages_numbered(document, question) or (frozenset() if is_sought else _pages_of(item, document)):
         return Reach.NAMED, pages
     if _FIRST.search(question):
@@ -296,22 +327,77 @@ def promising(question: str, parts: Sequence[Part], words: BookWords) -> list[Pa
 
 
 def subjects(question: str) -> list[str]:
-    """The subjects of a question about a first or last place: its words without stop words and without ``_ASKING``.
-    Neighbouring words form one subject.
+    """The subjects of a question about a first or last place. A phrase in quotation marks is the only subject.
+    Otherwise these are the words that are neither stop words nor in ``_ASKING``; neighbouring words form one subject.
+
+    Verbs are left out where they are recognised, because the book may use another form: a word that is not capitalised,
+    has no article, and stands next to a name or after "first". In German a question's nouns are all capitalised, and in
+    French and Spanish nearly every noun has an article.
     """
-    found: list[list[str]] = []
-    end = None
-    for match in _WORD.finditer(question):
-        word = _POSSESSIVE.sub("", match[0])
+    if quoted := [one or other for one, other in _QUOTATION.findall(question)]:
+        return quoted
+    found = _groups(question)
+    language = language_of_question(question)
+    sure = [words for words in found if any(word.is_name or word.is_determined for word in words)]
+    if language in ("fr", "es") or (language == "de" and any(word.is_name for words in found for word in words)):
+        found = sure or found
+    else:
+        others = [words[words[0].is_after_first :] for words in found]
+        found = [words for words in others if words] or found
+    return [" ".join(word.text for word in _without_verbs(words)) for words in found]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A word of a question. ``is_name``: whether it is capitalised within the question. ``is_determined``: whether an
+    article or a possessive stands before it. ``is_owned``: whether a possessive "'s" ends the word before it.
+    ``is_after_first``: whether it begins with a small letter and follows "first" or "last" without an article.
+    """
+
+    text: str
+    is_name: bool
+    is_determined: bool
+    is_owned: bool
+    is_after_first: bool
+
+
+def _groups(question: str) -> list[list[_Asked]]:
+    """The words of a question that may belong to its subjects, in groups of neighbours."""
+    found: list[list[_Asked]] = []
+    end: int | None = None
+    earlier, last, before = "", "", ""
+    for number, match in enumerate(_WORD.finditer(question)):
+        plain = _ELIDED.sub("", match[0])
+        earlier, last, before = last, before, match[0]
+        word = _POSSESSIVE.sub("", plain)
         word = _INVERTED.sub("", word) if word[0].islower() else word
         if says_nothing(word) or word.lower() in _OF_ASKING:
             continue
+        is_determined = last.lower() in _DETERMINERS or plain != match[0]
+        asked = _Asked(
+            word,
+            word[0].isupper() and number > 0,
+            is_determined and word[0].islower(),
+            last != _POSSESSIVE.sub("", last),
+            word[0].islower() and last.lower() in ("first", "last") and earlier.lower() not in _DETERMINERS,
+        )
         if found and end is not None and question[end : match.start()].strip(". ") == "":
-            found[-1].append(word)
+            found[-1].append(asked)
         else:
-            found.append([word])
+            found.append([asked])
         end = match.end()
-    return [" ".join(words) for words in found]
+    return found
+
+
+def _without_verbs(words: list[_Asked]) -> list[_Asked]:
+    """The words of a subject without the verbs before and after a name."""
+    names = [at for at, word in enumerate(words) if word.is_name]
+    if not names:
+        return words
+    first, last = names[0], names[-1]
+    while last + 1 < len(words) and words[last + 1].is_owned:
+        last += 1
+    return words[first : last + 1]
 
 
 def left_out(plan: PartsPlan, parts: Sequence[Part], asked: Sequence[int]) -> str:
@@ -430,10 +516,11 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
     aside = listing_pages(words.document)
-    standing = [_standing(part, sought, reach, aside, whole=True) for part in ordered]
+    genitives = _genitives(sought, words) if words.nouns_capitalized else frozenset()
+    standing = [_standing(part, sought, reach, aside, genitives) for part in ordered]
     inflected = [subject for subject in sought if not any(found.places[subject] for found in standing)]
     for found in standing if inflected else ():
-        found.places.update(_standing(found.part, inflected, reach, aside, whole=False).places)
+        found.places.update(_standing(found.part, inflected, reach, aside, None).places)
     there = [subject for subject in sought if any(found.places[subject] for found in standing)]
     strange = " and ".join(f"“{subject}”" for subject in sought if subject not in there)
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
@@ -482,23 +569,41 @@ def listing_pages(document: Document) -> frozenset[int]:
     return frozenset(found)
 
 
-def _standing(part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int], *, whole: bool) -> _Standing:
+def _genitives(sought: Sequence[str], words: BookWords) -> frozenset[str]:
+    """The names whose form with an s at the end counts as the name too, as "Annas" does in German. If a book has this
+    form more often than the name, it is probably another name ("Lukas" for "Luka").
+    """
+    text = words.document.text
+    names = {name for subject in sought for name in (subject, *_telling(subject)) if name[0].isupper()}
+
+    def count(name: str) -> int:
+        return len(re.findall(rf"\b{re.escape(name)}\b", text))
+
+    return frozenset(name for name in names if 0 < count(f"{name}s") <= count(name))
+
+
+def _standing(
+    part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int], genitives: frozenset[str] | None
+) -> _Standing:
     """Find the first or last place of each subject in a part.
 
     Args:
         aside: numbers of pages to ignore.
-        whole: whether only whole words count; otherwise the beginnings of words do too.
+        genitives: names that may end with an s. Only whole words count; if None, the beginnings of words do too.
     """
     finder, pages = Finder(), part.document.pages
     places: dict[str, dict[str, Hit]] = {}
     for subject in sought:
         places[subject] = {}
         for form in dict.fromkeys((subject, *_telling(subject))):
-            tried = [f"“{spelling}”" for spelling in spellings(form)] if whole else [form]
+            tried = [form] if genitives is None else [f"“{spelling}”" for spelling in spellings(form)]
             found = next(
                 filter(lambda found: found.hits, (finder.find(part.document, each) for each in tried)), Found()
             )
-            hits = [hit for hit in found.hits if found.how == "words" and pages[hit.page].number not in aside]
+            hits = list(found.hits) if found.how == "words" else []
+            if genitives and form in genitives:
+                hits = sorted((*hits, *finder.find(part.document, f"“{form}s”").hits), key=_order)
+            hits = [hit for hit in hits if pages[hit.page].number not in aside]
             if hits:
                 places[subject][form] = hits[-1 if reach is Reach.LAST else 0]
     return _Standing(part, places)

@@ -223,6 +223,73 @@ def test_subjects() -> None:
     assert subjects("Wann erscheint Effi Briest zum ersten Mal?") == ["Effi Briest"]
 
 
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Where does Kate first find the watch?", ["Kate", "watch"]),
+        ("When does Kate find the watch for the first time?", ["Kate", "watch"]),
+        ("When does Ahab first see land?", ["Ahab", "land"]),
+        ("Where is opium first described?", ["opium"]),
+        ("When does the old clock first strike?", ["old clock"]),
+        ("When does Jane first discover Bertha?", ["Jane", "Bertha"]),
+        ("What is the first chapter that mentions whaling?", ["whaling"]),
+        ("Where does the phrase “call me Ishmael” first appear?", ["call me Ishmael"]),
+        ("Where is the word inflation first used?", ["inflation"]),
+        ("Wann findet Anna die Uhr zum ersten Mal?", ["Anna", "Uhr"]),
+        ("Wann wird Opium zum ersten Mal beschrieben?", ["Opium"]),
+        ("In welchem Kapitel kommt Annas Bruder zuerst vor?", ["Annas Bruder"]),
+        ("Quand est-il question de l'opium pour la première fois ?", ["opium"]),
+        ("Où d'Artagnan apparaît-il d'abord ?", ["Artagnan"]),
+        ("Quel est le premier chapitre où l'on parle d'Anna ?", ["Anna"]),
+        ("¿Cuándo se menciona a Sancho por primera vez?", ["Sancho"]),
+        ("¿Dónde aparece la palabra libertad por primera vez?", ["libertad"]),
+    ],
+)
+def test_verbs_and_articles_are_no_subjects(question: str, expected: list[str]) -> None:
+    assert reach_of(question, BOOK)[0] is Reach.FIRST
+    assert subjects(question) == expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "When did the last train leave?",
+        "When is the first opium war mentioned?",
+        "Where is Marta's first house?",
+        "When did they at last leave the island?",
+        "When was the first edition printed?",
+    ],
+)
+def test_the_first_of_several_things_is_not_their_first_place(question: str) -> None:
+    assert reach_of(question, BOOK)[0] is Reach.FEW
+
+
+def test_the_first_chapter_that_names_something_is_not_chapter_1() -> None:
+    outline = tuple(OutlineItem(f"Chapter {number}", number, 0) for number in range(1, 7))
+    book = replace(BOOK, outline=outline)
+    for question in (
+        "What is the first chapter that mentions the goose?",
+        "Which is the first chapter in which Riga appears?",
+        "Was ist das erste Kapitel, in dem Marta vorkommt?",
+    ):
+        assert reach_of(question, book) == (Reach.FIRST, frozenset())
+    assert reach_of("What happens in the first chapter?", book) == (Reach.NAMED, {1})
+
+
+@pytest.mark.parametrize(
+    ("question", "page"), [("Wann kommt Anna zum ersten Mal vor?", 1), ("Wann erscheint Luka zum ersten Mal?", 3)]
+)
+def test_a_german_genitive_is_a_place_of_the_name(question: str, page: int) -> None:
+    texts = [
+        "Am Abend sah der Müller Annas Haus hinter dem Hügel, und Lukas rief die Kinder in den Hof der Mühle.",
+        "Im Garten stand Anna mit dem Korb, und Lukas brachte das Brot aus dem Dorf an den Tisch der Familie.",
+        "Vor der Tür traf Anna einen Fremden mit Namen Luka, und Lukas gab ihm die Hand und ein Glas Wasser.",
+    ]
+    book = Document.from_pages("Der Hof", texts)
+    plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
+    assert plan.mentions[0].page == page
+
+
 # Asking them ----------------------------------------------------------------------------------------------------------
 
 
