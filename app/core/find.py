@@ -100,20 +100,23 @@ class Finder:
 
     def __init__(self) -> None:
         self._index = BookIndex(Document("", "", (), "", ""))
-        self._last: tuple[Document | None, str, Found] = None, "", Found()
+        self._last: tuple[Document | None, tuple[str, bool], Found] = None, ("", False), Found()
 
-    def find(self, document: Document, words: str) -> Found:
-        """Find the places of ``words``, at most ``MOST_HITS``."""
+    def find(self, document: Document, words: str, *, from_end: bool = False) -> Found:
+        """Find the places of ``words``. If there are more than ``MOST_HITS``, only the first of them are returned, or
+        with ``from_end`` the last.
+        """
         words = words[:LONGEST]
-        if self._last[0] is document and self._last[1] == words:
+        if self._last[0] is document and self._last[1] == (words, from_end):
             return self._last[2]
         if self._index.document is not document:
             self._index = BookIndex(document)
-        found = next(filter(lambda found: found.hits, (_find(self._index, each) for each in _tried(words))), Found())
+        tried = (_find(self._index, each, from_end) for each in _tried(words))
+        found = next(filter(lambda found: found.hits, tried), Found())
         if not found.hits and (forms := without_endings(words)) != words and not _QUOTED.fullmatch(words):
-            found = _find(self._index, forms)
+            found = _find(self._index, forms, from_end)
             found = replace(found, how="forms") if found.how != "near" else found
-        self._last = document, words, found
+        self._last = document, (words, from_end), found
         return found
 
 
@@ -126,7 +129,7 @@ def _tried(words: str) -> Iterator[str]:
         yield from spellings(words)[1:]
 
 
-def _find(index: BookIndex, words: str) -> Found:
+def _find(index: BookIndex, words: str, from_end: bool) -> Found:
     quoted = _QUOTED.fullmatch(words)
     phrase = _phrase(quoted[1] if quoted else words, exact=quoted is not None)
     if not phrase.letters:
@@ -135,18 +138,24 @@ def _find(index: BookIndex, words: str) -> Found:
     whole: list[_Place] = []
     for place in _places(index, phrase):
         (whole if place.begins_word else inside).append(place)
-        if len(whole) > MOST_HITS:
+        if len(whole) > MOST_HITS and not from_end:
             break
     if whole or phrase.exact:
-        return _found(whole, "words")
+        return _found(whole, "words", from_end)
     if inside:
-        return _found(inside, "inside")
-    near = list(islice(_near(index, [_phrase(word, exact=False) for word in words.split()]), MOST_HITS + 1))
-    return Found(tuple(near[:MOST_HITS]), "near", len(near) > MOST_HITS)
+        return _found(inside, "inside", from_end)
+    near = _near(index, [_phrase(word, exact=False) for word in words.split()])
+    hits = list(islice(near, None if from_end else MOST_HITS + 1))
+    return Found(tuple(hits[_most(from_end)]), "near", len(hits) > MOST_HITS)
 
 
-def _found(places: list[_Place], how: How) -> Found:
-    return Found(tuple(Hit(place.spans) for place in places[:MOST_HITS]), how, len(places) > MOST_HITS)
+def _found(places: list[_Place], how: How, from_end: bool) -> Found:
+    return Found(tuple(Hit(place.spans) for place in places[_most(from_end)]), how, len(places) > MOST_HITS)
+
+
+def _most(from_end: bool) -> slice:
+    """The range of the places that are returned, if there are more than ``MOST_HITS``."""
+    return slice(-MOST_HITS, None) if from_end else slice(MOST_HITS)
 
 
 def _phrase(words: str, exact: bool) -> _Phrase:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from app.core.contents import chapters
 from app.core.find import Finder, Found, Hit
@@ -135,7 +136,7 @@ _ASKING = (
     "letzten wann wo wer wen wem mal kapitel seite buch taucht tritt kommt première dernière fois "
     "apparition apparaît mentionné chapitre aparece aparición mencionado mencionada primera última vez cuándo dónde "
     "quién capítulo libro página word words wort make makes made names mentionnée paraît steht vor erste letzte teil "
-    "partie mentionnés menciona mencionan nombra abord premier dernier primer último palabra"
+    "partie mentionnés menciona mencionan nombra abord premier dernier primer último palabra rede"
 )
 """Words that questions about a first or last place contain, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
@@ -591,18 +592,17 @@ def _standing(
         aside: numbers of pages to ignore.
         genitives: names that may end with an s. Only whole words count; if None, the beginnings of words do too.
     """
-    finder, pages = Finder(), part.document.pages
+    find = partial(Finder().find, from_end=reach is Reach.LAST)
+    pages = part.document.pages
     places: dict[str, dict[str, Hit]] = {}
     for subject in sought:
         places[subject] = {}
         for form in dict.fromkeys((subject, *_telling(subject))):
             tried = [form] if genitives is None else [f"“{spelling}”" for spelling in spellings(form)]
-            found = next(
-                filter(lambda found: found.hits, (finder.find(part.document, each) for each in tried)), Found()
-            )
+            found = next(filter(lambda found: found.hits, (find(part.document, each) for each in tried)), Found())
             hits = list(found.hits) if found.how == "words" else []
             if genitives and form in genitives:
-                hits = sorted((*hits, *finder.find(part.document, f"“{form}s”").hits), key=_order)
+                hits = sorted((*hits, *find(part.document, f"“{form}s”").hits), key=_order)
             hits = [hit for hit in hits if pages[hit.page].number not in aside]
             if hits:
                 places[subject][form] = hits[-1 if reach is Reach.LAST else 0]

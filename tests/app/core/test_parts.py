@@ -290,6 +290,18 @@ def test_a_german_genitive_is_a_place_of_the_name(question: str, page: int) -> N
     assert plan.mentions[0].page == page
 
 
+def test_the_last_of_more_places_than_a_search_returns_is_the_last() -> None:
+    texts = ["Then Pierre spoke again to the old man. " * 30 for _ in range(40)]
+    book = Document.from_pages("The Old Man", [*texts, "Nobody was left in the house."])
+    part = Part(1, book, 9000)
+    plan = planned("When is Pierre last mentioned?", (part,), BookWords(book))
+    assert [(mention.words, mention.page) for mention in plan.mentions] == [("Pierre", 40)]
+
+
+def test_an_idiom_of_mentioning_is_no_subject() -> None:
+    assert subjects("Wo ist zuerst von dem Chinesen die Rede?") == ["Chinesen"]
+
+
 # Asking them ----------------------------------------------------------------------------------------------------------
 
 
