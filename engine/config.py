@@ -217,6 +217,9 @@ WEIGHTS_NOTES = {
 }
 """Notes that are shown to the person, keyed by format of weights that the planner chose."""
 
+UNCHANGED_NOTE = "Weights as stored in the GGUF file: exact with respect to them"
+"""Note that is shown to the person if the products read the blocks of a GGUF file."""
+
 REFRESHES = ("every", "drop", "never")
 GRAPHS = ("auto", "off")
 

@@ -278,7 +278,7 @@ class ModelInfo:
     kv_note: str = ""
     """A sentence about the format of KV; empty if KV has the model's dtype."""
     weights_note: str = ""
-    """A sentence about the format of the target's weights; empty if the person chose it."""
+    """A sentence about the format of the target's weights; empty if the person chose it, or if it is a folder's own."""
     middle_note: str = ""
     """A sentence about the weights of the middle level; empty if they are the target's own."""
     sampling: SamplingParams | None = None

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from engine import foreign
-from engine.config import KV_NOTES, WEIGHTS_NOTES, EngineConfig
+from engine.config import KV_NOTES, EngineConfig
 from engine.document import Document
 from engine.errors import Busy, Closed, EngineError, ResourceError, TrifoldError, is_out_of_memory
 from engine.events import (
@@ -486,7 +486,7 @@ def prepare() -> None:
 
 
 def describe(session: Session, config: EngineConfig) -> ModelInfo:
-    from engine.plan.planner import devices_in_words  # imported here, because packages may be missing
+    from engine.plan.planner import devices_in_words, weights_note  # imported here, because packages may be missing
 
     target, draft = session.target, session.draft
     return ModelInfo(
@@ -502,7 +502,7 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         draft_name=draft.name if draft else None,
         draft_parameters=draft.parameters if draft else None,
         kv_note=KV_NOTES[config.kv],
-        weights_note=WEIGHTS_NOTES.get(session.config.weights, ""),
+        weights_note=weights_note(session.config, target.device),
         middle_note=session.hierarchy.middle_note,
         sampling=target.sampling,
         can_quote=session.tokenizer.bytes_of is not None,

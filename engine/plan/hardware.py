@@ -176,7 +176,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ModelError: there is no such model.
         OptionError: there is no such device.
     """
-    from engine.config import KV_NOTES, WEIGHTS_NOTES
+    from engine.config import KV_NOTES
     from engine.model import architectures
     from engine.model.expected import kv_shape_of
     from engine.plan import cost_model, planner, probe
@@ -230,7 +230,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ),
         speeds=probed,
         kv_note=KV_NOTES[kv],
-        weights_note=WEIGHTS_NOTES.get(config.weights, ""),
+        weights_note=planner.weights_note(config, device),
         others=round(others, 2),
         probed_busy=not cost_model.is_quiet(others),
     )

@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from engine import devices as kinds
-from engine.config import WEIGHTS, EngineConfig, bytes_of
+from engine.config import UNCHANGED_NOTE, WEIGHTS, WEIGHTS_NOTES, EngineConfig, bytes_of
 from engine.devices import KINDS
 from engine.document import Document
 from engine.errors import OptionError
@@ -26,6 +26,7 @@ from engine.events import KvBytes
 from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.model import architectures, gguf
 from engine.model.expected import can_round, kv_shape_of
+from engine.model.kernels import native
 from engine.model.kv_shape import KvShape, Split
 from engine.model.products.tiled import may_multiply_tiles, multiplies_tiles
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
@@ -221,6 +222,14 @@ def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: 
     if not lay_out(replace(config, middle="stored"), model, draft, devices).in_host:
         return config
     return replace(config, weights=FITTED) if all(map(multiplies_tiles, devices)) else config
+
+
+def weights_note(config: EngineConfig, device: torch.device) -> str:
+    """A note about the format of the target's weights for the person. Return "" if there is nothing to say."""
+    described = config.weights == "stored" and gguf.is_described(Path(config.model))
+    if described and device.type == "cpu" and native.own() is not None:  # as ``loading.load`` keeps the file's blocks
+        return UNCHANGED_NOTE
+    return WEIGHTS_NOTES.get(config.weights, "")
 
 
 def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layout:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import WEIGHTS_NOTES, EngineConfig
+from engine.config import UNCHANGED_NOTE, WEIGHTS_NOTES, EngineConfig
 from engine.document import Document
 from engine.errors import OptionError
 from engine.model import gguf, loading
@@ -28,6 +28,15 @@ GPU = torch.device("cuda", 0)
 def config_of(folder: Path, **options: Any) -> EngineConfig:
     usual: dict[str, Any] = {"retrieval_budget": 64, "chunk_size": 8, "num_draft_tokens": 2, "num_pending_tokens": 4}
     return EngineConfig(str(folder), None, device="cuda", **{**usual, **options})
+
+
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_only_a_file_whose_blocks_are_multiplied_is_called_unchanged(tmp_path: Path) -> None:
+    _, folder = described(tmp_path, "qwen2", add_context_length=2048)
+    assert planner.weights_note(config_of(folder), torch.device("cpu")) == UNCHANGED_NOTE
+    assert planner.weights_note(config_of(folder), GPU) == "", "expanded"
+    assert planner.weights_note(config_of(folder, weights=FITTED), GPU) == WEIGHTS_NOTES[FITTED]
+    assert planner.weights_note(config_of(tmp_path), torch.device("cpu")) == "", "no file"
 
 
 def limits(folder: Path) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from engine import foreign, foreign_child
-from engine.config import EngineConfig, SamplingParams
+from engine.config import UNCHANGED_NOTE, EngineConfig, SamplingParams
 from engine.decode import prefill
 from engine.document import Document
 from engine.errors import ModelError, OptionError, ResourceError
@@ -43,6 +43,7 @@ from engine.model.products.blocks import BlockLinear
 from engine.model.products.packed import PackedBlocks
 from engine.prompt import Question
 from engine.session import Session
+from engine.worker import describe
 
 CPU = torch.device("cpu")
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCABULARY = 256, 512, 4, 2, 2, 260
@@ -569,6 +570,7 @@ def test_a_target_and_a_draft_of_files_say_what_plain_decoding_says(tmp_path: Pa
     lengths: dict[str, Any] = {"num_draft_tokens": 2, "num_pending_tokens": 4, "retrieval_budget": 64, "chunk_size": 8}
     for draft in (target, other):
         with closing(Session.load(EngineConfig(target, draft, num_lookup_tokens=0, **lengths))) as session:
+            assert describe(session, session.config).weights_note == UNCHANGED_NOTE
             proposed = answered_as_plain(session, book, 24).figures.middle
             assert proposed.proposed
             assert (proposed.accepted > 0.7 * proposed.proposed) == (draft == target)
