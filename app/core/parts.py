@@ -64,8 +64,8 @@ _SEEN = (
 )
 # matches the beginning of a question up to "first" or "last", if no article precedes that word
 _ASKED_AT = (
-    r"\b(?:when|where|(?:which|what) (?:page|chapter|part)) (?:do|does|did|is|are|was|were)\b"
-    r"(?:(?!\b(?:the|an?|his|her|its|their|my|our|at) (?:first|last)\b)[^?.])*?(?<!['’]s )\b"
+    r"\b(?:when|where|(?:which|what)\s(?:page|chapter|part))\s(?:do|does|did|is|are|was|were)\b"
+    r"(?:(?!\b(?:the|an?|his|her|its|their|my|our|at)\s(?:first|last)\b)[^?.])*?(?<!['’]s\s)\b"
 )
 _FIRST = re.compile(
     rf"\bfirst\s+(?:time\b|(?:page|place|part|chapter)\s+(?:that|which|where|in|on)\b|(?:{_SEEN}|names)\b)"

@@ -100,7 +100,8 @@ class GgufModel:
         """Return a note about the model's origin and format, for the user who chooses."""
         of = f" of {owner}" if owner else ""
         rounded = f", weights in {self.rounded}" if self.rounded else ""
-        return f"A GGUF file{of}{rounded}, opened as it is stored: answers are exact for these weights."
+        exact = "Without a GPU it is opened as it is stored: answers are exact for its weights."
+        return f"A GGUF file{of}{rounded}. {exact}"
 
 
 # Finding files -------------------------------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ NOT_SHOWN = frozenset(
         "together into one answer to the question. Say nothing that is not in them, and do not speak of parts.",
         # Words that are looked for.
         "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle",
+        "the a an his her its their my our your der die das den dem des ein eine einen einem einer eines le la les un "
+        "une du au aux son sa ses el los las una al del su sus",
         # Words of the database, of logs, and of diagnostics that are sent to somebody.
         "Value", "malformed: its log is damaged", "malformed: there is only its log", "no row", "not a database",
         "unable to open", "vtable constructor failed", "only quotes", "in parts", "a number out of range", "Model {}",
