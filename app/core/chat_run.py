@@ -422,7 +422,7 @@ class _ExchangeWriter:
         self.write_parts()
 
     def take_step(self, event: PartEvent) -> None:
-        """Handle one event of asking the parts."""
+        """Handle one event that arrives while the question is put to the book's parts in turn."""
         notes = self._parts
         assert notes is not None
         notes.take(event)

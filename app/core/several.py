@@ -41,9 +41,10 @@ class Cost:
 
 
 class _Probe:
-    """Estimates the time for the pages of documents that are to be recognised. If the speed of a document's recognition
-    is not stored yet, its first pages are recognised and stored. ``documents``: hashes of the documents that have pages
-    left; ``pages``: the number of these pages; ``seconds``: the time for them.
+    """Estimates how long the recognition of scanned pages will take. If no speed is stored for a document, the
+    document's first pages are recognised and stored, and their time is measured. ``documents``: hashes of the documents
+    with pages that are not recognised yet; ``pages``: the number of these pages; ``seconds``: the estimated time for
+    them.
     """
 
     def __init__(self, folder: Callable[[str], Path]) -> None:

@@ -27,7 +27,7 @@ CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 600.0
 _LIST_SECONDS = 10.0
 _LONGEST_LINE = 1 << 20  # maximum bytes of a line of the answer; a longer line is an error
-_WORDS = 200  # maximum characters shown of a server's own error message
+_LONGEST_SHOWN = 200  # maximum characters shown of a server's own error message
 _HEADERS = ("host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent")
 _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "context_length")
 # exceptions that mean that the server's JSON is invalid or has unexpected content
@@ -242,7 +242,7 @@ def _said(content: bytes) -> str:
         return ""
     line = " ".join(said.split()) if isinstance(said, str) else ""
     line = "".join(character for character in line if character.isprintable())
-    return line if len(line) <= _WORDS else line[:_WORDS] + "…"
+    return line if len(line) <= _LONGEST_SHOWN else line[:_LONGEST_SHOWN] + "…"
 
 
 def text_of(chunk: Mapping[str, Any]) -> str:

@@ -292,7 +292,7 @@ def _mspace(node: ElementTree.Element, depth: int) -> _Piece:
     return (" ", "text") if width and float(width[1].strip(".") or 0) >= 0.25 else ("", "")
 
 
-# OMML, where the names of an element's children give their meaning
+# The functions below read OMML, in which the name of an element's child says what the child means.
 
 
 def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:

@@ -384,7 +384,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     Args:
         rows: the printed rows.
         rules: the ruling lines of the page.
-        sure: whether to accept a table with few vertical ruling lines only if it has a column of figures.
+        sure: if True, a table with few vertical ruling lines must have a column of figures to be accepted.
     """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
@@ -521,7 +521,7 @@ def _is_tabular(
         borders: x positions of the borders between columns.
         height: usual line height.
         most: upper bound for the number of table rows, because a table row may have several printed rows.
-        sure: whether to accept only tables with columns of figures.
+        sure: if True, a table must have columns of figures to be accepted.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]
     begun = [row for at, row in enumerate(cells) if not at or not _only_goes_on(cells[at - 1], row)]

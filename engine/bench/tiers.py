@@ -34,8 +34,8 @@ _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED = 3  # number of timed passes of each length; the fastest counts
 _ANSWER = 24  # tokens of the answer
-# Limit of host memory at which all KV of a book is spilled to disk, as a multiple of one layer's KV. It is enough for
-# the buffers of spilled layers, but not for a resident layer in addition.
+# The limit of host memory, as a multiple of one layer's KV, that makes the planner spill all KV of a book to disk. The
+# buffers of spilled layers fit into this memory, and one resident layer more does not.
 _BUFFERS = 2.5
 _CHAT = 4_096  # tokens reserved after a book, as in the planner
 

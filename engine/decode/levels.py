@@ -421,7 +421,7 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
         pays = not KINDS[target.device.type].gpu and config.weights == "stored"
-        # A GGUF model gets no copy, because the blocks of its file are already small
+        # the weights of a GGUF model stay as they are, because the file's blocks have few bits already
         pays = pays and not target.keeps_blocks
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"

@@ -108,8 +108,9 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
 
 
 def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
-    """Replace those chunks in ``slots`` (kv_heads, count) that are no longer ``chosen`` (kv_heads, count) by newly
-    chosen chunks. Chunks that stay chosen keep their slots. The host does not wait for the device.
+    """Update ``slots`` (kv_heads, count), which says which chunk each slot holds, to the chunks ``chosen`` (kv_heads,
+    count). Chunks that stay chosen keep their slots; newly chosen chunks take the slots of the others. The host does
+    not wait for the device.
     """
     none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
     leaves = ~none.scatter(1, chosen, True).gather(1, slots)

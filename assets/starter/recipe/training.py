@@ -93,7 +93,7 @@ class Training:
         return stage, self.maker.lesson(self.step, stage.text_tokens, stage.row_tokens * stage.steps_per_text)
 
     def learn_lesson(self) -> None:
-        """Read one text, and train the adapter in several steps on the rows after it."""
+        """Read one text, and train the adapter in several steps on the lesson's rows of questions and answers."""
         stage, lesson = self.next_lesson()
         self.model.train()
         layers = None if stage.through_text else network.read(self.model, lesson.book)

@@ -52,8 +52,8 @@ _PROBE_KEYS = 16_384
 _PROBE_ROWS = 8
 # Number of calls of each kernel that is compared.
 _PROBE_REPEATS = 10
-# Maximum query rows for which the comparison with ``_PROBE_ROWS`` rows holds. The speed of a pass over few rows is
-# limited by reading the keys, that of a pass over many rows by computation.
+# Maximum query rows of a pass for which the kernel is chosen that was fastest with ``_PROBE_ROWS`` rows. The speed of a
+# pass over few rows is limited by reading the keys, and the speed of a pass over many rows by computation.
 _FEW_ROWS = 512
 # Number of rows on which kernels are compared for more than ``_FEW_ROWS`` rows.
 _MANY_ROWS = 2048
