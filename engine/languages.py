@@ -30,8 +30,8 @@ _ASKING: dict[Language, str] = {
 }
 
 
-# Words of the lists that are ignored in questions, because they also occur in questions in a different one of these
-# languages: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
+# Words that say nothing about a question's language. Each is in one language's list and also occurs in questions of
+# another: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
 _SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
 _TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
 # Beginnings of words that may ask for an answer in a different language: names of languages, and requests for a

@@ -17,7 +17,7 @@ from engine.errors import OptionError
 MOST_NAMED = 12
 """Maximum chapters that an error lists if a requested chapter is missing."""
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
-# matches several chapter numbers, such as "2, 5-7"; other text is first looked up as one title
+# matches several chapter numbers, such as "2, 5-7"
 _SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")
 # maximum characters before a heading that is still at the top of its page; they may be a page number and a running head
 _TOP = 40

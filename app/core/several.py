@@ -30,8 +30,9 @@ MOST = 100
 @dataclass(frozen=True)
 class Cost:
     """The cost of reading some documents. ``said``: the cost in words. ``fits``: whether all documents together fit
-    into the window. If not, ``without`` has the hashes of documents that together fit. ``recognises``: the hashes of
-    documents of which pages that are pictures are recognised first; the tokens of these pages are not counted.
+    into the window. If not, ``without`` has the hashes of documents that together fit. ``recognises``: the
+    hashes of documents with scanned pages. These pages are recognised before the reading, and their tokens are not
+    counted.
     """
 
     said: str

@@ -370,8 +370,8 @@ def _has_cells(row: Sequence[Line]) -> bool:
 
 
 def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
-    """Whether ``row`` is a further line of a cell in the row ``of``, but not of its first cell. Such a row is a single
-    piece, aligned with the left edge of the cell, and close to the neighbouring row ``beside``.
+    """Whether ``row`` continues a cell of the table row ``of``, except the first cell. It does if it is a single piece,
+    aligned with the cell's left edge, and close to the neighbouring row ``beside``.
     """
     piece = row[0]
     near = abs(piece.top - beside[0].top) < CELL_PITCH * piece.height

@@ -113,8 +113,8 @@ class RecognisedPage:
 
 
 def illegible_lines(record: dict[str, Any]) -> int:
-    """Return the number of illegible lines from a page's record; 0 if an earlier version wrote the record, which did
-    not count them.
+    """Return the number of illegible lines from a page's record; 0 if an earlier version, which did not count these
+    lines, wrote the record.
     """
     return int(record.get("illegible", 0))
 

@@ -67,7 +67,7 @@ class Growing(Protocol):
     """A value of the live stream that is sent in part: a tab gets only what is new in the value."""
 
     def since(self, before: object) -> View:
-        """The changes for a tab that was last sent ``before``, which is None if the tab was sent nothing yet."""
+        """The changes to send to a tab. ``before``: the view that was sent to this tab last; None if none was sent."""
         ...
 
 

@@ -1,16 +1,16 @@
 """Synthetic weights: a small trained Llama grown into a larger Llama's shape that computes the same function.
 
 Speculation's speed depends on acceptance, and tokens proposed by random weights are never accepted. To measure a large
-model whose real weights are not available, a trained small pair is grown into its shape. The grown pair has the text
-and the acceptance of the small pair, but its weights, KV and arithmetic cost as much as the large model's. Its figures
-carry the note "stand-in weights".
+model whose real weights are not available, a small trained target and its draft are grown into its shape. They write
+the same text with the same acceptance as before, but their weights, KV and arithmetic cost as much as the large
+model's. Figures measured with them carry the note "stand-in weights".
 
 How the function stays the same (W and D are the new width and head_dim, w and d the old ones):
     width     New components are zero. RMSNorm takes the mean square over W instead of w components, so its weight is
               multiplied by sqrt(w / W), and eps by w / W.
-    head_dim  Pair i of RoPE, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. Other pairs are
-              zero. Attention scores are divided by sqrt(D) instead of sqrt(d), so queries are multiplied by
-              sqrt(D / d).
+    head_dim  RoPE's component pair i, at frequency base^(-2i/d), becomes pair i * D / d, at the same frequency. The
+              other component pairs are zero. Attention scores are divided by sqrt(D) instead of sqrt(d), so queries are
+              multiplied by sqrt(D / d).
     heads     A KV head keeps its number, and its query heads come first in its new group. The outputs of new query
               heads are multiplied by zero.
     layers    New layers are random and add zeros to the residual stream. They have no effect, but they cost KV and

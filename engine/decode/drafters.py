@@ -134,9 +134,9 @@ class LookupIndex:
     def _longest(self, places: _Places, text: Sequence[int]) -> Occurrence | None:
         """Find the longest match among the newest places of the n-gram that ends the text.
 
-        A match counts as shorter if few tokens follow its place. Such a place is often in a recent question that quotes
-        words of the book. The answer should then continue like the book, but only the first tokens of the answer itself
-        follow the question.
+        A match counts as shorter if few tokens follow its place. Such a place is often in the question, if the
+        question quotes the book. After the quotation come only the rest of the question and the beginning of this
+        answer, so the same words in the book predict the answer better.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in itertools.islice(places.of(text[-places.size :]), tuning.places + 1):

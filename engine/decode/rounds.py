@@ -148,7 +148,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval cache and the drafter on a context. ``prompt`` holds the queries of the context's newest
-    tokens. These queries choose the chunks, but only when a middle pass first needs a selection.
+    tokens. With these queries the cache chooses its chunks when the first middle pass needs them.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))

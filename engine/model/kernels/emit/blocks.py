@@ -170,7 +170,8 @@ class BlockLoads:
         table's numbers plus ``_CODE_OFFSET``.
 
         Args:
-            shifts: for each part of the quants, a shift in addition to that of ``run``.
+            shifts: for each part of a quant (low bits, high bits), a number of bits by which it is shifted. The shift
+                that ``run`` states is added.
         """
         e, form, quants = self._e, self._form, None
         for part, shift in zip(self._quants, shifts or [0] * len(self._quants), strict=True):
