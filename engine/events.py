@@ -162,7 +162,8 @@ class Loading:
 @dataclass(frozen=True)
 class ReadingProgress:
     """Progress of a book's prefill. ``pages_done`` counts the pages whose tokens are all in the cache. These pages stay
-    usable if reading stops.
+    usable if reading stops. ``tokens_per_s`` and ``seconds_left`` leave out tokens that came from disk, as soon as
+    other tokens are read.
     """
 
     tokens_done: int
@@ -177,8 +178,8 @@ class ReadingProgress:
 class BookRead:
     """Ends a reading. The cache holds the book, or the part that was read before the person stopped the reading.
 
-    ``source`` is "snapshot" if the KV of ``tokens_restored`` tokens came from disk; else "read". ``refused`` says why
-    an existing snapshot was not used.
+    ``source`` is "snapshot" if the KV of ``tokens_restored`` tokens came from disk; else "read". ``tokens_per_s`` does
+    not count these tokens, unless all tokens came from disk. ``refused`` says why an existing snapshot was not used.
     """
 
     tokens: int

@@ -185,47 +185,48 @@ class Session:
         start = conversation.read
         self.persistence.cancel_beyond(start)
         self.full.crop(start)
+        is_empty = not self.full.length
         began = time.perf_counter()
         try:
             finished = yield from until_set(cancel, self._read(conversation, start, began))
         finally:
             self._keep_whole_pages(conversation)
             self.target.end_prefill()
-        kept = finished or Restored()
+        kept = self.persistence.restored if is_empty else Restored()
         self.persistence.save(conversation.document, conversation.book, conversation.read)
         seconds = max(time.perf_counter() - began, 1e-9)
+        computed = max(0, conversation.read - max(start, kept.tokens))
         yield BookRead(
             tokens=conversation.read,
             tokens_total=len(conversation.book.ids),
             pages_read=conversation.pages_read,
             pages_total=len(conversation.document.pages),
             seconds=seconds,
-            tokens_per_s=(conversation.read - start) / seconds,
+            tokens_per_s=(computed or conversation.read - start) / seconds,
             kv_bytes=self.full.kv_bytes(),
-            stopped=finished is None,
+            stopped=not finished,
             source="snapshot" if kept.tokens else "read",
             tokens_restored=kept.tokens,
             refused=kept.refused,
         )
 
-    def _read(self, conversation: Conversation, start: int, began: float) -> Generator[Event, None, Restored]:
-        """Bring the rest of a book into the cache, from disk or by prefill. Return what was restored from disk."""
-        kept = yield from self._restore(conversation, began)
+    def _read(self, conversation: Conversation, start: int, began: float) -> Generator[Event, None, bool]:
+        """Bring the rest of a book into the cache, from disk or by prefill. Return True at the end."""
+        if not self.full.length:
+            yield from self._restore(conversation, began)
+            start, began = self.full.length, time.perf_counter()  # restored tokens say nothing of the speed of reading
         ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):
             yield progress(conversation, step, start, time.perf_counter() - began)
         retry_with_spill(self.full, self.hierarchy.retrieval.index_book)
-        return kept
+        return True
 
-    def _restore(self, conversation: Conversation, began: float) -> Generator[Event, None, Restored]:
-        """Restore from disk the part of the book that was read before, unless the cache already holds a part."""
-        if self.full.length:
-            return Restored()
+    def _restore(self, conversation: Conversation, began: float) -> Iterator[Event]:
+        """Restore from disk the part of the book that was read before, into an empty cache."""
         with closing(self.persistence.restore(conversation.document, conversation.book.ids)) as steps:
             for usable in steps:
                 step = prefill.PrefillProgress(usable, usable / len(conversation.book.ids))
                 yield progress(conversation, step, 0, time.perf_counter() - began)
-        return self.persistence.restored
 
     def record_ahead(self) -> Iterator[None]:
         """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield before each recording, so that

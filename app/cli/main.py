@@ -10,7 +10,9 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -51,7 +53,7 @@ _ASK_PARTS = "ask_parts:run"
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit status."""
-    with logging_to(data_folder() / "logs") as log:
+    with logging_to(data_folder() / "logs") as log, _ended_as_by_ctrl_c():
         try:
             status = _run(arguments)
             sys.stdout.flush()  # flushed here and not when Python ends, because a closed pipe is handled here
@@ -75,6 +77,19 @@ def main(arguments: Sequence[str]) -> int:
             said = on_one_line(f"{type(error).__name__}: {error}")
             sys.stderr.write(f"This should not have happened: {said}. Details: {log}\n")
             return EXIT_FAULT
+
+
+@contextlib.contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Let a request to end the program (SIGTERM) act like Ctrl-C, so that what was read is saved."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _run(arguments: Sequence[str]) -> int:

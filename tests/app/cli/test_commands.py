@@ -164,14 +164,17 @@ def test_read_shows_the_file_even_without_a_model(book_file: Path, capfd: pytest
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
-def test_ctrl_c_in_the_middle_ends_quietly(book_file: Path, endless_pair: tuple[str, ...], checkout: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_the_middle_ends_quietly(
+    book_file: Path, endless_pair: tuple[str, ...], checkout: Path, how: signal.Signals
+) -> None:
     line = ["ask", str(book_file), "Who?", *endless_pair, "--max-tokens", "100000", "--temperature", "4"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "app.cli", *line], cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout
     process.stdout.read(1)  # the answer has begun
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     begin = time.monotonic()
     _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, errors

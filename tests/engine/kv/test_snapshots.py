@@ -516,8 +516,13 @@ def test_of_several_documents_only_what_has_not_been_read_is_read(tiny: Callable
     assert alone.tokens_restored == 0
     fit = session.measure(Document.together([a, b]))
     session.persistence.finish()
-    both = read(session, Document.together([a, b]))
+    *steps, both = session.read(Document.together([a, b]))
+    assert isinstance(both, BookRead)
     assert (both.source, both.tokens_restored, both.tokens) == ("snapshot", alone.tokens, fit.tokens)
+    assert both.tokens_per_s * both.seconds == pytest.approx(both.tokens - alone.tokens), "restored tokens are not read"
+    done = [step.tokens_done for step in steps if isinstance(step, ReadingProgress)]
+    assert done == sorted(done)
+    assert done[-1] == both.tokens
     three = read(session, Document.together([a, b, c]))
     assert three.tokens_restored == both.tokens
     said = answer(session)
