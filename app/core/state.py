@@ -203,7 +203,7 @@ class AppState:
             self._read(whole.select(first, last))
 
     def choose_pages(self, numbers: Collection[int]) -> None:
-        """Read only the pages with these numbers of the open book, which does not fit as a whole.
+        """Let the model read only these pages of the open book, because the whole book does not fit into its window.
 
         Raises:
             OptionError: the book has none of these pages.

@@ -13,7 +13,7 @@ from typing import Any
 from engine.errors import CONTROLS, on_one_line, plain
 
 _REDRAW_S = 0.2  # minimum seconds between two updates of the progress line in a terminal
-_REPEAT_S = 20  # minimum seconds between two progress lines in other output, such as a file
+_REPEAT_S = 20  # minimum seconds between two progress lines if the output is no terminal
 
 
 class LaunchError(Exception):

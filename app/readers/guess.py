@@ -179,7 +179,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
 
 
 def _latin_word(text: str, start: int, word: str) -> float:
-    """Return the score of every letter beyond ASCII in ``word``."""
+    """Return the score, from 0 to 1, that each letter of ``word`` beyond ASCII gets."""
     plain = sum(sign < "\x80" for sign in word)
     around = text[start - 1 : start] + text[start + len(word) : start + len(word) + 1]
     if len(word) == 1:

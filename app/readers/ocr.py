@@ -182,7 +182,7 @@ def _on_its_head(picture: Picture) -> Picture:
 
 
 def _turned(quads: Quads, picture: Picture) -> Quads:
-    """Return the corners of the lines on the picture turned upside down."""
+    """Return where the corners of the lines are after the picture is turned by 180 degrees."""
     height, width = picture.shape[:2]
     return (np.array([width, height], np.float32) - np.roll(quads, 2, axis=1)).astype(np.float32)
 

@@ -93,7 +93,7 @@ _MEMORY_BYTES = 200_000_000
 _MEMORY_TIMES = 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
-# Rows of transformers and of ours that need a draft model.
+# Rows that need a draft model: one of the transformers library, and one of this engine.
 _DRAFTING = ("hf_assisted", "draft_only")
 
 

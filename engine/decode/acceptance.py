@@ -406,8 +406,8 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # milliseconds that a round with middle passes takes outside of its passes: to refresh the selection, and to bring
-    # the draft model and the middle level up to the newest tokens
+    # Milliseconds of a round with middle passes that are spent outside of passes that decode: the chunks of the
+    # retrieval cache are chosen again, and the draft model and the middle level read the newest tokens.
     beside: float = 0.0
     # milliseconds of the selection before the first middle pass of an answer
     selection: float = 0.0

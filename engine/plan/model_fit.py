@@ -196,9 +196,8 @@ def _weights_read(target: ModelShape, found: ModelFit) -> float:
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
     """Divide the layers among the devices as the planner does.
 
-    For a model that the command line names, the planner may let weights wait in host memory, from which every pass
-    copies them. Here such a model counts as not fitting, so that only models with all weights on the devices are
-    offered.
+    The planner may let weights wait in host memory if the command line names the model. Here a model that needs this
+    counts as not fitting, so that only models with all weights on the devices are offered.
     """
     if len(rooms) == 1:
         return [Share(target.layers)]
@@ -206,7 +205,9 @@ def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[Device
 
 
 def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSize]:
-    """The KV of each device's layers. Assumes that layers with a sliding window or a state are spread evenly."""
+    """Compute the sizes of the KV of each device's layers. Assumes that layers with a sliding window or a state are
+    spread evenly over the devices.
+    """
     ends = list(accumulate(share.layers for share in shares))
     parts = []
     for first, last in zip([0, *ends], ends, strict=False):
