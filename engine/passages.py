@@ -39,6 +39,8 @@ NEIGHBOURS = 0.3
 """Weight of a word that occurs only in the previous or the next passage."""
 MOST_PASSAGES = 16
 """Maximum number of passages, for any model."""
+MOST_COMPARED = 6
+"""Maximum number of documents of which a question that compares documents gets a passage each."""
 POINTED_PARAMETERS = range(400_000_000, 3_000_000_001)
 """Range of model sizes, in parameters, for which a passage is put before the question. Measured with 1.5 billion
 (``assets/evaluation``). A smaller model must be trained to use such a passage, as the bundled starter model was. For
@@ -117,6 +119,12 @@ _WHOLE = (
     "sentences short story these three two whole words write"
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
+_COMPARING = re.compile(
+    r"\b(?:both|each|either|every|all|two|three|differ\w*|compar\w*|than|versus|vs"
+    r"|beide[nrm]?|jede[nrms]?|zwei|drei|unterschied\w*|unterscheid\w*|vergleich\w*"
+    r"|chaque|deux|trois|diff[èé]r\w*|cada|ambos|ambas|dos|tres|difieren?|diferen\w*)\b",
+    re.IGNORECASE,
+)
 Whole = Literal["en", "de", "fr", "es"]
 """A language in which questions about a whole text are recognised."""
 # For each language except English (``_WHOLE``): words that ask for the whole text, and words that may accompany them. A
@@ -270,6 +278,11 @@ def asks_about_part(question: str) -> bool:
     if not asks or "\n" in asked or _TO_MODEL.search(asked) or asks_for_whole(question) or _RETELLING.search(asked):
         return False
     return not set(stems(asked)) <= _SMALL_TALK_STEMS | _WHOLE_STEMS
+
+
+def asks_about_several(question: str) -> bool:
+    """Whether a question may be about several documents, because it compares things or names more than one."""
+    return _COMPARING.search(question) is not None
 
 
 def stems(text: str) -> Iterator[str]:

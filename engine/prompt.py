@@ -32,7 +32,16 @@ from engine.config import Mode, SamplingParams
 from engine.contents import guided
 from engine.document import Document
 from engine.errors import ModelError
-from engine.passages import POINTED_SHORTEST, SHORTEST, Passages, asks_about_part, pointed, reminded
+from engine.passages import (
+    MOST_COMPARED,
+    POINTED_SHORTEST,
+    SHORTEST,
+    Passages,
+    asks_about_part,
+    asks_about_several,
+    pointed,
+    reminded,
+)
 
 _REPLACEMENT = "\ufffd"
 # Number of earlier tokens that are decoded again with new tokens, so that the text is the same as in a single decode.
@@ -439,8 +448,8 @@ class Conversation:
     The KV of the first ``read`` tokens of the book is in the cache. ``tokens`` are the whole committed context: these
     tokens and all ``turns``. If ``num_passages`` is above 0, up to ``num_passages`` passages that share words with a
     question are put after the question. If ``pointed`` is True, the best passage is put before a question about a
-    detail of the book. The passages of earlier turns stay in the context, because KV of all later tokens depends on
-    them.
+    detail of the book. A question that compares several documents gets the best passage of each, with the document's
+    title. The passages of earlier turns stay in the context, because KV of all later tokens depends on them.
     """
 
     tokenizer: BookTokenizer
@@ -473,12 +482,24 @@ class Conversation:
     def _passages(self) -> Passages:
         return Passages(self.words_read, POINTED_SHORTEST if self.pointed else SHORTEST)
 
+    @cached_property
+    def _passages_of_documents(self) -> list[tuple[str, Passages]]:
+        """The title and the passages of each of several documents that have been read."""
+        starts = (self.book.head, *self.book.borders)
+        ends = (*self.book.borders, len(self.book.ids))
+        spans = [(start, min(end, self.read)) for start, end in zip(starts, ends, strict=True) if start < self.read]
+        texts = (self.tokenizer.decode(self.book.ids[start:end]) for start, end in spans)
+        return [
+            (member.title, Passages(text, POINTED_SHORTEST))
+            for member, text in zip(self.document.members, texts, strict=False)
+        ]
+
     def begin(self, read: int) -> None:
         """Start with ``read`` tokens of the book and no turn."""
         self.read = read
         self.tokens = list(self.book.ids[:read])
         self.turns = []
-        for made in ("words_read", "_passages"):  # drop cached values of an earlier reading
+        for made in ("words_read", "_passages", "_passages_of_documents"):  # drop cached values of an earlier reading
             vars(self).pop(made, None)
 
     def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
@@ -570,5 +591,12 @@ class Conversation:
             return reminded(question, self._passages.about(question, self.num_passages))
         asked = guided(question, self.document, self.pages_read)
         if self.pointed and asked == question and asks_about_part(question):
-            return pointed(question, self._passages.about(question, 1), self._passages.language)
+            return pointed(question, self._best(question), self._passages.language)
         return asked
+
+    def _best(self, question: str) -> list[str]:
+        """The best passage for a question. If it compares several documents, the best passage of each."""
+        if 1 < len(self.document.members) <= MOST_COMPARED and asks_about_several(question):
+            found = [(title, one.about(question, 1)) for title, one in self._passages_of_documents]
+            return [f"{title}: {passages[0]}" for title, passages in found if passages]
+        return self._passages.about(question, 1)

@@ -262,3 +262,33 @@ def test_a_model_that_is_pointed_gets_the_best_passage_before_its_question(tiny:
     # The turns in the caches stay as they were computed.
     talk.remember([*prompt.turns, CachedTurn(Turn(asked, ""), len(prompt.tokens))], prompt.tokens)
     assert talk.compose("How far is it?", [Turn(asked, "")]).tokens[: len(prompt.tokens)] == prompt.tokens
+
+
+@pytest.mark.parametrize(
+    ("question", "compares"),
+    [
+        ("Where do the two leases differ on the rent?", True),
+        ("What is the rent in each lease?", True),
+        ("Wie unterscheiden sich die Mieten (rent)?", True),
+        ("What is the rent of the boathouse?", False),
+    ],
+)
+def test_a_question_that_compares_documents_is_pointed_to_each(
+    tiny: Callable[..., str], question: str, compares: bool
+) -> None:
+    tokenizer = BookTokenizer(tiny())
+    leases = [
+        Document.from_text("Boathouse", "The rent of the boathouse is 1,450 pounds a month. The dog may stay."),
+        Document.from_text("Net Loft", "The rent of the loft is 980 pounds a month. No dog may stay."),
+    ]
+    document = Document.together(leases)
+    form = tokenizer.format_for("Light")
+    book = tokenizer.book(document, form)
+    talk = Conversation(tokenizer, document, book, form, frozenset(), pointed=True)
+    talk.begin(len(book.ids))
+    asked = tokenizer.decode(talk.compose(question, []).tokens[len(book.ids) :])
+    assert ("- Net Loft: " in asked, "- Boathouse: " in asked) == (compares, compares)
+    assert asked.count("\n- ") == 1 + compares
+    talk.begin(book.borders[0])
+    asked = tokenizer.decode(talk.compose(question, []).tokens[book.borders[0] :])
+    assert "980" not in asked, "the second document has not been read"
