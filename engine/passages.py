@@ -119,6 +119,7 @@ _WHOLE = (
     "sentences short story these three two whole words write"
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
+# matches a word by which a question compares things, or names more than one
 _COMPARING = re.compile(
     r"\b(?:both|each|either|every|all|two|three|differ\w*|compar\w*|than|versus|vs"
     r"|beide[nrm]?|jede[nrms]?|zwei|drei|unterschied\w*|unterscheid\w*|vergleich\w*"

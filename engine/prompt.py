@@ -78,10 +78,14 @@ class BookTokens:
         return self.page_starts[0] if self.page_starts else len(self.ids)
 
     @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The ids [start, end) of each document of the book."""
+        return tuple(zip((self.head, *self.borders), (*self.borders, len(self.ids)), strict=True))
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Number of tokens of each document of the book."""
-        ends = (*self.borders, len(self.ids))
-        return tuple(end - start for start, end in zip((self.head, *self.borders), ends, strict=True))
+        return tuple(end - start for start, end in self.spans)
 
     def pages_within(self, count: int) -> int:
         """Number of first pages whose tokens are all among the first ``count`` ids."""
@@ -485,10 +489,8 @@ class Conversation:
     @cached_property
     def _passages_of_documents(self) -> list[tuple[str, Passages]]:
         """The title and the passages of each of several documents that have been read."""
-        starts = (self.book.head, *self.book.borders)
-        ends = (*self.book.borders, len(self.book.ids))
-        spans = [(start, min(end, self.read)) for start, end in zip(starts, ends, strict=True) if start < self.read]
-        texts = (self.tokenizer.decode(self.book.ids[start:end]) for start, end in spans)
+        read = ((start, min(end, self.read)) for start, end in self.book.spans if start < self.read)
+        texts = (self.tokenizer.decode(self.book.ids[start:end]) for start, end in read)
         return [
             (member.title, Passages(text, POINTED_SHORTEST))
             for member, text in zip(self.document.members, texts, strict=False)

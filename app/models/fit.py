@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.core.forecast import PROBED, WORDS_PER_TOKEN, Range, expected
 from app.core.format import size
@@ -40,6 +40,11 @@ _GUESSED = 2.5
 
 def fit_in_words(found: ModelFit) -> str:
     """Say whether a pair of models fits into memory, and with books of which length."""
+    rounded = " The file's weights are rounded to 4 or 8 bits to fit the GPU." if found.rounded_file else ""
+    return f"{_memory_in_words(found)}{rounded}"
+
+
+def _memory_in_words(found: ModelFit) -> str:
     free = found.free
     if not found.loads:
         return (
@@ -51,9 +56,6 @@ def fit_in_words(found: ModelFit) -> str:
             f"Does not fit: it needs {size(found.weights)} and room for a book, "
             f"and {size(max(0, sum(free.cards)))} of {_where(free)} are free."
         )
-    if found.rounded_file:
-        found = replace(found, free=replace(found.free, quantization="stored"))
-        return f"{fit_in_words(found)} The file's weights are rounded to 4 or 8 bits to fit the GPU."
     if found.verdict == "whole":
         return f"Fits, with books of up to {_books(found.tokens)}."
     slower = "partly in slower memory or on disk" if free.on_gpu else "partly on disk"

@@ -101,6 +101,17 @@ def is_described(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 
 
+def keeps_blocks(weights: str, device: Any) -> bool:
+    """Whether products on a ``torch.device`` read the blocks of a file as they are stored.
+
+    Args:
+        weights: the setting of that name.
+    """
+    from engine.model.kernels import native
+
+    return weights == "stored" and device.type == "cpu" and native.own() is not None
+
+
 def fitted_bytes(folder: Path) -> int:
     """Bytes that the decoder blocks' weights take on a GPU if they are rounded because the file does not fit
     (``FITTED``).

@@ -34,7 +34,6 @@ from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
 from engine.model.families import FAMILIES, MAMBA, RECURRENT
 from engine.model.host_weights import wait_in_host
-from engine.model.kernels import native
 from engine.model.kv_shape import Split
 from engine.model.mxfp4 import holding_stored
 from engine.model.products.norms import fuse_norms
@@ -89,7 +88,7 @@ def load(
         )
     _check_weights(name, config)
     attention.register()
-    keeps_blocks = packed and weights == "stored" and device.type == "cpu" and native.own() is not None
+    keeps_blocks = packed and gguf.keeps_blocks(weights, device)
     model, used = _as_stored(name, config, pick_dtype(config, dtype, device), weights, device, keeps_blocks)
     recurrent.install(model)
     # If every device has a kernel for grouped products, the experts are computed by transformers' own code.

@@ -26,7 +26,6 @@ from engine.events import KvBytes
 from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.model import architectures, gguf
 from engine.model.expected import can_round, kv_shape_of
-from engine.model.kernels import native
 from engine.model.kv_shape import KvShape, Split
 from engine.model.products.tiled import may_multiply_tiles, multiplies_tiles
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
@@ -226,8 +225,7 @@ def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: 
 
 def weights_note(config: EngineConfig, device: torch.device) -> str:
     """A note about the format of the target's weights for the person. Return "" if there is nothing to say."""
-    described = config.weights == "stored" and gguf.is_described(Path(config.model))
-    if described and device.type == "cpu" and native.own() is not None:  # as ``loading.load`` keeps the file's blocks
+    if gguf.is_described(Path(config.model)) and gguf.keeps_blocks(config.weights, device):
         return UNCHANGED_NOTE
     return WEIGHTS_NOTES.get(config.weights, "")
 
