@@ -107,3 +107,19 @@ def test_a_tablet_has_room_for_the_title_and_marks_wait_for_their_page(scripted:
         route.continue_()
     page.wait_for_selector('#page-sheet[data-state="drawn"]')
     page.wait_for_selector("#page-marks i", state="visible")
+
+
+def test_a_long_label_of_a_citation_is_seen_whole_on_a_phone(scripted: Server, open_page: Open) -> None:
+    page = open_page(scripted, PHONE, "light")
+    with_answer(page)
+    cite, answer = page.locator("#chat .cite.quoted").first, page.locator("#chat .bot.message").last
+    short = cite.bounding_box()
+    cite.evaluate("(cite) => { cite.textContent = 'word for word, The lease of the boathouse at T…, 6. Ending'; }")
+    cite.evaluate("(cite) => cite.classList.add('of-abc')")  # of one of several documents, whose dot ends the label
+    long, room = cite.bounding_box(), answer.bounding_box()
+    assert short
+    assert long
+    assert room
+    assert long["x"] + long["width"] <= min(room["x"] + room["width"], PHONE[0])
+    assert cite.evaluate("(cite) => cite.scrollWidth <= cite.clientWidth")
+    assert long["height"] > 1.5 * short["height"], "what does not fit one line takes two"
