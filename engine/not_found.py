@@ -53,7 +53,14 @@ _BEFORE_NOUNS = (
 _ADJECTIVES = (
     "new old big small large great little long short high low good bad best worst first last next other same main "
     "whole early late young full own real true only second third neue neuen neuer alte alten alter große großen erste "
-    "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière"
+    "ersten letzte letzten nouveau nouvelle vieux vieille grand grande petit petite premier première dernier dernière "
+    "more most less least fewer fewest longer longest shorter shortest larger largest bigger biggest smaller smallest "
+    "higher highest lower lowest better worse cheaper cheapest earlier earliest later latest older oldest newer newest "
+    "younger youngest greater greatest längere längste längsten kürzere kürzeste kürzesten größere größte größten "
+    "kleinere kleinste kleinsten höhere höchste höchsten niedrigere niedrigste niedrigsten billigere billigste "
+    "billigsten teurere teuerste teuersten bessere beste besten frühere früheste frühesten spätere späteste spätesten "
+    "ältere älteste ältesten jüngere jüngste jüngsten plus moins meilleur meilleure pire longue courte haut haute bas "
+    "basse cher chère élevé élevée"
 )
 """Adjectives that may stand between an article and a noun. The noun of a question is looked for after them."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)

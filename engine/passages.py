@@ -96,7 +96,8 @@ _POLITE = re.compile(
 )
 _ASKING = re.compile(
     r"(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|does?|did|has|have|had|name|list|explain"
-    r"|describe|find|show|give|quote|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wohin|woher|warum|weshalb|wie|ist|sind"
+    r"|describe|find|show|give|quote|compar\w*|contrast\w*|vergleich\w*"
+    r"|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wohin|woher|warum|weshalb|wie|ist|sind"
     r"|war|waren|hat|haben|nenne|erkläre|finde|zeige?|qui|que|quoi|quelle?s?|quand|où|pourquoi|comment|combien"
     r"|est-ce)\b",
     re.IGNORECASE,
@@ -121,9 +122,15 @@ _WHOLE = (
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
 # matches a word by which a question compares things, or names more than one
 _COMPARING = re.compile(
-    r"\b(?:both|each|either|every|all|two|three|differ\w*|compar\w*|than|versus|vs"
+    r"^\W*(?:la|les?)quel|\b(?:both|each|either|every|all|two|three|differ\w*|compar\w*|contrast\w*|than|versus|vs"
     r"|beide[nrm]?|jede[nrms]?|zwei|drei|unterschied\w*|unterscheid\w*|vergleich\w*"
-    r"|chaque|deux|trois|diff[èé]r\w*|cada|ambos|ambas|dos|tres|difieren?|diferen\w*)\b",
+    r"|chaque|chacune?|deux|trois|diff[èé]r\w*"
+    r"|cada|ambos|ambas|dos|tres|difieren?|diferen\w*"
+    r"|which of|welche[mnrs]? (?:der|von)|quel(?:le)?s? (?:de|des)|cuál(?:es)? de"
+    r"|which (?:agreement|article|book|contract|document|file|lease|letter|offer|paper|policy|report|text)"
+    r"|welche[mnrs]? (?:angebot|artikel|bericht|brief|buch|dokument|text|vertrag|\w+vertrag)"
+    r"|quel(?:le)? (?:article|bail|contrat|document|lettre|livre|offre|rapport|texte)"
+    r"|qué (?:artículo|carta|contrato|documento|informe|libro|oferta|texto))\b",
     re.IGNORECASE,
 )
 Whole = Literal["en", "de", "fr", "es"]

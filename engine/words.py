@@ -23,7 +23,8 @@ _MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
-_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y))$")
+_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y)|(?<=eau)x)$")
+_PLURAL_IN_AUX = re.compile(r"(?<=\w)(?:(?<!e)aux|ails?)$")  # French "baux" of "bail", "journaux" of "journal"
 _GERMAN = (
     "aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser du durch ein eine "
     "einem einen einer eines er es für hat haben hatte ich ihr im in ist ja kann man mehr mit muss nach nicht "
@@ -105,7 +106,7 @@ def without_ending(whole: str) -> str:
     Different words may have the same stem, so the app's search removes fewer letters
     (``app.core.spellings.without_endings``).
     """
-    return _ENDINGS.sub("", whole)
+    return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", whole))
 
 
 def _number_words() -> dict[str, int]:

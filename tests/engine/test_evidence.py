@@ -98,6 +98,7 @@ def test_an_answer_from_the_first_pages_rests_on_no_other(orre: EvidenceIndex) -
         ("What is this document about, and who are the heroes?", ()),
         ("Put the fares into a spreadsheet.", ()),
         ("Who was mayor?", ()),
+        ("Which steamer has the longest beard?", ("beard",)),
     ],
 )
 def test_what_a_question_asks_for_in_words_that_the_book_never_uses(
@@ -114,6 +115,12 @@ def test_a_price_needs_no_such_word_where_there_is_money(orre: EvidenceIndex) ->
         assert index.unmentioned("What is the price of the machine?") == words
     sea = EvidenceIndex(Document.from_text("Le phare", FRENCH[0]))
     assert sea.unmentioned("Quelle est la température de l’eau ?") == ("température", "l’eau")
+
+
+def test_french_plurals_in_aux_are_the_words_of_the_book() -> None:
+    index = EvidenceIndex(Document.from_text("Le bail", "Le bail du château dit que le journal et le travail restent."))
+    for plural in ("baux", "châteaux", "journaux", "travaux"):
+        assert index.unmentioned(f"Que disent les {plural} ?") == ()
 
 
 def test_numbers_are_compared_by_their_value(orre: EvidenceIndex) -> None:
