@@ -265,15 +265,17 @@ class Notes:
         self._done = self._stale = True
 
     def record(self) -> dict[str, Any]:
-        """The notes as plain JSON: citations (``chips``, ordered by their place in the answer) and the sources of the
-        letters (``ink``).
+        """Return the notes as plain JSON, with these keys:
 
-        ``missing`` lists names and numbers of the answer that occur nowhere in the book, and nouns and names of the
-        question that the book never uses. If there are none, the key is left out. But if a sentence was not found in
-        the book and no passage supports any sentence, the key has an empty list.
+        ``chips``: the citations, ordered by their place in the answer. ``ink``: the source of each letter, such as the
+        draft model (see ``provenance``).
 
-        ``read`` gives the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". It
-        is left out if the answer is based on all pages.
+        ``missing``: names and numbers of the answer that occur nowhere in the book, and nouns and names of the
+        question that the book never uses. The key is present only if there are such words, or if the book supports no
+        sentence of the answer. In the second case the list may be empty, and the page says that no passage says this.
+
+        ``read``: the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". Left
+        out if the answer is based on all pages.
         """
         self._look_up()
         return self.sketch()

@@ -90,7 +90,9 @@ _NEGATION = re.compile(
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-_DENIED = re.compile(  # up to three words after a "not", except before "until": "not lit until May" means lit in May
+# Matches a "not" and up to three negated words after it. A "not" before "until" does not match: "not lit until May" means
+# that the light is lit in May.
+_DENIED = re.compile(
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
@@ -111,7 +113,7 @@ _LABEL = re.compile(
 )
 _CALLED = frozenset(["heißt", "hieß", "heißen", "hießen", "namens"])
 _ENDS = re.compile(r"[,;:.!?)]|\s[–—(-]")  # the end of a clause
-_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # "hieß" does not precede a name in "hieß Gäste willkommen"
+_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # in "hieß Gäste willkommen", no name follows "hieß"
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
 

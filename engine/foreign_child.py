@@ -52,7 +52,7 @@ _MOST_GROWTH = 16.0
 _LONGEST = "model_max_length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-# settings that would make a library load other files or words than the tried ones
+# Settings that would make a library load files or words that the trial of the tokenizer has not seen.
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
 _RUN = 48  # number of repetitions of a character, enough to make a regular expression with exponential time slow
@@ -71,7 +71,8 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 _WORD = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+"
 _NAME = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
 _LINEAR_EXPRESSIONS = (
-    # Sources: the bundled models, GPT-2, Llama 3, Qwen 2 and 3, Qwen 3.5, Mistral (Tekken), GPT-4o.
+    # The expressions belong, in this order, to the bundled models, GPT-2, Llama 3, Qwen 2 and 3, Qwen 3.5, Mistral
+    # (Tekken) and GPT-4o.
     "[\u201c\u201d]",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",

@@ -257,7 +257,8 @@ class Session:
         window, shape = self.target.window, self.full.shape
         document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
         if self.conversation is not None and self.conversation.shares_documents(book):
-            # Wait until documents that both books share are saved, because they are restored from disk next
+            # Wait until the open book is saved, because the documents that the new book shares with it are restored
+            # from disk next.
             self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
         plan = planner.plan_for_book(shape, len(book.ids), window, free)

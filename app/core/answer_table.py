@@ -75,7 +75,7 @@ def ask_document(
     fit: bool = False,
     cancel: threading.Event | None = None,
 ) -> Generator[Event, None, Asked]:
-    """Read one document, or restore it from disk, and ask the question about it. The reading is saved on disk.
+    """Read one document, or restore it from disk, and ask the question about it. The document's KV is saved on disk.
 
     Args:
         fit: whether to read only the first pages that fit if the document is too long.
@@ -114,8 +114,8 @@ def ask_document(
 
 
 def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
-    """The evidence of an answer: the best level of its sentences, the passages of that level with their pages, and the
-    names of the answer or the question that occur nowhere in the document.
+    """Return the columns about an answer's evidence: the best level of evidence that any of its sentences has, the
+    passages at this level with their pages, and the names in the answer or question that the document does not have.
 
     Args:
         record: the answer's stored notes (``app.citations``).
@@ -134,7 +134,9 @@ def _label(page: Mapping[str, Any]) -> str:
 
 
 def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, Any]]]:
-    """The best level of an answer's sentences, with the evidence of the sentences at that level."""
+    """Return the best level of evidence that any sentence of an answer has ("says so" is the best), and the evidence of
+    all sentences with this level. The level is "" if no sentence has evidence.
+    """
     found = evidence(record, answer)
     level = next((level for level in _LEVELS if any(one["level"] == level for one in found)), "")
     return level, [one for one in found if one["level"] == level]
@@ -168,7 +170,7 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
 
 
 def table_of(rows: Iterable[Row]) -> bytes:
-    """The content of a CSV file with these rows, encoded as ``MARK``."""
+    """Write the rows as a CSV table. Return the bytes of the file, in UTF-8 with a byte order mark."""
     text = io.StringIO(newline="")
     lines = csv.DictWriter(text, COLUMNS)
     lines.writeheader()

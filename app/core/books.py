@@ -171,7 +171,7 @@ class Books:
         return tuple(book for book in self.all() if sha256 in self.listed(book))
 
     def collections_that_had(self, sha256: str) -> tuple[Book, ...]:
-        """The collections that contained a document earlier. Their saved readings may contain it."""
+        """The collections that contained a document earlier. Their saved KV may still contain the document."""
         return tuple(book for book in self.all() if sha256 in self._once(book))
 
     def _once(self, book: Book) -> list[str]:

@@ -154,7 +154,7 @@ def _found(places: list[_Place], how: How, from_end: bool) -> Found:
 
 
 def _most(from_end: bool) -> slice:
-    """The range of the places that are returned, if there are more than ``MOST_HITS``."""
+    """The places to return: the last ``MOST_HITS`` places if ``from_end`` is True, otherwise the first."""
     return slice(-MOST_HITS, None) if from_end else slice(MOST_HITS)
 
 

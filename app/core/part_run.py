@@ -299,7 +299,7 @@ class _Run:
                 return
 
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
-        """Make the final event of a run in which no pass of the model has joined the answers."""
+        """Make the final event of a run in which the model has not joined the parts' answers into one answer."""
         said = worth_joining(answers)
         if self.plan.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]

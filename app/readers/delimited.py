@@ -25,8 +25,9 @@ CELLS = " | "
 
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
-_FEWEST_CELLS = 3  # minimum cells per row of a table in a file whose name has no extension of tables, such as .csv
-# maximum characters of a cell of a table in a file whose name has no extension of tables, such as .csv
+# Minimum cells per row of a table in a file without an extension from ``NAMES``, such as .csv.
+_FEWEST_CELLS = 3
+# Maximum characters of a cell of a table in a file without an extension from ``NAMES``, such as .csv.
 _LONGEST_CELL = 120
 # Maximum line breaks in a row. A row with more has an unclosed quotation mark, and all quotation marks are then read as
 # ordinary characters.

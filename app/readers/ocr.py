@@ -56,7 +56,8 @@ _FRAGMENT = 4.0
 _KNOWN = 0.86
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
 _THREADS = 4  # maximum threads
-# a dot leader at the end of a line, and a page number: not all dots are read, but more than an ellipsis has
+# Matches the dot leader of a contents page at the end of a line, with or without the page number. At least four dots
+# are required, because an ellipsis has three.
 _LEADER = re.compile(r"(?:(?:[.·_]\s?){4}|(?:…\s?){2})[.·…_\s]*\w{0,6}\s*$")
 _DET, _REC = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 

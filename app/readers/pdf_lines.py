@@ -54,8 +54,10 @@ _TAB = 1.2  # maximum gap in line heights within a row; a wider gap may separate
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
-_ROW = 0.5  # maximum rise in line heights from the top of a line to the top of the next line of its block
-_NEAR = 3.0  # maximum drop in line heights from the top of a line to the top of the next line of its block
+# Maximum distance, in line heights, by which a line may begin above the preceding line and belong to the same block.
+_ROW = 0.5
+# Maximum distance, in line heights, by which a line may begin below the preceding line and belong to the same block.
+_NEAR = 3.0
 _MOST_BLOCKS = 150
 _FOOTER = 2  # maximum lines of a footer that the file draws before all other text
 _COLUMN_ROWS = 6

@@ -93,7 +93,9 @@ class Suspects:
 
 
 def _in_bands(covers: Sequence[tuple[int, Box]]) -> dict[float, list[tuple[int, Box]]]:
-    """Group covering objects by the horizontal bands they reach into, in drawing order."""
+    """Divide the page into horizontal bands, and list for each band the objects that reach into it. ``covers`` are the
+    objects that may cover text, in drawing order.
+    """
     bands: dict[float, list[tuple[int, Box]]] = {}
     for cover in covers:
         _, (_, _, top, bottom) = cover

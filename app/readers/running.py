@@ -47,7 +47,8 @@ _COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|
 _AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _MOST = 0.5  # printed numbers are used as labels if at least this share of the pages has one
-_UNSHOWN = 3  # maximum pages before the first page with a printed number that are numbered by counting backwards
+# Maximum number of pages that get their numbers by counting backwards from the first page with a printed number.
+_UNSHOWN = 3
 
 
 @dataclass

@@ -28,7 +28,7 @@ _OPEN_END = re.compile(r"[\^_][\w+−–-]*\d$")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
 _OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
 _SHORTENED = "rstdo"  # single letters that are often raised after capitals in abbreviations such as Mr, St and No
-_SEEN_BACK = 24  # characters before a superscript that are examined
+_SEEN_BACK = 24  # number of characters that are examined before a superscript
 _LONGEST_MARK = 12  # maximum characters of a note's mark
 
 

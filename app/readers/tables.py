@@ -17,7 +17,8 @@ _LONGEST_SPAN = 60  # maximum columns or rows of one cell; larger values are a m
 _MOST_GAPS = 20_000  # maximum extra places for merged cells in a table; each further merged cell takes one place
 _LONGEST_RUN = 2_000  # the header is repeated after rows with this many characters
 _LONGEST_HEADER = 400  # maximum characters of a header that is repeated
-_MOST_EMPTY = 1 / 3  # minimum share of empty columns in a table whose empty columns are only spacing and are dropped
+# If at least this share of a table's columns is empty, the empty columns are only spacing and are dropped.
+_MOST_EMPTY = 1 / 3
 _COLUMNS_NAMED = 3  # minimum cells of a first row that may be a header without being marked as one
 _LONGEST_CELL = 3_000  # maximum characters of a cell with data
 _MOST_BLOCKS = 12  # maximum paragraphs of a cell with data

@@ -274,8 +274,8 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """The number of pages of a book that is too long, and a range of pages that fits, which is proposed to the
-    person.
+    """What a person sees who chooses the pages of a book that is too long: its number of pages, and a range of pages
+    that fits, as a proposal.
     """
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0

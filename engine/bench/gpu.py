@@ -280,8 +280,8 @@ def _replayed_ms(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 @contextmanager
 def _kept_again_and_again(full: FullCache, tokens: int) -> Iterator[Callable[[], int]]:
-    """Export all KV repeatedly on a thread, as saving a reading does. Yields a function that returns the number of
-    exports so far.
+    """Export all KV repeatedly on a thread, as saving a book's snapshot does. Yields a function that returns the number
+    of exports so far.
     """
     ended, times = threading.Event(), 0
 

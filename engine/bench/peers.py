@@ -196,7 +196,7 @@ class LlamaCpp:
     def _generate(
         self, prompt: list[int], count: int, end_ids: frozenset[int], sampling: dict[str, Any]
     ) -> dict[str, Any]:
-        """Generate tokens. Returns the reply of ``llama_process.answered``."""
+        """Generate tokens with llama.cpp. Return the reply of its process (``llama_process.answered``)."""
         return self._call(prompt=prompt, count=count, ends=sorted(end_ids), **sampling)
 
     def _call(self, **request: Any) -> dict[str, Any]:

@@ -64,7 +64,9 @@ class RowSetup:
     middle: bool = True
     lookup: bool = False  # whether the drafter also proposes words from the book to the middle level
     copies: bool = False  # whether words from the book are proposed straight to the full cache
-    recent: bool = False  # whether sinks and newest chunks take the place of a selection
+    recent: bool = (
+        False  # whether the retrieval cache holds sinks and newest chunks, not the chunks with the best scores
+    )
     seeded: bool = False  # whether proposals have the lengths of an answer with a seed
 
 
@@ -225,7 +227,7 @@ class Bench:
 
     def _plain_bytes(self, context: int) -> int | None:
         """Bytes that a plain step after ``context`` tokens reads. None if layers or their KV are spread over several
-        memories, because one memory's speed then sets no floor.
+        memories, because the minimum time then does not follow from the speed of one memory.
         """
         full, target = self.session.full, self.session.target
         if full.placement.spilled or target.split is not None or target.layers_in_host:
@@ -376,7 +378,7 @@ class Bench:
         return self.session.hierarchy.model_drafter if kind.draft else None
 
     def _limits(self, kind: RowSetup, costs: Costs) -> PlanLimits:
-        """The upper bounds of a row's plans at these costs."""
+        """Return how many tokens and passes a row's plans may have at these costs."""
         allowed = self.session.hierarchy.limits(costs)
         return PlanLimits(
             allowed.draft if kind.draft else 0,

@@ -174,9 +174,11 @@ class Workloads:
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
     def _key(self, book: list[int], depth: float) -> str:
-        """Return the first ``_KEY_WORDS`` words of a sentence that begins within ``_REACH`` tokens after the share
-        ``depth`` of the book. The longest sentence of up to ``_MOST_WORDS`` words is chosen, or the longest sentence if
-        all are longer.
+        """Return the first ``_KEY_WORDS`` words of a sentence of the book.
+
+        The sentence is taken from ``_REACH`` tokens of the book. They begin at ``depth``, from 0 (the book's start) to
+        1 (its end). The longest sentence of at most ``_MOST_WORDS`` words is chosen. If all are longer, the longest is
+        chosen.
         """
         at = int(len(book) * depth)
         text = self._tokenizer.decode(book[at : at + _REACH])

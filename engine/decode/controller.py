@@ -300,8 +300,8 @@ class Controller:
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        # ``_tokens``: number of tokens. ``_lost``: time that speculation lost, in plain steps. Earlier rounds fade in
-        # both sums.
+        # ``_tokens``: number of tokens. ``_lost``: time that speculation lost, in plain steps. In both sums, earlier
+        # rounds weigh less than later ones.
         self._tokens = self._lost = 0.0
         # Time that trials may still take, in plain steps: a share of the time so far, minus the cost of past trials.
         self._allowance = 0.0
@@ -453,9 +453,11 @@ class Controller:
 
     def _account(self, plan: DraftPlan, done: Round, selection_ms: float) -> None:
         """Count the time that the round gained or lost against plain decoding. The unit is a plain step, because a
-        temporary slowdown of the machine makes plain steps slower too. The time of the answer's first selection counts
-        as lost (``_lost``). It is left out of ``_recent``, by which later rounds are judged, because later rounds need
-        no such selection.
+        temporary slowdown of the machine makes plain steps slower too.
+
+        ``selection_ms`` is the time in which the retrieval cache first chose its chunks for this answer. This time
+        counts as lost (``_lost``). But ``_recent`` leaves it out, because ``_recent`` tells whether further rounds pay,
+        and they do not need this time again.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
@@ -563,8 +565,8 @@ class Controller:
         best = best_plan(costs, rates, limits)
         if not (best.passes and self._selecting):
             return best
-        # Count the undisturbed time of a plain step. Otherwise a few plain steps that were slow only for a moment could
-        # cause a selection, which costs several plain steps.
+        # Use the time of a plain step that other programs did not slow down. Otherwise a few slow plain steps could
+        # cause a selection of chunks, which costs as much as several plain steps.
         one = min(costs.verify.ms(1), self._verify.undisturbed_one)
         costs = replace(costs, verify=replace(costs.verify, one=one))
         best = best_plan(costs, rates, limits)

@@ -252,8 +252,9 @@ class Drafter(Protocol):
             generator: draws the proposed tokens.
             sampler: the sampler after ``context``.
             stop: ends the proposal early.
-            hint: tokens to propose as point masses, up to the first that is not the drafter's most likely token.
-                Nothing is proposed after the hint.
+            hint: expected tokens. As long as each is the drafter's most likely token, it is proposed as a point mass
+                instead of drawing a token. A hint that is proposed completely ends the proposal. After a token that
+                is not the most likely one, the hint is ignored and tokens are drawn.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -426,8 +427,8 @@ class ModelDrafter:
             self._unread.append(tokens[-1])
 
     def _start_if_new(self, context: Sequence[int]) -> None:
-        """Start on the committed tokens if the start was delayed until now. The tokens of ``context`` that are not
-        committed yet may be rejected later, so they are not part of the start. They are fed like a proposal.
+        """Start the draft model on the committed tokens, if its start was delayed until now (``waits``). Tokens of
+        ``context`` that are not committed are left out, because they may be rejected later. ``_after`` feeds them.
         """
         if self._not_started_on is not None:
             self._start(context[: self._not_started_on])

@@ -54,8 +54,8 @@ _LONG_VERIFY = 16
 _LONG_MIDDLE = 8
 # Number of draft steps that are timed together on a new book.
 _DRAFT_RUN = 2
-# The passes whose times ``measure`` takes, by level, as keys of ``RecordedBackend``. A verification of two tokens is
-# padded to four.
+# The passes that ``measure`` times, keyed by level. A pass is described by its number of tokens and, if it does not
+# compute logits for all tokens, its rows of logits. A verification of two tokens is padded to four.
 _TIMED_PASSES: dict[str, tuple[tuple[int, ...], ...]] = {
     "verify": ((1,), (4,), (_LONG_VERIFY,)),
     "middle": ((1, 1), (_LONG_MIDDLE, _LONG_MIDDLE)),
@@ -102,8 +102,8 @@ _log = logging.getLogger(__name__)
 
 
 class Belief(NamedTuple):
-    """The key of acceptance statistics. ``own``: how tokens are drawn. ``quotes``: whether the question quotes the
-    book, because the answer then more likely copies the book.
+    """The key under which acceptance statistics are stored. ``own``: sampling options. ``quotes``: whether the question
+    quotes the book; if so, the answer more likely copies the book.
     """
 
     own: SamplingParams
@@ -396,8 +396,8 @@ class Hierarchy:
         return derived(len(context.tokens), plain_ms, self._machine, self._target, retrieval, draft)
 
     def limits(self, costs: Costs) -> PlanLimits:
-        """The upper bounds of plans at these costs. No tokens are drafted if a draft step takes longer than
-        ``_COSTLY_DRAFT`` of a plain step.
+        """Return how many tokens and passes a plan may have at these costs. No tokens are drafted if a draft step takes
+        longer than ``_COSTLY_DRAFT`` of a plain step.
         """
         pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
         copies = TUNING.copy_lengths[-1] if self.index is not None else 0
@@ -478,10 +478,12 @@ def derived(
     retrieval: RetrievalCache,
     draft: ModelDrafter | None,
 ) -> Costs:
-    """Derive the costs of passes after ``count`` tokens, knowing only the time of a plain step, ``plain_ms``.
+    """Derive the costs of passes on a context of ``count`` tokens. The only measured time is that of a plain step,
+    ``plain_ms``.
 
-    The time of a middle pass over one token is ``plain_ms`` times the share of bytes that the middle pass reads. The
-    time that each further token adds comes from ``machine``, or from ``_ROW_SHARE`` if ``machine`` is None.
+    A pass of the middle level over one token reads fewer bytes than a plain step, and is assumed to take less time in
+    the same proportion. The time that each further token adds comes from ``machine``, or from ``_ROW_SHARE`` if
+    ``machine`` is None.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))

@@ -103,8 +103,8 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """The offsets in the book after ``piece``, for those of ``places`` at which the piece begins. A space in the
-        piece may be a line break in the book.
+        """Find those offsets of ``places`` at which the book has ``piece``. Return the offsets after the piece. A space
+        in the piece may be a line break in the book.
         """
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]

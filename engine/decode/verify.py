@@ -311,7 +311,9 @@ def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Dist
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A point mass on ``token`` (1,) as one distribution, in the form of ``like``."""
+    """A distribution in which ``token`` (1,) has probability 1. Its form is the same as that of ``like``: the token
+    itself, or one row of probabilities.
+    """
     return token if like.dim() == 1 else torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
 
 

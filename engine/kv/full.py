@@ -505,7 +505,7 @@ class FullCache:
             slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
             past = max(0, min(start - slots // 4, self.capacity - slots))
             stop = min(past + slots, self.capacity)
-            for layer in range(shape.layers):  # NaN in unused slots would pass through any mask
+            for layer in range(shape.layers):  # zero unused slots, because a mask does not stop NaN in them
                 for held in self._slots(layer):
                     held[:, start:stop].zero_()
             span = FixedSpan(start, count, past, stop, memory)
@@ -514,8 +514,8 @@ class FullCache:
 
     def blocks(self, start: int, count: int) -> Blocks | None:
         """The memory of all layers' KV, for a pass over ``count`` new tokens, the first at position ``start``. The pass
-        attends to this memory and writes the KV of the new tokens into it. None if the KV of some layers is in another
-        memory or not in the compute dtype, or if the tokens do not fit.
+        attends to this memory and writes the KV of the new tokens into it. None if the KV of some layers is not on the
+        compute device or not in the compute dtype, or if the tokens do not fit.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)

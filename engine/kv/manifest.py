@@ -1,6 +1,6 @@
 """Writes, reads and checks the manifest of saved KV, which describes a folder of shards.
 
-A reading of a book is a folder with ``snapshot.json`` and safetensors shards. A turn of a chat is a folder with
+The snapshot of a book is a folder with ``snapshot.json`` and safetensors shards. A turn of a chat is a folder with
 ``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If any part differs from the
 present model or book, the saved KV is refused, and the error says why. The checks use only names, hashes and JSON, so
 no tensor is read before them.
@@ -93,7 +93,7 @@ class WindowShard(Shard):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The manifest of a reading, after its checks.
+    """The manifest of a book's snapshot, after its checks.
 
     ``tokens`` is the number of saved tokens, counted from the start of the book. ``prefix`` is the hash of their ids.
     ``shards`` are the files with KV, and ``window`` is the file for the layers of fixed size, if the model has any.
@@ -143,8 +143,8 @@ def write_manifest(
     window: Shard | None = None,
     borders: Sequence[int] = (),
 ) -> None:
-    """Write the manifest of a reading, with ``shards`` from the first token on and the ``ids`` of all tokens of the
-    book.
+    """Write the manifest of a book's snapshot, with ``shards`` from the first token on and the ``ids`` of all tokens of
+    the book.
 
     Args:
         borders: tokens at which one of several documents ends and the next begins.
@@ -163,7 +163,7 @@ def write_turn_manifest(
 
     Args:
         folder: the turn's folder.
-        reading: name of the folder of the book's reading.
+        reading: name of the folder of the book's snapshot.
         ids: token ids of the whole context, up to and including the token after the last shard.
         shards: the files with the turn's KV, in order.
         window: the file for the layers of fixed size, if the model has any.
@@ -182,7 +182,7 @@ def _write(path: Path, about: dict[str, Any], shards: Sequence[Shard], window: S
 
 
 def read_manifest(folder: Path) -> Snapshot:
-    """Read and check the manifest of a reading.
+    """Read and check the manifest of a book's snapshot.
 
     Raises:
         SnapshotRefused: the manifest is missing, is no manifest, or contradicts itself or the files in its folder.
@@ -205,7 +205,8 @@ def read_manifest(folder: Path) -> Snapshot:
 
 
 def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> SavedTurn:
-    """Read and check the manifest of a turn that follows the tokens ``before``, in a reading's folder.
+    """Read and check the manifest of a turn that follows the tokens ``before``. ``reading`` is the name of the folder
+    of the book's snapshot.
 
     Raises:
         SnapshotRefused: as in ``read_manifest``, or the turn belongs to another chat.
@@ -228,7 +229,7 @@ def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> Sav
 
 
 def unreadable(error: OSError) -> SnapshotUnreadable:
-    """Make the error for a saved reading that the system cannot read."""
+    """Make the error for saved KV that the operating system cannot read."""
     return SnapshotUnreadable(f"The saved reading cannot be opened ({error.strerror or type(error).__name__}).")
 
 

@@ -50,8 +50,8 @@ class Restored:
     Args:
         tokens: number of tokens that came from disk.
         refused: why saved KV was refused; "" if none was.
-        changed: whether the conversation has changed, because turns were restored, or because turns were forgotten
-            before a restore that failed.
+        changed: whether cached turns were replaced. Turns that a restored turn replaces are forgotten first, so
+            ``changed`` is also True if restoring then failed.
     """
 
     tokens: int = 0

@@ -35,7 +35,7 @@ _FORWARD_DECAY = 0.7  # a passed score is multiplied by this for every ``_FORWAR
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
 _SCALE_DTYPE = torch.bfloat16
-# Number of mean keys for which an index that grows allocates memory in advance.
+# Number of further mean keys for which memory is allocated each time an index runs out of memory for mean keys.
 _GROWTH = 512
 
 

@@ -115,7 +115,7 @@ class Writer:
 
 
 class SnapshotWriter(Writer):
-    """Writes the first ``tokens`` tokens of a cache: the reading of a book. If cancelled, it saves the shards written
+    """Writes the snapshot of a book: the first ``tokens`` tokens of a cache. If cancelled, it saves the shards written
     so far, provided that they hold more tokens than the snapshot on disk and that the model has no windows or states.
 
     Args:
@@ -210,7 +210,7 @@ class TurnWriter(Writer):
         full: the cache.
         ids: token ids of the whole context, at least one more than the last turn's ``stop``.
         turns: all turns of the context, the first directly after the book.
-        after: the writer of the reading or of earlier turns, which must finish first.
+        after: the writer of the book or of earlier turns, which must finish first.
     """
 
     def __init__(

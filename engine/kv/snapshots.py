@@ -1,14 +1,14 @@
 """Manages the folder of snapshots: the saved KV of books and of chats about them. With a snapshot, opening a book again
 takes only the time to read the bytes.
 
-    <folder>/<book>-<identity>/                       a reading: snapshot.json and shards of consecutive tokens
+    <folder>/<book>-<identity>/                       a book: snapshot.json and shards of consecutive tokens
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
-A reading is written under a temporary name, synced and renamed, so that it exists completely or not at all. An older
-reading of the same book is renamed first. It gets its name back if the new reading cannot be renamed. A turn is written
-in the same way, and never changes the reading.
+A book's snapshot is written under a temporary name, synced and renamed, so that it exists completely or not at all. An
+older snapshot of the same book is renamed first. It gets its name back if the new snapshot cannot be renamed. A turn is
+written in the same way, and never changes the book's snapshot.
 
-``SnapshotStore`` owns names, the cap on disk (the least recently used reading or chat is deleted first) and deletion.
+``SnapshotStore`` owns names, deletion and the cap on disk: the least recently used book or chat is deleted first.
 ``TurnStore`` finds a turn by its question, its answer and the exact tokens before it. So the branches of a chat are
 stored side by side. Turns are deleted with their chat and with the book. If a chat or book is deleted while a turn is
 being written, the turn is not saved. ``engine.kv.snapshot_io`` reads and writes the shards.
@@ -47,9 +47,9 @@ from engine.kv.manifest import (
 )
 
 DOCUMENTS = "documents.json"
-"""The file, in the folder of a reading of several documents, that lists the hashes of the documents."""
+"""Name of the file that lists the hashes of a collection's documents. It lies in the folder of the snapshot."""
 CHATS = ".chats"
-"""Suffix of the folder with the turns about a reading. It contains a folder for each chat."""
+"""Suffix of the folder with the turns of all chats about a book. The folder contains a folder for each chat."""
 
 # Bytes of the disk that are always left free for other uses.
 _SPARE_BYTES = 2_000_000_000
@@ -61,7 +61,7 @@ _TURN_DIGITS = 32
 
 
 class SnapshotStore:
-    """The readings in one folder, with their maximum size on disk.
+    """Finds and deletes the snapshots of books and chats in one folder, and limits their total size.
 
     Args:
         folder: folder of all snapshots; made on first use.
@@ -196,14 +196,14 @@ class SnapshotStore:
         return sum(_size(entry) for entry in self._whole())
 
     def free_space(self, needed: int, keep: Sequence[Path], less: int = 0) -> None:
-        """Delete the least recently used readings and chats until ``needed`` bytes fit.
+        """Delete the least recently used snapshots of books and chats until ``needed`` bytes fit.
 
         Args:
-            keep: folders of readings and chats that are not deleted.
+            keep: folders of books and chats that are not deleted.
             less: bytes of existing snapshots that do not count against the cap.
 
         Raises:
-            ResourceError: the bytes would not fit even without all readings and chats that may be deleted. In this case
+            ResourceError: the bytes would not fit even without all books and chats that may be deleted. In this case
                 nothing is deleted.
         """
         self._sweep()
@@ -230,7 +230,7 @@ class SnapshotStore:
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Give a reading that was set aside (``_aside``) its name back, or delete the reading if a newer reading
+        """Give a snapshot that was set aside (``_aside``) its name back, or delete the snapshot if a newer snapshot
         has taken the name.
         """
         aside = _aside(folder)
@@ -252,7 +252,7 @@ class SnapshotStore:
         return [entry for entry in self._whole() if entry.name.endswith(CHATS)]
 
     def _units(self) -> Iterator[Path]:
-        """The folders that are deleted as a whole: readings and chats."""
+        """The folders that are deleted as a whole: one for each book and each chat."""
         for entry in self._whole():
             if entry.name.endswith(CHATS):
                 yield from _folders(entry)
@@ -261,7 +261,7 @@ class SnapshotStore:
 
     def _sweep(self) -> None:
         """Delete the unfinished folders of processes that no longer exist, and folders whose deletion was interrupted.
-        Finish or undo interrupted replacements of readings (``_put_back``).
+        Finish or undo interrupted replacements of snapshots (``_put_back``).
         """
         for place in (self.folder, *(chat for chats in self._chats() for chat in _folders(chats))):
             for entry in _folders(place):
@@ -274,11 +274,11 @@ class SnapshotStore:
 
 @dataclass(frozen=True)
 class TurnStore:
-    """The turns of one chat about one reading of a book.
+    """The saved turns of one chat about one book.
 
     Args:
-        store: the store that holds the reading.
-        reading: name of the reading's folder (``Identity.folder``).
+        store: the store that holds the book's snapshot.
+        reading: name of the folder of the book's snapshot (``Identity.folder``).
         chat: the chat's name; turns are found only under this name.
     """
 
@@ -319,7 +319,7 @@ class TurnStore:
 
         Raises:
             ResourceError: there is not enough space.
-            OSError: the chat or the book's reading has been deleted, so the turn would be useless.
+            OSError: the chat or the book's snapshot has been deleted, so the turn would be useless.
         """
         reading = self.store.folder / self.reading
         os.stat(reading / MANIFEST)
@@ -356,7 +356,7 @@ class TurnStore:
         self.store.remove(self._place(before, question, answer))
 
     def _mark_used(self) -> None:
-        """Mark the chat as used, and the reading that the chat is about."""
+        """Mark the chat and its book's snapshot as used."""
         mark_used(self.folder)
         mark_used(self.store.folder / self.reading / MANIFEST)
 
@@ -382,7 +382,7 @@ def _is_of(entry: Path, book: str) -> bool:
 
 
 def _documents_of(entry: Path) -> list[str]:
-    """The hashes of the documents in a reading of several documents; empty for one document, or if the file with the
+    """The hashes of the documents in the snapshot of a collection; empty for a single document, or if the file with the
     hashes (``DOCUMENTS``) cannot be read.
     """
     with suppress(OSError, ValueError, RecursionError):
@@ -392,7 +392,7 @@ def _documents_of(entry: Path) -> list[str]:
 
 
 def _aside(folder: Path) -> Path:
-    """The temporary name of a reading while a newer reading replaces it."""
+    """The temporary name of a book's snapshot while a newer snapshot replaces it."""
     return folder.with_name(f"{_ASIDE}{folder.name}")
 
 
@@ -402,7 +402,7 @@ def chat_folder(chat: str) -> str:
 
 
 def mark_used(path: Path) -> None:
-    """Set the time of a reading's manifest or of a chat's folder to now, so that the reading or chat is deleted last.
+    """Set the time of a book's manifest or of a chat's folder to now, so that the book or chat is deleted last.
     Does nothing if the folder cannot be written to, since it can still be read.
     """
     with suppress(OSError):
@@ -420,8 +420,8 @@ def _amount(size: int) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files below a folder. Files that are deleted meanwhile count as 0. A shard that several readings
-    share is divided among them, so that it is counted once in total.
+    """Bytes of all files below a folder. Files that are deleted meanwhile count as 0. The bytes of a shard that several
+    snapshots share are divided among the snapshots, so that they are counted once in total.
     """
     total = 0
     for place, _, names in os.walk(folder):
@@ -433,8 +433,8 @@ def _size(folder: Path) -> int:
 
 
 def _last_used(unit: Path) -> float:
-    """The time, in seconds since the epoch, at which a reading (from its manifest) or a chat (from its folder) was last
-    used.
+    """The time, in seconds since the epoch, at which a book or chat was last used: the time of a book's manifest or of
+    a chat's folder.
     """
     for path in (unit / MANIFEST, unit):
         with suppress(OSError):

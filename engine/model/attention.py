@@ -360,8 +360,8 @@ def _attend_masked(
 
 
 def _reads_by_length(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether to use ``cuda.flash_lengths`` instead of a kernel with a mask. ``flash_lengths`` reads the keys once for
-    every token, whereas a kernel with a mask reads them once for all tokens.
+    """Whether ``cuda.flash_lengths`` supports these tensors and is probably faster than a kernel with a mask. It is
+    slower if there are many tokens and keys, because it reads the keys again for every token.
     """
     tokens, seq, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     if group == 1 and (seq > _UNCUT_KEYS or tokens * seq > _UNCUT_READ_AGAIN):

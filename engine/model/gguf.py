@@ -27,7 +27,7 @@ from engine.quantization import fitted_size
 
 _TIED = "lm_head.weight"
 _FLOAT = 0  # GGML's number for float32
-_KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")  # beginnings of the names of a layer's tensors for KV
+_KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")  # prefixes of the names of tensors that compute keys and values
 _BLOCK, _DECODER = "blk.", "model.layers."  # prefixes of a decoder block's weights, in the file and in transformers
 _OTHER = "Choose another file."
 _TOKENS = "tokenizer.ggml.tokens"

@@ -334,8 +334,8 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def turned_part(factors: Sequence[float]) -> float:
-    """Return the part of a head that Gemma 4's RoPE rotates in full-attention layers, from RoPE's factors: 1 for each
-    rotated pair of head dimensions, then a huge number for each other pair.
+    """Return the share of a head's dimensions that Gemma 4's RoPE rotates in full-attention layers. ``factors`` has 1
+    for each rotated pair of dimensions, followed by a huge number for each other pair.
 
     Raises:
         ModelError: the factors are not those of Gemma 4.

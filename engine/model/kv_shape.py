@@ -192,7 +192,9 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers on the device with index ``part`` that keep the whole context, as ``place_of`` numbers them."""
+        """The layers that keep the whole context and are on the device with index ``part``. Layers have the numbers
+        from ``place_of``.
+        """
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
     @cached_property

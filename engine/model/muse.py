@@ -20,7 +20,7 @@ def register() -> None:
     from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerTextConfig
 
     class MuseGlimmerForCausalLM(library.MuseGlimmerPreTrainedModel, GenerationMixin):
-        """The text model with an LM head, like that of the model that also takes images."""
+        """The text model with an LM head. The head computes the same logits as in the model that also takes images."""
 
         config_class = MuseGlimmerTextConfig
         _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - transformers' own

@@ -352,8 +352,8 @@ def continued(words: str) -> str:
     """Write an answer that continues the text. The answer begins with three full stops, not with the ellipsis that
     starts a quotation.
 
-    The fixed beginning is needed, because each possible next word of a text is improbable, and the beginning of a fixed
-    answer would be more probable than any of them.
+    Without this fixed beginning, the model would have to begin with the next word of the text. Many words are possible
+    there, so each has a low probability. The first word of another kind of answer would then be the most probable.
     """
     return f"... {words}"
 

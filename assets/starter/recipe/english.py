@@ -193,7 +193,7 @@ def balanced(sentence: str) -> bool:
 
 
 def trimmed(words: str, most: int = 12) -> str:
-    """Return the beginning of a clause's rest, up to the first pause, with at most `most` words."""
+    """Return the beginning of `words`, up to the first pause, with at most `most` words."""
     part = re.split(
         r"[,;:.!?—“”\"(]|--| (?:and|but|which|that|who|when|while|as|for|because|if|till|until|so) ", words
     )[0]

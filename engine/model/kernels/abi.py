@@ -281,7 +281,7 @@ NUM_ARGUMENTS = 19
 
 
 def arguments(slots: Mapping[int, int]) -> list[int]:
-    """Make the words of a kernel's argument array. Slots that are not named are zero."""
+    """Make the words of a kernel's argument array. Words whose index is not in ``slots`` are zero."""
     words = [0] * NUM_ARGUMENTS
     for slot, value in slots.items():
         words[slot] = value
@@ -289,10 +289,10 @@ def arguments(slots: Mapping[int, int]) -> list[int]:
 
 
 def double_bits(value: float) -> int:
-    """The bits of a float64, for a slot."""
+    """Return the bits of a float64 as an integer, to be put into a kernel's argument array."""
     return int.from_bytes(struct.pack("<d", value), "little", signed=True)
 
 
 def bits(value: float) -> int:
-    """The bits of a float32, for a slot."""
+    """Return the bits of a float32 as an integer, to be put into a kernel's argument array."""
     return int.from_bytes(struct.pack("<f", value), "little")

@@ -20,8 +20,8 @@ from engine.model.kernels.own_attention import Held, newest_seen
 _MAX_SPLITS = 16
 # Minimum keys of a piece. Shorter pieces cost more time for merging than they save.
 _MIN_PIECE = 2048
-# Maximum factor by which attention takes longer because workers wait for each other. Keys are cut into the fewest
-# pieces that keep this maximum. If none do, the pieces with the smallest factor are used.
+# Maximum factor by which attention may take longer because workers wait for each other. The smallest number of pieces
+# with at most this factor is used. If every number has a larger factor, the number with the smallest factor is used.
 _TOLERATED_WAIT = 1.1
 
 

@@ -55,9 +55,9 @@ _PROBE_REPEATS = 10
 # Maximum query rows of a pass for which the kernel is chosen that was fastest with ``_PROBE_ROWS`` rows. The speed of a
 # pass over few rows is limited by reading the keys, and the speed of a pass over many rows by computation.
 _FEW_ROWS = 512
-# Number of rows on which kernels are compared for more than ``_FEW_ROWS`` rows.
+# Number of query rows with which kernels are timed, to choose the kernel of passes over more than ``_FEW_ROWS`` rows.
 _MANY_ROWS = 2048
-# Number of keys on which kernels are compared for more than ``_FEW_ROWS`` rows.
+# Number of keys with which kernels are timed, to choose the kernel of passes over more than ``_FEW_ROWS`` rows.
 _MANY_KEYS = 4096
 # Number of keys on which ``efficient_seen`` and ``flash_lengths`` are tested: several pieces and a remainder.
 _MASKED_KEYS = 4096 + 24

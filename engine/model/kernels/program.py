@@ -25,8 +25,10 @@ EACH_ROW: Tiles = (1, 0)
 
 
 class Call(NamedTuple):
-    """A call of a kernel for any number of rows: its address, its arguments, its tiles, and the slot for the number of
-    rows, if it has one.
+    """A call of a kernel, for any number of rows.
+
+    ``kernel`` is the kernel's address. ``rows_at`` is the index in ``arguments`` at which the number of rows is
+    written; None if the kernel does not need this number.
     """
 
     kernel: int

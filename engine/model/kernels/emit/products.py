@@ -241,9 +241,9 @@ def each_panel(
 
     Args:
         sizes: numbers of rows in a block, the largest first; None takes ``row_blocks``.
-        before: a number n, a minimum number of rows, and a function ``(panel, rows)``. The function emits the product
-            for the first ``rows`` rows; ``rows`` is the largest multiple of n, or 0 if there are fewer rows than the
-            minimum. The loops compute the remaining rows. If ``before`` is None, they compute all rows.
+        before: (n, minimum, emit), or None. ``emit(panel, count)`` emits the product of the first ``count`` rows, and
+            the loops compute the remaining rows. ``count`` is the largest multiple of n that is no more than the number
+            of rows. It is 0 if there are fewer rows than the minimum.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
