@@ -90,8 +90,8 @@ _NEGATION = re.compile(
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
     re.IGNORECASE,
 )
-# Matches a "not" and up to three negated words after it. A "not" before "until" does not match: "not lit until May" means
-# that the light is lit in May.
+# Matches a "not" and up to three negated words after it. A "not" before "until" does not match: "not lit until May"
+# means that the light is lit in May.
 _DENIED = re.compile(
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"

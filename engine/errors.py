@@ -12,8 +12,8 @@
         UnsupportedModel    the engine does not support the architecture
         VocabularyMismatch  draft and target do not share a vocabulary
       ResourceError         this machine lacks memory, disk space or a port
-      SnapshotRefused       a saved reading of a book cannot be used; the book is read again
-        SnapshotUnreadable  the saved reading could not be opened this time; it may be intact
+      SnapshotRefused       the saved KV of a book cannot be used; the book is read again
+        SnapshotUnreadable  the saved KV could not be opened this time; it may be intact
       EngineError           the engine failed while working; the request is lost, the session is not
         Busy                another question is being answered
         Closed              the engine thread has been shut down
@@ -141,11 +141,11 @@ class ResourceError(TrifoldError):
 
 
 class SnapshotRefused(TrifoldError):
-    """A saved reading of a book cannot be used; the book is read again."""
+    """The saved KV of a book cannot be used; the book is read again."""
 
 
 class SnapshotUnreadable(SnapshotRefused):
-    """A saved reading could not be opened this time, for example because memory ran out; it may be intact."""
+    """Saved KV could not be opened this time, for example because memory ran out; it may be intact."""
 
 
 class EngineError(TrifoldError):

@@ -176,7 +176,7 @@ class ReadingProgress:
 
 @dataclass(frozen=True)
 class BookRead:
-    """Ends a reading. The cache holds the book, or the part that was read before the person stopped the reading.
+    """The last event of reading a book. The cache holds the book, or the part that was read before the person stopped.
 
     ``source`` is "snapshot" if the KV of ``tokens_restored`` tokens came from disk; else "read". ``tokens_per_s`` does
     not count these tokens, unless all tokens came from disk. ``refused`` says why an existing snapshot was not used.

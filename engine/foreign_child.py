@@ -367,7 +367,7 @@ def _check_ids(ids: Any) -> None:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps of a normalizer or decoder. Nested sequences are flattened."""
+    """Yield the steps of a normalizer or decoder, also those in nested sequences."""
     if isinstance(part, dict):
         inner = [each for name in ("normalizers", "decoders") for each in part.get(name) or ()]
         for each in inner:

@@ -115,9 +115,9 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
 def fitted_format(kind: int) -> str:
     """The format of a tensor with the setting ``FITTED``: "4bit", "8bit", or "stored" if the tensor is not rounded.
 
-    IQ4_NL, IQ4_XS and MXFP4 have unequal steps between values, so they take 8 bits: 4 bits with equal steps would round
-    them as coarsely again as the file did. Q2_K and Q3_K, with a scale for each 16 weights, take 4 bits, because 8 bits
-    would triple their bytes.
+    IQ4_NL, IQ4_XS and MXFP4 take 8 bits. The steps between their values are unequal, so rounding them to 4 bits with
+    equal steps would add an error as large as that of the file. Q2_K and Q3_K, with a scale for each 16 weights, take
+    4 bits, because 8 bits would triple their bytes.
 
     Args:
         kind: GGML's number for the tensor's format in the file.

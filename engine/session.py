@@ -214,7 +214,7 @@ class Session:
         """Bring the rest of a book into the cache, from disk or by prefill. Return True at the end."""
         if not self.full.length:
             yield from self._restore(conversation, began)
-            start, began = self.full.length, time.perf_counter()  # restored tokens say nothing of the speed of reading
+            start, began = self.full.length, time.perf_counter()  # the speed of reading leaves out restored tokens
         ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):
             yield progress(conversation, step, start, time.perf_counter() - began)

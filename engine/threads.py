@@ -15,7 +15,9 @@ _SPINS = "2000"
 
 
 def sleep_while_waiting() -> None:
-    """Make the OpenMP runtimes (GNU's, Intel's) spin only briefly. Values that the person has set are kept."""
+    """Make the OpenMP runtimes (GNU's, Intel's) spin only briefly. Environment variables that the person has set stay
+    unchanged.
+    """
     if os.environ.get("OMP_WAIT_POLICY") is None:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         os.environ.setdefault("KMP_BLOCKTIME", "0")

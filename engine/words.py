@@ -24,7 +24,8 @@ _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y)|(?<=eau)x)$")
-_PLURAL_IN_AUX = re.compile(r"(?<=\w)(?:(?<!e)aux|ails?)$")  # French "baux" of "bail", "journaux" of "journal"
+# Matches endings of French nouns with a plural in "aux", such as "bail" and "baux", "journaux".
+_PLURAL_IN_AUX = re.compile(r"(?<=\w)(?:(?<!e)aux|ails?)$")
 _GERMAN = (
     "aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser du durch ein eine "
     "einem einen einer eines er es für hat haben hatte ich ihr im in ist ja kann man mehr mit muss nach nicht "

@@ -135,7 +135,7 @@ def ask_parts(
         cancel: stops the run; the last event then has the answers so far.
 
     Raises:
-        TrifoldError: a part could not be read or answered. Readings so far are kept.
+        TrifoldError: a part could not be read or answered. The KV of the parts read so far stays on disk.
     """
     return _Run(engine, plan, question, document, card, taker, looks_up, cancel).steps(known)
 

@@ -3,7 +3,7 @@
     cost = cost_of(state, [sha256, ...])
     cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
     cost.without     the hashes of documents that fit, if all together are too long
-    cost.recognises  the hashes of documents of which pages that are pictures are recognised before the reading
+    cost.recognises  the hashes of documents with scanned pages, which are recognised before the reading
 
 The text up to the first document that differs from an earlier reading is restored from disk. All text after it is read.
 The documents are stored as a book (``app.core.books``), which is opened like any other (``AppState.arrange``).
@@ -107,7 +107,7 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
 
 
 def _shown(state: AppState) -> frozenset[str]:
-    """Return the hashes of the documents of the open book. They are read again as they are."""
+    """Return the hashes of the documents of the open book. No page of these documents is recognised again."""
     current = state.current
     if current.book is None or current.whole is None:
         return frozenset()

@@ -202,7 +202,7 @@ has the column of each letter.
 def _read_lines(
     engine: _Engine, crops: Sequence[Picture], order: Sequence[int], beat: Callable[[], None]
 ) -> dict[int, Read]:
-    """Read lines in the given ``order``. Return the readings keyed by the line's index in ``crops``.
+    """Read lines in the given ``order``. Return the recognised lines, keyed by the line's index in ``crops``.
 
     A long line is read from a narrowed picture, which takes less time. It is read again at full width if the reading is
     uncertain or has digits, because a narrowed picture can lose one of several equal digits in a row.

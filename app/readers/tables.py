@@ -154,7 +154,7 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
     for row, parts in zip(table.rows, grid, strict=True):
         filled = [part for part in parts if part]
         if len(filled) == len(row.cells) == 1 and parts[0]:
-            yield filled[0], row.header  # one cell across all columns
+            yield filled[0], row.header  # the row has only one cell, which spans all columns
         elif filled:
             yield _BAR.join(parts[at] for at in used if at < len(parts)).replace("  ", " ").strip(), row.header
         for cell in row.cells:

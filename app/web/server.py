@@ -42,7 +42,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
-_FIRST_STYLE = "trifold.css"  # defines the colours that the other styles use
+_FIRST_STYLE = "trifold.css"  # the style sheet with the colours that all other style sheets use
 
 _ALLOWED = (
     AllowedRoute("GET", HEALTH_PATH, open=True),

@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def rates(results: list[quoting.Quotation]) -> dict[str, Any]:
-    """Return the exact-match rates of quotations, over all and by depth, and the number of quotations."""
+    """Return the number of quotations, and their exact-match rates: over all, and for each fifth of the text."""
     by_depth = []
     for depth in range(quoting.NUM_DEPTHS):
         part = [result.exact for result in results if result.depth == depth]

@@ -231,7 +231,7 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     bench.prefill(sizes.context)
     case = bench.workloads.cases("prose", sizes.context)[0]
     own = session.config
-    # fixed lengths, so that passes of all levels are replayed
+    # proposals of fixed lengths, so that recorded passes of all levels are replayed
     bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))
     # These answers are not compared, because a pass rounds differently while its CUDA graph is recorded
     for _ in range(2):

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSetup:
-    """The settings of one speculating row."""
+    """The settings of a row of the bench that speculates."""
 
     draft: bool = True
     middle: bool = True

@@ -79,7 +79,7 @@ class Quotable:
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
-        """The state after the tokens that the answer already has."""
+        """Return the state of quotations after the tokens that the answer already has."""
         return Quotations(self, b"\n", None).after(answer)
 
     def piece(self, token: int) -> bytes:

@@ -115,8 +115,8 @@ class Writer:
 
 
 class SnapshotWriter(Writer):
-    """Writes the snapshot of a book: the first ``tokens`` tokens of a cache. If cancelled, it saves the shards written
-    so far, provided that they hold more tokens than the snapshot on disk and that the model has no windows or states.
+    """Writes the snapshot of a book: the first ``tokens`` tokens of a cache. If cancelled, the writer saves the shards
+    written so far, unless the snapshot on disk holds at least as many tokens, or the model has windows or states.
 
     Args:
         store: the store to write to.

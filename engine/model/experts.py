@@ -137,7 +137,7 @@ class Experts(nn.Module):
 
     def fetch_by(self, fetch: Fetch) -> None:
         """Iterate over the chosen experts by ``fetch``. During each iteration the weights of the expert must be on the
-        compute device. If all experts are always there, ``iter`` can be passed.
+        compute device. If the device always holds all experts, ``fetch`` can be ``iter``.
         """
         self._fetched = fetch
 

@@ -119,7 +119,7 @@ class CudaRecorder:
                 for device, stream in self._warm_ups.items():
                     stream.wait_stream(torch.cuda.current_stream(device))
                     warm.enter_context(torch.cuda.stream(stream))
-                # so that libraries load their kernels and allocate their buffers before the capture
+                # run the pass once, so that libraries load their kernels and allocate their buffers before the capture
                 capture.rehearse(work)
             with capture.on(self._device):
                 out = work()
@@ -443,8 +443,8 @@ class Replays:
         self._forget({})
 
     def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Free all recordings. Keep only the entries ``kept``, keys whose recording was dropped earlier because its
-        replay was not faster than the ordinary pass.
+        """Free the memory of all recordings. The entries ``kept`` stay: they mark the keys of passes that are not
+        recorded again, because their replay was not faster than the ordinary pass.
         """
         self._recordings = kept
         self._recorder.forget()

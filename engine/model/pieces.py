@@ -235,14 +235,16 @@ class Pieces:
         return turned.to(x.dtype)
 
     def _rope_of(self, positions: torch.Tensor) -> Rope:
-        """``rope``, computed once for the same tensor of positions, because all layers of a pass ask for it."""
+        """Return ``rope`` of the positions. It is computed once for the same tensor, because all layers of a pass ask
+        for it.
+        """
         if self._last_rope is None or self._last_rope[0] is not positions:
             self._last_rope = positions, self.rope(positions)
         return self._last_rope[1]
 
     def _turn_of(self, positions: torch.Tensor) -> Rotation:
-        """Compute the ``Rotation`` of these positions, once for the same tensor. For families whose layers all rotate
-        in the same way.
+        """Compute the ``Rotation`` of these positions, once for the same tensor. The result is right only for families
+        whose layers all rotate in the same way.
         """
         if self._last_turn is None or self._last_turn[0] is not positions:
             rope = self.rope(positions)

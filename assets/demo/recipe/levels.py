@@ -2,7 +2,8 @@
 the other levels.
 
 The target continues a long text with its full cache. Then the target predicts the same tokens on a retrieval cache, in
-blocks. After every block, a pass over the full cache refreshes the selection, as in use. Uses the engine's caches.
+blocks. After every block, a pass over the full cache chooses the retrieval cache's chunks again, as in use. Uses the
+engine's caches.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Levels:
 def acceptance(
     levels: Levels, questions: dict[str, list[list[int]]], budgets: list[int], count: int, end: int
 ) -> Iterator[dict[str, object]]:
-    """Yield a row with the acceptance for every kind of question, temperature, selection and budget."""
+    """Yield a row with the acceptance for every kind of question, temperature, kind of small cache, and budget."""
     for name, asked in questions.items():
         for temperature in (0.0, 0.6):
             made = [levels.continuation(one, count, end, temperature, seed) for seed, one in enumerate(asked)]

@@ -21,7 +21,7 @@ _PRONOUNS = ({"him": "him", "his": "his"}, {"him": "her", "his": "her"})
 
 @dataclass(frozen=True)
 class Fact:
-    """Statements of one fact, questions for it, and a short answer, all with slots."""
+    """Statements of one fact, questions for it, and a short answer. Slots in these stand for names and things."""
 
     statements: tuple[str, ...]
     questions: tuple[str, ...]
@@ -30,7 +30,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Stated:
-    """A fact with filled slots. `sentence` is inserted into the text. Each of `questions` asks for the fact."""
+    """A fact whose slots are filled with names and things. `sentence` is inserted into the text. Each of `questions`
+    asks for the fact.
+    """
 
     sentence: str
     questions: tuple[str, ...]
@@ -39,7 +41,7 @@ class Stated:
 
 @cache
 def load() -> tuple[dict[str, tuple[str, ...]], tuple[Fact, ...]]:
-    """Read the fillers of the slots, and the facts."""
+    """Read `facts.txt`. Return the words that can fill each slot, and the facts."""
     fillers, facts = {}, []
     for block in _FILE.read_text(encoding="utf-8").split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith("#")]

@@ -62,7 +62,7 @@ class Looks:
 class Bins:
     """Concatenated rows after a text. They are put into bins only for the attention of rows to themselves.
 
-    ids, positions: (tokens,). places: (tokens,) slot of each token in the concatenated bins.
+    ids, positions: (tokens,). places: (tokens,) index of each token in the concatenated bins.
     bias: (bins, 1, length, length), added to the scores between tokens of a bin.
     """
 

@@ -25,10 +25,10 @@ class Bits:
     Args:
         count: number of bits.
         at: position of the lowest of these bits in the quant or scale.
-        words: for quants, the index, for each run, of the word with the run's first four inputs; the run's other words
-            follow. For scales, the index, for each group, of the word that holds the scale.
-        shifts: for quants, the shift of the bits within each byte, for each run. For scales, the shift of the scale
-            within its word, for each group.
+        words: indices of words. For quants: for each run, the word with the run's first four inputs; the run's other
+            words follow it. For scales: for each group, the word that holds the group's scale.
+        shifts: for quants: for each run, the shift of the bits within each byte. For scales: for each group, the shift
+            of the scale within its word.
         spread: whether the bits of a run are neighbours in one word, in the order of the inputs, instead of one in each
             byte.
         in_half: whether ``words`` has indices in ``Format.halves`` instead of indices of words.

@@ -1,9 +1,9 @@
 """Keeps compiled kernels on disk. Otherwise LLVM would take one to four seconds at every start.
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, this
-program's code that emits kernels, the processor with its features, and the compiler. So a kept kernel need not be
-emitted either, which saves half as much time in addition. The files are machine code that this process runs. So a
-folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
+program's code that emits kernels, the processor with its features, and the compiler. So a kernel on disk is found
+without emitting it again. Emitting takes half as long as compiling. The files are machine code that this process runs.
+So a folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def name_of(*parts: str) -> str:
 @lru_cache(maxsize=1)
 def _sum_of_sources() -> str:
     """A hash of the code on which emitted code depends: this package, and the layouts of rounded weights. Comments and
-    docstrings are left out, so that a new wording of them does not make every kept kernel be compiled again.
+    docstrings are left out, so that a new wording of them does not make the kernels on disk useless.
 
-    This hash is stored under the hash of the files as they are. It is computed only if that one is not found.
+    This hash is stored on disk under a quicker hash, which includes comments and docstrings. It is computed only if
+    nothing is stored under the quicker hash.
     """
     contents = [file.read_bytes() for file in _source_files()]
     as_they_are = bytes_hash(contents)

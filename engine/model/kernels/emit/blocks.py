@@ -44,8 +44,8 @@ class BlockLoads:
 
     Args:
         base: address of the blocks.
-        quants: positions of the quants, for the runs that the method ``quants`` is called for. If empty, those of the
-            format, for all runs.
+        quants: positions of the quants, for the runs that the method ``quants`` is called for. If empty, the format's
+            own positions are used, for all runs.
     """
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value, quants: Sequence[Bits] = ()) -> None:

@@ -228,7 +228,7 @@ class _Product:
         lines = [[self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x] for group in groups]
         totals = [[[e.whole_splat(0)] * PANEL_VECTORS for _ in own] for own in lines]
         for first in range(0, runs * RUN_WORDS, self._depth):
-            # for the higher bytes, for the lower bytes
+            # for each row, the sums for the higher bytes and the sums for the lower bytes
             sums = [[[self._zeros(), self._zeros()] for _ in own] for own in lines]
             for word in range(first, first + self._depth):
                 run = e.b.add(first_run, long(word // RUN_WORDS))
