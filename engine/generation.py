@@ -66,9 +66,9 @@ _BESIDE = 4
 # Maximum ratio of the speedup's upper bound to its lower bound. With a larger ratio no speedup is given, because the
 # machine was disturbed. For the two bounds, the median cost of a row is changed by plus and minus one standard error.
 _MOST_SPREAD = 1.5
-# Factor that turns the interquartile range of n comparisons, divided by the square root of n, into the standard error
-# of their median (for a normal distribution). Here n is the number of plain steps, because all comparisons with one
-# plain step share the error of its time.
+# The standard error of a median of n values is this factor times their interquartile range, divided by the square root
+# of n (for a normal distribution). As n, the number of plain steps is used, not the larger number of comparisons,
+# because all comparisons with one plain step share the error of its time.
 _QUARTILES_TO_SPREAD = 0.93
 
 

@@ -548,7 +548,9 @@ class Conversation:
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 
     def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:
-        """Set ``turns`` and ``tokens`` back to an earlier, longer state, if its tokens begin with the present ones."""
+        """Restore an earlier, longer state of ``turns`` and ``tokens``. Does nothing unless its tokens begin with the
+        present tokens.
+        """
         if len(turns) > len(self.turns) and list(tokens[: len(self.tokens)]) == self.tokens:
             self.turns, self.tokens = list(turns), list(tokens[: turns[-1].stop])
 

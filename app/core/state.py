@@ -571,7 +571,7 @@ def open_book(
 
 def prepare(state: AppState, job: Job, document: Document) -> None:
     """Wait for the model, measure the book, and read the book if it fits. If it does not fit, let the user choose
-    pages, or ask it in parts if it was read in parts before.
+    pages; or read it in parts, if it was read in parts before.
     """
     state.set(job, stage=Stage.WAITING, document=document)
     state.note_taker.prepare(document)

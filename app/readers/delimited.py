@@ -60,7 +60,7 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether rows are regular enough to be a table, for a file whose name has no extension of tables, such as .csv."""
+    """Whether rows are regular enough to be a table. Only used for files without an extension from ``NAMES``."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":

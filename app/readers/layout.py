@@ -22,7 +22,7 @@ Joint = Literal["join", "break", "paragraph"]
 # a word fits at the end of a line if at least this width, in line heights, remains free after the word
 _SLACK = 0.6
 _INDENT = 0.7  # minimum indentation in line heights; a smaller difference between line starts is ignored
-_LOOSE = 2.5  # maximum usual line pitch, in line heights
+_LOOSE = 2.5  # upper limit, in line heights, for the usual distance between the tops of consecutive lines
 _GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
 _NEIGHBOURS = 8  # lines examined before and after a line
 _CUT_REACH = 3.0  # maximum distance in line heights between the two lines of a cut word

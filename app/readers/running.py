@@ -376,8 +376,9 @@ def _growing(numbers: dict[int, int]) -> dict[int, int]:
 
 
 def _fill(numbers: dict[int, int]) -> None:
-    """Number the pages between two pages whose numbers differ by as much as their positions. Such pages are common,
-    because the first page of a chapter seldom shows its number. Also number a few pages before the first numbered page.
+    """Give numbers to pages between two numbered pages by counting, if the count fits both. Pages without a number are
+    common, because the first page of a chapter seldom shows its number. Also number a few pages before the first
+    numbered page.
     """
     known = sorted(numbers)
     for one, two in pairwise(known):

@@ -450,8 +450,8 @@ def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows for each setting of recorded passes (``GRAPHS``). Also count replayed passes, and how often a round
-    waits for the GPU.
+    """Measure rows with and without recorded passes (CUDA graphs; the settings in ``GRAPHS``). Also count replayed
+    passes, and how often a round waits for the GPU.
     """
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)

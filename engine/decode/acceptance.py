@@ -233,7 +233,9 @@ class AcceptanceStatistics:
         return self
 
     def lookup(self, match_length: int) -> FadingRate:
-        """Return the acceptance rate of matches in the same class of length as ``match_length``."""
+        """Return the acceptance rate of copied tokens after a match of ``match_length`` tokens. All match lengths of
+        a class share one rate.
+        """
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:

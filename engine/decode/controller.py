@@ -630,8 +630,8 @@ class Controller:
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
-        """Add early stops to a plan, and raise its lengths (``Tuning.overtime``). So proposals of high confidence may
-        be longer than planned, and other proposals end earlier. A plain plan is returned unchanged.
+        """Let a plan's proposals end early if their confidence is low, and be longer than planned (``Tuning.overtime``)
+        if their confidence is high. A plan without speculation is returned unchanged.
         """
         if not plan.speculates:
             return plan

@@ -481,7 +481,9 @@ class FullCache:
         return keys.cpu().contiguous(), values.cpu().contiguous()
 
     def extend(self, start: int, observer: Observer | None = None) -> FullPass:
-        """The view through which a pass of new tokens attends. The first new token is at position ``start``."""
+        """Make the view that gives a pass over new tokens access to this cache. The first new token is at position
+        ``start``.
+        """
         return FullPass(self, start, observer)
 
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:

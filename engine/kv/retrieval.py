@@ -246,7 +246,7 @@ class RetrievalCache:
         self.num_exact = min(self.num_exact, length)
 
     def extend(self) -> RetrievalPass:
-        """The view through which a pass of new tokens attends."""
+        """Make the view that gives a pass over new tokens access to this cache."""
         return RetrievalPass(self)
 
     def make_finite(self) -> None:

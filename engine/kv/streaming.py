@@ -130,7 +130,7 @@ class StreamingCache:
             self._rotated[layer][:, : self.held] = turned[0]
 
     def extend(self, count: int) -> StreamingPass:
-        """The view through which a pass of ``count`` new tokens attends."""
+        """Make the view that gives a pass over ``count`` new tokens access to this cache."""
         if self.held + count > self.capacity:
             raise ValueError(f"{count} tokens do not fit beside {self.held} in {self.capacity} slots")
         return StreamingPass(self, self.held, count)

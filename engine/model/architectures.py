@@ -655,7 +655,7 @@ def _parameters_of_block(config: Any, experts: float) -> int:
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    # projections as wide as the queries: query, output, and the gate if there is one
+    # number of projections that are as wide as the queries: query, output, and the gate if there is one
     of_queries = 3 if family.gated else 2
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)

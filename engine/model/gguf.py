@@ -194,9 +194,9 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
     """Yield three items for every tensor that the model uses: the tensor, transformers' name of its weight ("" if
     transformers has none), and the tensor's bytes.
     """
-    # Prefixes of the names of tensors that are left out: factors, which are settings; keys and values of layers that
-    # read those of another layer (Gemma 4); and the layer for multi-token prediction (Qwen 3.5), which follows the last
-    # layer.
+    # Prefixes of the names of tensors that are left out: factors, which are settings; keys and values of a layer that
+    # uses another layer's keys and values (Gemma 4); and the layer for multi-token prediction (Qwen 3.5), which follows
+    # the last layer.
     left_out = [*FACTORS, *(f"blk.{layer}.{own}" for layer in kv_sources(config) for own in _KV_TENSORS)]
     if kind.tiled:
         left_out.append(f"blk.{config.num_hidden_layers}.")

@@ -148,8 +148,8 @@ Advance = Callable[[RecurrentState], Step]
 
 
 class States(Protocol):
-    """The cache's side of one pass through recurrent layers: advances the state by ``count`` new tokens and returns
-    their output.
+    """Gives the recurrent layers access to their states in a cache during one pass. ``recur`` advances a layer's state
+    by ``count`` new tokens and returns their output.
     """
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor: ...

@@ -50,7 +50,7 @@ class InPlace:
 
 
 class View(States, Protocol):
-    """The view through which one forward pass attends.
+    """Gives one forward pass access to the KV in a cache.
 
     A layer without KV of its own reads the KV of another layer, which runs earlier in every pass.
     """

@@ -32,8 +32,8 @@ _UNROUNDED_BITS = 16
 
 
 def reduce(block: nn.Module, weights: str) -> None:
-    """Replace the linear layers of a decoder block that are in the blocks of a file, as ``reduced`` does. Layers that
-    choose experts are not rounded.
+    """Round the linear layers of a decoder block whose weights are in the blocks of a GGUF file: replace each layer by
+    the one that ``reduced`` makes. Layers that choose experts are not rounded.
     """
     kept = {id(layer) for layer in choosing(block)}
     for path, layer in list(block.named_modules()):
