@@ -268,7 +268,7 @@ def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ..
 
 
 def keep(folder: Path, found: Sequence[str], kept: str) -> None:
-    """Store the result of a trial for a folder's tokenizer. Call this when the folder is final.
+    """Store the result of trying a folder's tokenizer. Call this when no file in the folder will change any more.
 
     Args:
         kept: as in ``check_tokenizer``.

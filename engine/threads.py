@@ -32,7 +32,7 @@ _OF_TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_E
 
 
 def is_limited() -> bool:
-    """Whether no instructions above AVX2 may be used."""
+    """Whether ``PROCESSOR`` limits this program to the instructions of AVX2."""
     return os.environ.get(PROCESSOR) == AVX2
 
 

@@ -181,7 +181,7 @@ def _open_browser(url: str) -> bool:
 
 
 def _leave(number: int, _frame: object) -> None:
-    """Make a signal that ends the program an ordinary exit, so that open files and the engine are closed."""
+    """End the program in the ordinary way when a signal comes, so that open files and the engine are closed."""
     sys.exit(EXIT_SIGNALLED + number)
 
 

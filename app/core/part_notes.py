@@ -185,7 +185,9 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of a part's answer. Of a refusal, only citations of words that are quoted or copied are kept."""
+    """The notes of a part's answer. If the answer is a refusal, they keep only the citations of quoted or copied
+    words.
+    """
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

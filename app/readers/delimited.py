@@ -25,9 +25,9 @@ CELLS = " | "
 
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
-# Minimum cells per row of a table in a file without an extension from ``NAMES``, such as .csv.
+# Minimum cells per row of a table, in a file whose name has no extension for tables (``NAMES``).
 _FEWEST_CELLS = 3
-# Maximum characters of a cell of a table in a file without an extension from ``NAMES``, such as .csv.
+# Maximum characters of a cell of a table, in a file whose name has no extension for tables (``NAMES``).
 _LONGEST_CELL = 120
 # Maximum line breaks in a row. A row with more has an unclosed quotation mark, and all quotation marks are then read as
 # ordinary characters.
@@ -60,7 +60,7 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether rows are regular enough to be a table. Only used for files without an extension from ``NAMES``."""
+    """Whether rows are regular enough to be a table. Asked only if the file's name has no extension for tables."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":

@@ -273,8 +273,8 @@ _ANSWER = (
 
 @dataclass(frozen=True)
 class AllowedRoute:
-    """A route that exists. A ``path`` that ends in "*" covers every path that begins like it. ``limit``: maximum bytes
-    of the body. ``open``: whether the route needs no cookie.
+    """A route that exists. A ``path`` that ends in "*" covers every path that begins with the text before the "*".
+    ``limit``: maximum bytes of the body. ``open``: whether the route needs no cookie.
     """
 
     method: str

@@ -42,8 +42,8 @@ def loaded(request: dict[str, Any], gguf: str) -> Any:
 
 
 def proposing(draft: Any, most: int) -> Any:
-    """Make a function that proposes the ``most`` tokens that a draft model finds likeliest after a text. The binding
-    calls it as a draft model of its own kind.
+    """Make a function that proposes the ``most`` tokens that a draft model finds likeliest after a text. The function
+    takes the place of one of the binding's own draft models.
     """
     import numpy as np
 

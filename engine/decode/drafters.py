@@ -74,7 +74,7 @@ class _Places:
             self._newest[ngram] = end
 
     def drop_last(self, text: Sequence[int]) -> None:
-        """Remove the place at the end of ``text``."""
+        """Remove the n-gram at the end of ``text``."""
         if len(text) < self.size:
             return
         if earlier := self._earlier.pop():
