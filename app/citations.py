@@ -271,8 +271,9 @@ class Notes:
         draft model (see ``provenance``).
 
         ``missing``: names and numbers of the answer that occur nowhere in the book, and nouns and names of the
-        question that the book never uses. The key is present only if there are such words, or if the book supports no
-        sentence of the answer. In the second case the list may be empty, and the page says that no passage says this.
+        question that the book never uses. The key is present only if there are such words, or if the answer makes
+        claims and the book supports none of them. In the second case the list may be empty, and the page says that no
+        passage says this.
 
         ``read``: the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". Left
         out if the answer is based on all pages.

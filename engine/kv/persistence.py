@@ -50,8 +50,8 @@ class Restored:
     Args:
         tokens: number of tokens that came from disk.
         refused: why saved KV was refused; "" if none was.
-        changed: whether cached turns were replaced. Turns that a restored turn replaces are forgotten first, so
-            ``changed`` is also True if restoring then failed.
+        changed: whether the conversation's turns have changed. Cached turns are forgotten before a saved turn takes
+            their place, so ``changed`` is True even if restoring this turn failed.
     """
 
     tokens: int = 0
