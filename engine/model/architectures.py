@@ -151,6 +151,11 @@ def load_config(name: str) -> Any:
     from transformers import AutoConfig, PreTrainedConfig
 
     if looks_like_path(name) and Path(name).is_file():
+        if Path(name).suffix.lower() == ".gguf":
+            raise ModelNotFound(
+                f"{name} is a GGUF file, and the engine opens model folders.",
+                "Open the file with the app (python launch.py --model FILE.gguf).",
+            )
         raise ModelNotFound(
             f"{name} is neither a model folder nor a GGUF file (.gguf).",
             "Check the path, or leave --model out for the demo.",

@@ -596,6 +596,9 @@ def test_model_errors(tiny: Callable[..., str], tmp_path: Path) -> None:
         Session.load(EngineConfig(model=str(folder / "absent")))
     with pytest.raises(ModelNotFound, match="neither a model folder nor a GGUF file"):
         Session.load(EngineConfig(model=str(Path(good) / "config.json")))
+    (folder / "small.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelNotFound, match="is a GGUF file, and the engine opens model folders"):
+        Session.load(EngineConfig(model=str(folder / "small.gguf")))
     with pytest.raises(ModelError, match="at most 4,096"):
         Session.load(EngineConfig(model=good, context=100_000))
 
