@@ -20,10 +20,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
-from engine.document import Document
+from engine.document import Document, Member
 from engine.passages import STEM, spans
 from engine.words import (
     NUMBER_WORDS,
@@ -227,6 +227,23 @@ class BookWords:
         self._known = {without_ending(whole) for whole, _ in self._forms.values()}
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
+        # For each of several documents: its passages, and the keys of its title.
+        self._titled = [(places, self._title_keys(title)) for title, places in self._places_by_document()]
+
+    def _places_by_document(self) -> Iterator[tuple[str, range]]:
+        """Yield the title of each of several documents, and the indexes of its passages. Yields nothing for a book of
+        one document.
+        """
+        for member, run in groupby(range(len(self.places)), key=self._member_of):
+            places = list(run)
+            if member is not None and len(self.document.members) > 1:
+                yield member.title, range(places[0], places[-1] + 1)
+
+    def _member_of(self, place: int) -> Member | None:
+        return self.document.member_at(self.document.pages[self._page_of(self.places[place].start)].number)
+
+    def _title_keys(self, title: str) -> frozenset[str]:
+        return frozenset(key for key in self._keys(list(tokenize(title))) if key)
 
     def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
         """Yield the key of the first meaningful word after each "not". A word that occurs twice in the passage is left
@@ -327,7 +344,10 @@ class BookWords:
         return heapq.nlargest(
             CANDIDATES,
             (place for place in scores if 0 <= place < places),
-            key=lambda place: (scores[place] / self._length(place) * self._favour(place, favour), -place),
+            key=lambda place: (
+                scores[place] / self._length(place) * self._favour(place, favour) + self._title_score(place, weights),
+                -place,
+            ),
         )
 
     def _scores(self, weights: Mapping[str, float]) -> dict[int, float]:
@@ -345,6 +365,13 @@ class BookWords:
                 scores[place] += NEIGHBOURS * weight
         return scores
 
+    def _title_score(self, place: int, weights: Mapping[str, float]) -> float:
+        """The weights of the words that a passage lacks and that the title of its document has, if there are several
+        documents. A long passage needs them no more often than a short one, so BM25's factor does not apply.
+        """
+        titles = (title for places, title in self._titled if place in places)
+        return sum(weights.get(key, 0.0) for title in titles for key in title - self.places[place].keys)
+
     def _length(self, place: int) -> float:
         """BM25's factor for the length of a passage; 1 for a passage of mean length."""
         return 1 - LENGTH_SHARE + LENGTH_SHARE * len(self.places[place].keys) / self._mean
@@ -353,10 +380,31 @@ class BookWords:
         page = self._page_of(self.places[place].start)
         return 1.0 + FAVOUR * favour[page] / max(favour) if page < len(favour) and max(favour) > 0 else 1.0
 
+    def keys_of(self, place: int) -> frozenset[str]:
+        """The keys of a passage. If the book consists of several documents, also the keys of the title of its document,
+        because an answer names the document where the passage does not.
+        """
+        return self.places[place].keys.union(*(title for places, title in self._titled if place in places))
+
+    def names_another_document(self, terms: Sequence[Term], place: int) -> bool:
+        """Whether ``terms`` name one or more of several documents by their titles, but not the document of the passage
+        ``place``. Only words count that no other title has. A document is named by one capitalised word of these, or by
+        half of them.
+        """
+        keys = {term.key: term.raw[0].isupper() for term in terms}
+        here = self.places[place].keys
+        named = []
+        for places, title in self._titled:
+            own = title.difference(*(other for _, other in self._titled if other is not title))
+            said = [key for key in own if key in keys and key not in here]
+            if said and (any(keys[key] for key in said) or 2 * len(said) >= len(own)):
+                named.append(place in places)
+        return bool(named) and not any(named)
+
     def keys_around(self, place: int, reach: int) -> set[str]:
-        """The keys of a passage and of up to ``reach`` passages before and after."""
+        """The keys of a passage (``keys_of``) and of up to ``reach`` passages before and after."""
         near = self.places[max(0, place - reach) : place + reach + 1]
-        return set().union(*(other.keys for other in near))
+        return set(self.keys_of(place)).union(*(other.keys for other in near))
 
     def passage(self, number: int) -> Passage:
         """Return the text of the passage with this index, and its places on the pages."""

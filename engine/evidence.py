@@ -217,7 +217,7 @@ class EvidenceIndex:
                 can reach the level "says so".
             negated: whether the sentence negates something.
         """
-        own = self.words.places[place].keys
+        own = self.words.keys_of(place)
         beside = self.words.keys_around(place, 1)
         around = self.words.keys_around(place, AROUND)
         question = {term.key for term in asked}
@@ -245,7 +245,7 @@ class EvidenceIndex:
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
         level: Level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
-        if most and facts and same and adds and not stranger:
+        if most and facts and same and adds and not stranger and not self.words.names_another_document(terms, place):
             level = "says so"
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 

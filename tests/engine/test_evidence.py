@@ -535,3 +535,26 @@ BARBER = (
 def test_an_answer_that_only_repeats_its_question_needs_a_passage(question: str, sentence: str, level: str) -> None:
     """Such an answer was near, whatever it was asked for."""
     assert EvidenceIndex(Document.from_text("Kidnapped", BARBER)).find(question, sentence).level == level
+
+
+def test_a_title_of_one_of_several_documents_belongs_to_each_of_its_passages() -> None:
+    """The answer names the document, whose passage says "the premises"."""
+    apart = " The Tenant repairs the doors.\n\nThe Landlord insures it.\n\n" * 9
+    leases = [
+        Document.from_text(
+            f"Lease of the {place}", f"Lease of the {place}\n\n{apart}\n\n{dog}\n\nThe rent is {rent} pounds."
+        )
+        for place, dog, rent in (
+            ("Boathouse at Tarn Quay", "The Tenant may keep one dog on the premises.", "1,450"),
+            ("Net Loft", "No animals may be kept on the premises.", "980"),
+        )
+    ]
+    index = EvidenceIndex(Document.together(leases))
+    question = "Which of the leases has the higher rent, and may a dog be kept?"
+    rent = index.find(question, "The rent of the Boathouse at Tarn Quay is 1,450 pounds.")
+    assert (rent.level, [passage.text for passage in rent.passages]) == ("says so", ["The rent is 1,450 pounds."])
+    swapped = index.find(question, "The rent of the Net Loft is 1,450 pounds.")
+    assert swapped.level != "says so"
+    dog = index.find("Which of the leases allow a dog?", "The lease of the Boathouse at Tarn Quay allows a dog.")
+    assert dog.level == "near"
+    assert dog.passages[0].text == "The Tenant may keep one dog on the premises."
