@@ -227,8 +227,18 @@ class BookWords:
         self._known = {without_ending(whole) for whole, _ in self._forms.values()}
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
-        # For each of several documents: its passages, and the keys of its title.
-        self._titled = [(places, self._title_keys(title)) for title, places in self._places_by_document()]
+        self._titles, self._told_apart = self._index_titles()
+
+    def _index_titles(self) -> tuple[list[frozenset[str]], list[tuple[range, frozenset[str]]]]:
+        """Return the keys of the title of each passage's document, and for each document its passages and the keys that
+        no other title has. In a book of one document, the titles have no keys, and no document is returned.
+        """
+        titles: list[frozenset[str]] = [frozenset()] * len(self.places)
+        titled = [(places, self._title_keys(title)) for title, places in self._places_by_document()]
+        counts = Counter(key for _, title in titled for key in title)
+        for places, title in titled:
+            titles[places.start : places.stop] = [title] * len(places)
+        return titles, [(places, frozenset(key for key in title if counts[key] == 1)) for places, title in titled]
 
     def _places_by_document(self) -> Iterator[tuple[str, range]]:
         """Yield the title of each of several documents, and the indexes of its passages. Yields nothing for a book of
@@ -369,8 +379,7 @@ class BookWords:
         """The weights of the words that a passage lacks and that the title of its document has, if there are several
         documents. A long passage needs them no more often than a short one, so BM25's factor does not apply.
         """
-        titles = (title for places, title in self._titled if place in places)
-        return sum(weights.get(key, 0.0) for title in titles for key in title - self.places[place].keys)
+        return sum(weights.get(key, 0.0) for key in self._titles[place] - self.places[place].keys)
 
     def _length(self, place: int) -> float:
         """BM25's factor for the length of a passage; 1 for a passage of mean length."""
@@ -384,20 +393,18 @@ class BookWords:
         """The keys of a passage. If the book consists of several documents, also the keys of the title of its document,
         because an answer names the document where the passage does not.
         """
-        return self.places[place].keys.union(*(title for places, title in self._titled if place in places))
+        return self.places[place].keys | self._titles[place]
 
     def names_another_document(self, terms: Sequence[Term], place: int) -> bool:
         """Whether ``terms`` name one or more of several documents by their titles, but not the document of the passage
         ``place``. Only words count that no other title has. A document is named by one capitalised word of these, or by
         half of them.
         """
-        keys = {term.key: term.raw[0].isupper() for term in terms}
-        here = self.places[place].keys
-        named = []
-        for places, title in self._titled:
-            own = title.difference(*(other for _, other in self._titled if other is not title))
-            said = [key for key in own if key in keys and key not in here]
-            if said and (any(keys[key] for key in said) or 2 * len(said) >= len(own)):
+        capitalized = {term.key: term.raw[0].isupper() for term in terms}
+        here, named = self.places[place].keys, []
+        for places, own in self._told_apart:
+            said = (own & capitalized.keys()) - here
+            if said and (any(capitalized[key] for key in said) or 2 * len(said) >= len(own)):
                 named.append(place in places)
         return bool(named) and not any(named)
 
