@@ -192,6 +192,12 @@ class Support:
             self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
         return self._unmentioned.get(answered, ())
 
+    def clauses(self, sentence: str) -> list[tuple[int, int]]:
+        """Return the start and end of each clause of a sentence that needs evidence of its own (``EvidenceIndex``). A
+        sentence is one clause while the index is being made.
+        """
+        return self._index.result().clauses(sentence) if self._index.done() else [(0, len(sentence))]
+
     def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
         """Find the evidence for a sentence. ``last``: whether the answer is complete. Only then the call waits for an
         index that is still being made; otherwise it returns None.
@@ -352,6 +358,13 @@ class Notes:
             if found is not None and found.verified and all(span.page < self._pages_read for span in found.spans):
                 yield self._quoted("verbatim", found, sentence)
                 return
+        clauses = self._support.clauses(passage) if self._support else []
+        if len(clauses) > 1:
+            for start, end in clauses:
+                yield from self._unquoted(
+                    Span(sentence.start + start, sentence.start + len(passage[:end].rstrip(" ,;")))
+                )
+            return
         evidence = self._support and self._support.find(passage, self._scores(sentence), self._done)
         if evidence and (evidence.level or not evidence.claims):
             yield from self._rests_on(evidence, sentence)

@@ -46,6 +46,10 @@ NEIGHBOURS = 0.3
 """Weight in BM25 of a word that is not in a passage, but in the passage before or after it. A word in the passage
 itself has the weight 1.
 """
+NAMED = 0.5
+"""Minimum share of the words of a title that must stand in a sentence in lower case for the sentence to name this one
+of several documents.
+"""
 AROUND = 3
 """Number of passages before and after a passage in which a name counts, because the passage may refer to the name by
 "he" or "it".
@@ -228,6 +232,7 @@ class BookWords:
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
         self._titles, self._told_apart = self._index_titles()
+        self._in_titles = self._title_keys(document.title).union(*self._titles)
 
     def _index_titles(self) -> tuple[list[frozenset[str]], list[tuple[range, frozenset[str]]]]:
         """Return the keys of the title of each passage's document, and for each document its passages and the keys that
@@ -310,8 +315,8 @@ class BookWords:
         return bisect.bisect_right(self.places, end, key=lambda place: place.end)
 
     def has(self, term: Term) -> bool:
-        """Whether the book uses this word."""
-        return term.key in self._postings
+        """Whether the book or a title uses this word."""
+        return term.key in self._postings or term.key in self._in_titles
 
     def is_missing(self, term: Term) -> bool:
         """Whether ``term`` is a name or a number that the book lacks."""
@@ -379,7 +384,7 @@ class BookWords:
         """The weights of the words that a passage lacks and that the title of its document has, if there are several
         documents. A long passage needs them no more often than a short one, so BM25's factor does not apply.
         """
-        return sum(weights.get(key, 0.0) for key in self._titles[place] - self.places[place].keys)
+        return math.fsum(weights.get(key, 0.0) for key in self._titles[place] - self.places[place].keys)
 
     def _length(self, place: int) -> float:
         """BM25's factor for the length of a passage; 1 for a passage of mean length."""
@@ -395,18 +400,24 @@ class BookWords:
         """
         return self.places[place].keys | self._titles[place]
 
-    def names_another_document(self, terms: Sequence[Term], place: int) -> bool:
-        """Whether ``terms`` name one or more of several documents by their titles, but not the document of the passage
-        ``place``. Only words count that no other title has. A document is named by one capitalised word of these, or by
-        half of them.
+    def documents_named(self, terms: Sequence[Term], least: float = NAMED) -> list[range]:
+        """The passages of each of several documents that ``terms`` name by its title. Only words count that no other
+        title has. A document is named by one capitalized word of these, or by the share ``least`` of them.
         """
         capitalized = {term.key: term.raw[0].isupper() for term in terms}
-        here, named = self.places[place].keys, []
+        found = []
         for places, own in self._told_apart:
-            said = (own & capitalized.keys()) - here
-            if said and (any(capitalized[key] for key in said) or 2 * len(said) >= len(own)):
-                named.append(place in places)
-        return bool(named) and not any(named)
+            said = own & capitalized.keys()
+            if said and (any(capitalized[key] for key in said) or len(said) >= least * len(own)):
+                found.append(places)
+        return found
+
+    def names_another_document(self, terms: Sequence[Term], place: int) -> bool:
+        """Whether ``terms`` name one or more of several documents, but not the document of the passage ``place``. Words
+        that the passage itself has name no document.
+        """
+        named = self.documents_named([term for term in terms if term.key not in self.places[place].keys])
+        return bool(named) and not any(place in places for places in named)
 
     def keys_around(self, place: int, reach: int) -> set[str]:
         """The keys of a passage (``keys_of``) and of up to ``reach`` passages before and after."""

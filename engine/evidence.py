@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from engine import roles
@@ -95,6 +96,12 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 
+# matches a comma before a clause that contrasts one document with another
+_CONTRAST = re.compile(
+    r"[,;] +(?=(?:while|whereas|but|and|während|aber|und|wohingegen|tandis qu|alors qu|mais|et|mientras|pero|y)\b)",
+    re.IGNORECASE,
+)
+
 
 def is_refusal(sentence: str) -> bool:
     """Whether a sentence only says that the book does not answer the question."""
@@ -140,6 +147,16 @@ class EvidenceIndex:
     def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
         """The nouns and names of a question that the book never uses, as ``Absence.unmentioned`` finds them."""
         return self._absence.unmentioned(question, answered)
+
+    def clauses(self, sentence: str) -> list[tuple[int, int]]:
+        """Return the start and end of each clause of a sentence that says something of one document and, after a comma,
+        something of another. Any other sentence is one clause. Each of these clauses needs a passage of its own.
+        """
+        borders = [0, *(match.end() for match in _CONTRAST.finditer(sentence)), len(sentence)]
+        clauses = list(pairwise(borders))
+        named = [self.words.documents_named(self.words.terms(sentence[start:end]), 0.0) for start, end in clauses]
+        apart = len(clauses) > 1 and all(len(documents) == 1 for documents in named)
+        return clauses if apart and len({documents[0] for documents in named}) > 1 else [(0, len(sentence))]
 
     def find(
         self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None

@@ -558,3 +558,12 @@ def test_a_title_of_one_of_several_documents_belongs_to_each_of_its_passages() -
     dog = index.find("Which of the leases allow a dog?", "The lease of the Boathouse at Tarn Quay allows a dog.")
     assert dog.level == "near"
     assert dog.passages[0].text == "The Tenant may keep one dog on the premises."
+    compared = "The rent of the boathouse is 1,450 pounds, while the rent of the net loft is 980 pounds."
+    clauses = [compared[start:end] for start, end in index.clauses(compared)]
+    assert clauses == ["The rent of the boathouse is 1,450 pounds, ", "while the rent of the net loft is 980 pounds."]
+    assert [index.find(question, clause).level for clause in clauses] == ["says so", "says so"]
+    for whole in (
+        "The rent of the boathouse is 1,450 pounds, and the dog may stay.",
+        "It is 1,450 pounds, but 980 later.",
+    ):
+        assert index.clauses(whole) == [(0, len(whole))]

@@ -221,6 +221,24 @@ def test_of_several_documents_a_citation_says_which_with_its_own_page() -> None:
     )
 
 
+def test_each_half_of_a_comparing_sentence_has_its_own_citation() -> None:
+    answer = (
+        "In the lease of 2024 notice has to be given three months before, "
+        "while in the lease of 2025 notice has to be given four weeks before."
+    )
+    notes = NoteTaker().begin(Document.together(LEASES), "Where do the leases differ on notice?")
+    for event in events(answer):
+        notes.take(event)
+    first, second = notes.record()["chips"]
+    assert [(chip["document"], chip["pages"][0]["number"]) for chip in (first, second)] == [
+        ("Lease 2024", 2),
+        ("Lease 2025", 3),
+    ]
+    assert answer[: first["at"]].endswith("three months before")
+    assert answer[second["from"] :].startswith("while")
+    assert {entry["sentence"] for entry in evidence(notes.record(), answer)} == {answer}
+
+
 def test_no_words_are_found_across_the_border_of_two_documents() -> None:
     index = BookIndex(Document.together(LEASES))
     assert list(index.find(fold("before the end"))) != []
