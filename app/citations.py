@@ -429,7 +429,7 @@ class Notes:
         """
         document, first = self._index.document, spans[0]
         member = document.member_at(document.pages[first.page].number)
-        before = member.before if member else 0
+        before = member.page_offset if member else 0
         pages: dict[int, Page] = {span.page: document.pages[span.page] for span in spans}
         pages = {at: page for at, page in pages.items() if document.member_at(page.number) is member}
         around = excerpt(pages[first.page].text, first.start, first.end)

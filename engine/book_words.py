@@ -343,18 +343,20 @@ class BookWords:
 
     # Passages --------------------------------------------------------------------------------------------------
 
-    def ranked(self, terms: Sequence[Term], asked: Sequence[Term], favour: Sequence[float], places: int) -> list[int]:
+    def ranked(
+        self, terms: Sequence[Term], question_terms: Sequence[Term], favour: Sequence[float], places: int
+    ) -> list[int]:
         """Rank passages by BM25, and return the indexes of the ``CANDIDATES`` best.
 
         Args:
             terms: words of the sentence for which passages are searched.
-            asked: words of the question, which weigh less (``ASKED``).
+            question_terms: words of the question, which weigh less (``ASKED``).
             favour: how favoured each page is; empty if no page is favoured.
             places: number of passages to rank, from the first.
         """
         said = {term.key for term in terms}
         weights = {term.key: self.weight(term) for term in terms}
-        weights |= {term.key: ASKED * self.weight(term) for term in asked if term.key not in said}
+        weights |= {term.key: ASKED * self.weight(term) for term in question_terms if term.key not in said}
         scores = self._scores(weights)
         return heapq.nlargest(
             CANDIDATES,
@@ -464,7 +466,7 @@ class BookWords:
         """Return (key, offset) for each meaningful word of a text."""
         return [(key, at) for raw, at in tokenize(text) if raw[0].isalpha() for key, _, _ in self._words(raw) if key]
 
-    def _is_name(self, whole: str, before: str, behind: str, heading: bool) -> bool:
+    def _is_name(self, word: str, text_before: str, text_after: str, heading: bool) -> bool:
         """Whether a capitalised word is a name. The first rule that applies decides:
 
         - A Roman numeral is no name.
@@ -475,16 +477,16 @@ class BookWords:
         - Any other word is a name.
 
         Args:
-            before: the text before the word.
-            behind: the text after the word.
+            text_before: the text before the word.
+            text_after: the text after the word.
             heading: whether the word is in a heading or a label.
         """
-        if ROMAN.fullmatch(whole):
+        if ROMAN.fullmatch(word):
             return False
-        if self.nouns_capitalized or whole in self._lower:
-            return bool(_QUOTED.search(before)) and whole not in self._large
-        is_start = _STARTS.search(before) and not (_QUOTED.search(before) and behind[:1] in '”“"»’')
-        return whole in self._capital if heading or is_start else True
+        if self.nouns_capitalized or word in self._lower:
+            return bool(_QUOTED.search(text_before)) and word not in self._large
+        is_start = _STARTS.search(text_before) and not (_QUOTED.search(text_before) and text_after[:1] in '”“"»’')
+        return word in self._capital if heading or is_start else True
 
     def _unknown_names(
         self, tokens: Sequence[tuple[str, int]], text: str, labels: Sequence[tuple[int, int]]
@@ -530,12 +532,12 @@ class BookWords:
                     found.update((start, then))
         return found
 
-    def _is_unknown_first_name(self, raw: str, whole: str) -> bool:
+    def _is_unknown_first_name(self, raw: str, word: str) -> bool:
         """Whether a capitalised word is a common first name that the book never uses, with or without the genitive's s.
         A use in lower case ("clara") also counts as a use.
         """
-        forms = {without_ending(form) for form in (whole, whole.removesuffix("s"), f"{whole}s")}
-        return raw[0].isupper() and is_first_name(whole) and not forms & self._known
+        forms = {without_ending(form) for form in (word, word.removesuffix("s"), f"{word}s")}
+        return raw[0].isupper() and is_first_name(word) and not forms & self._known
 
     def _is_strange(self, raw: str) -> bool:
         """Whether a word is capitalised, and the book has neither this word nor a related one (``is_joined``). False

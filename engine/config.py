@@ -75,9 +75,9 @@ class SamplingParams:
         value = getattr(self, name)
         return 1.0 if value is None else value
 
-    def over(self, own: SamplingParams) -> SamplingParams:
-        """Replace the options that are None by those of ``own``."""
-        return replace(self, **{name: getattr(own, name) for name in OWN_SAMPLING if getattr(self, name) is None})
+    def over(self, defaults: SamplingParams) -> SamplingParams:
+        """Replace the options that are None by those of ``defaults``."""
+        return replace(self, **{name: getattr(defaults, name) for name in OWN_SAMPLING if getattr(self, name) is None})
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Member:
     kind: str
     sha256: str
     unit: str
-    before: int
+    page_offset: int
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Document:
 
     def member_at(self, number: int) -> Member | None:
         """The document that has the page with this number; None in a book of one document."""
-        at = bisect_left([member.before for member in self.members], number)
+        at = bisect_left([member.page_offset for member in self.members], number)
         return self.members[at - 1] if at else None
 
     def extent(self, count: int | None = None) -> str:

@@ -221,28 +221,29 @@ class EvidenceIndex:
         self,
         place: int,
         terms: Sequence[Term],
-        asked: Sequence[Term],
-        rest: Sequence[Term],
+        question_terms: Sequence[Term],
+        subject_terms: Sequence[Term],
         stranger: bool,
         negated: bool,
     ) -> _Judged:
         """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
-            rest: words of the question. A passage that has all of them is about the question's subject. May be empty.
-            stranger: whether the sentence repeats a word of the question that the book never uses. If so, no passage
-                can reach the level "says so".
+            subject_terms: words of the question. A passage that has all of them is about the question's subject. May be
+                empty.
+            stranger: whether the sentence repeats a word of the question that the book never uses. If so, no
+                passage can reach the level "says so".
             negated: whether the sentence negates something.
         """
         own = self.words.keys_of(place)
         beside = self.words.keys_around(place, 1)
         around = self.words.keys_around(place, AROUND)
-        question = {term.key for term in asked}
+        question = {term.key for term in question_terms}
 
-        def share(some: Sequence[Term]) -> float:
-            whole = sum(self.words.weight(term) for term in some)
+        def share(group: Sequence[Term]) -> float:
+            whole = sum(self.words.weight(term) for term in group)
             had = 0.0
-            for term in some:
+            for term in group:
                 if term.key in own:
                     had += self.words.weight(term)
                 elif term.key in (around if term.kind == "name" else beside):
@@ -258,11 +259,11 @@ class EvidenceIndex:
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
         said, fact = share(terms), share(new)
-        subject = 1.0 if rest and all(term.key in own for term in rest) else share(asked)
+        subject = 1.0 if subject_terms and all(term.key in own for term in subject_terms) else share(question_terms)
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
         level: Level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
-        if most and facts and same and adds and not stranger and not self.words.names_another_document(terms, place):
+        if most and facts and same and adds and not (stranger or self.words.names_another_document(terms, place)):
             level = "says so"
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
@@ -283,10 +284,10 @@ class EvidenceIndex:
         return judged
 
 
-def _besides_a_year(question: str, asked: Sequence[Term], terms: Sequence[Term]) -> list[Term]:
+def _besides_a_year(question: str, question_terms: Sequence[Term], terms: Sequence[Term]) -> list[Term]:
     """The words of a question without "year", if the question asks for a year and the sentence with ``terms`` has one;
     otherwise empty. "year" is left out, because a passage with the year need not have this word.
     """
     if not _ASKS_FOR_A_YEAR.search(question) or not any(_A_YEAR.fullmatch(term.raw) for term in terms):
         return []
-    return [term for term in asked if term.whole not in _YEARS]
+    return [term for term in question_terms if term.whole not in _YEARS]

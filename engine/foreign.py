@@ -70,7 +70,7 @@ class Tried:
     linear: bool
 
 
-def begin(model: str, draft: str | None, kept: str = "") -> None:
+def begin(model: str, draft: str | None, results_folder: str = "") -> None:
     """Start to try the tokenizers of a model and its draft, and the model's chat template.
 
     Returns at once. If a trial fails, the error is raised where the tokenizer or template is used. The template is
@@ -85,24 +85,24 @@ def begin(model: str, draft: str | None, kept: str = "") -> None:
                 if folder is None:
                     continue
                 model_files.check(folder)
-                _begin_trial(_sum_of(folder), _tokenizer_request(folder), kept)
+                _begin_trial(_sum_of(folder), _tokenizer_request(folder), results_folder)
                 if name == model and (template := _stated_template(folder)):
-                    _begin_trial(*_template_trial(*template), kept)
+                    _begin_trial(*_template_trial(*template), results_folder)
 
     threading.Thread(target=work, name="trifold-trials", daemon=True).start()
 
 
-def check_tokenizer(folder: Path, kept: str = "") -> Tried:
+def check_tokenizer(folder: Path, results_folder: str = "") -> Tried:
     """Try a folder's tokenizer, unless its result is known.
 
     Args:
-        kept: folder with earlier good results; "" means none.
+        results_folder: folder with earlier good results; "" means none.
 
     Raises:
         ModelError: the tokenizer takes too much time or memory, breaks its library, or is no tokenizer.
     """
     digest = _sum_of(folder)
-    return Tried(digest, _tried(digest, _tokenizer_request(folder), kept) == (LINEAR,))
+    return Tried(digest, _tried(digest, _tokenizer_request(folder), results_folder) == (LINEAR,))
 
 
 _Child = Generator[dict[str, Any], dict[str, Any] | None, None]
@@ -116,11 +116,11 @@ class Texts:
 
     Args:
         folder: folder of the tokenizer.
-        kept: as in ``check_tokenizer``, for results of long texts.
+        results_folder: as in ``check_tokenizer``, for results of long texts.
     """
 
-    def __init__(self, tokenizer: Tried, folder: Path, kept: str = "") -> None:
-        self._tokenizer, self._folder, self._kept = tokenizer, folder, kept
+    def __init__(self, tokenizer: Tried, folder: Path, results_folder: str = "") -> None:
+        self._tokenizer, self._folder, self._kept = tokenizer, folder, results_folder
         self._known: set[tuple[str, bool]] = set()
         self._child: _Child | None = None
         self._until = 0.0
@@ -211,19 +211,19 @@ def _tokenizer_request(folder: Path) -> str:
     return json.dumps({"work": "tokenizer", "folder": str(folder.resolve())})
 
 
-def chat_format(template: str, tokens: Mapping[str, Any], title: str, kept: str = "") -> ChatFormat:
+def chat_format(template: str, tokens: Mapping[str, Any], title: str, results_folder: str = "") -> ChatFormat:
     """Cut a chat template into the pieces that it writes before and after a book, questions and answers. This is done
     in a child.
 
     Args:
         tokens: the tokenizer's special tokens, which a template may name.
         title: the book's title.
-        kept: as in ``check_tokenizer``.
+        results_folder: as in ``check_tokenizer``.
 
     Raises:
         ModelError: the template takes too much time or memory, or does not keep the book before the conversation.
     """
-    return ChatFormat.of_pieces(_tried(*_template_trial(template, tokens), kept), title)
+    return ChatFormat.of_pieces(_tried(*_template_trial(template, tokens), results_folder), title)
 
 
 def _template_trial(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]:
@@ -267,13 +267,13 @@ def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ..
     return _ask({"work": "gguf", "gguf": str(gguf.resolve()), "model_type": model_type, "out": str(out.resolve())})
 
 
-def keep(folder: Path, found: Sequence[str], kept: str) -> None:
+def keep(folder: Path, found: Sequence[str], results_folder: str) -> None:
     """Store the result of trying a folder's tokenizer. Call this when no file in the folder will change any more.
 
     Args:
-        kept: as in ``check_tokenizer``.
+        results_folder: as in ``check_tokenizer``.
     """
-    _save(_kept_file(kept, _sum_of(folder)), found)
+    _save(_kept_file(results_folder, _sum_of(folder)), found)
 
 
 @lru_cache(maxsize=1)
@@ -294,18 +294,18 @@ removed.
 _trials_lock = threading.Lock()
 
 
-def _tried(digest: str, request: str, kept: str) -> tuple[str, ...]:
+def _tried(digest: str, request: str, results_folder: str) -> tuple[str, ...]:
     """The result of a trial: the stored result, or a child's answer.
 
     Raises:
         ModelError: the trial failed.
     """
-    return _begin_trial(digest, request, kept).result()
+    return _begin_trial(digest, request, results_folder).result()
 
 
-def _begin_trial(digest: str, request: str, kept: str) -> Future[tuple[str, ...]]:
+def _begin_trial(digest: str, request: str, results_folder: str) -> Future[tuple[str, ...]]:
     """Return the future result of a trial, which runs in a thread unless its result is known."""
-    key = digest, kept
+    key = digest, results_folder
     with _trials_lock:
         if (known := _trials.get(key)) is not None:
             return known
@@ -316,7 +316,7 @@ def _begin_trial(digest: str, request: str, kept: str) -> Future[tuple[str, ...]
 
     def work() -> None:
         try:
-            result.set_result(_result_of(digest, json.loads(request), kept))
+            result.set_result(_result_of(digest, json.loads(request), results_folder))
         except BaseException as error:  # noqa: BLE001 - raised where the result is taken
             with _trials_lock:
                 _trials.pop(key, None)
@@ -326,8 +326,8 @@ def _begin_trial(digest: str, request: str, kept: str) -> Future[tuple[str, ...]
     return result
 
 
-def _result_of(digest: str, request: dict[str, Any], kept: str) -> tuple[str, ...]:
-    file = _kept_file(kept, digest)
+def _result_of(digest: str, request: dict[str, Any], results_folder: str) -> tuple[str, ...]:
+    file = _kept_file(results_folder, digest)
     found = _load(file)
     if found is None or len(found) != _PIECES[request["work"]]:
         found = _ask(request)
@@ -335,8 +335,8 @@ def _result_of(digest: str, request: dict[str, Any], kept: str) -> tuple[str, ..
     return found
 
 
-def _kept_file(kept: str, digest: str) -> Path | None:
-    return Path(kept) / f"{digest}.json" if kept else None
+def _kept_file(results_folder: str, digest: str) -> Path | None:
+    return Path(results_folder) / f"{digest}.json" if results_folder else None
 
 
 def _load(file: Path | None) -> tuple[str, ...] | None:
@@ -376,14 +376,14 @@ def _ask(request: dict[str, Any]) -> tuple[str, ...]:
         raise _failed(what, bounds, at, failure) from failure
 
 
-def _answer(message: Mapping[str, Any] | None, what: str) -> tuple[str, ...]:
+def _answer(message: Mapping[str, Any] | None, part: str) -> tuple[str, ...]:
     """Check a child's answer; None means that the child gave none.
 
     Raises:
         ModelError: the child refuses, or gave no answer.
     """
     if message is None:
-        raise ModelError(f"This model's {what} could not be tried.", ANOTHER)
+        raise ModelError(f"This model's {part} could not be tried.", ANOTHER)
     if message["type"] == "refused":
         raise ModelError(message["cause"], message["remedy"])
     return tuple(message["value"])
@@ -406,9 +406,9 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
     }[request["work"]]
 
 
-def _failed(what: str, bounds: Bounds, at: str, failure: ChildFailed) -> ModelError:
+def _failed(part: str, bounds: Bounds, ending: str, failure: ChildFailed) -> ModelError:
     if failure.reason in ("time", "page time"):
-        why = f"takes longer than {bounds.silence_s:.0f} seconds{at}"
+        why = f"takes longer than {bounds.silence_s:.0f} seconds{ending}"
     else:  # the reason is "memory" or "crash", because the tokenizers library, in Rust, crashes if memory runs out
-        why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{at} or breaks its library"
-    return ModelError(f"This model's {what} {why}.", ANOTHER)
+        why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{ending} or breaks its library"
+    return ModelError(f"This model's {part} {why}.", ANOTHER)

@@ -135,7 +135,7 @@ class GenerationLoop:
         sampling: SamplingParams,
         mode: Mode,
         book_tokens: int,
-        begun: int = 0,
+        begun_tokens: int = 0,
         quotable: Quotable | None = None,
     ) -> Iterator[Event]:
         """Yield the events of an answer. Committed tokens are appended to ``tokens``, which holds the prompt at first.
@@ -143,7 +143,8 @@ class GenerationLoop:
         Args:
             book_tokens: the first ``book_tokens`` tokens of the prompt are the book. A repetition that the book
                 contains does not count as a loop.
-            begun: the last ``begun`` tokens of the prompt are the beginning of the answer, which is continued.
+            begun_tokens: the last ``begun_tokens`` tokens of the prompt are the beginning of the answer, which is
+                continued.
             quotable: the text that quotations must come from; None if anything may be quoted.
         """
         left = self._target.window - len(tokens)
@@ -151,7 +152,7 @@ class GenerationLoop:
             self._hierarchy.verify,
             self._full,
             tokens,
-            make_sampler(sampling, self._target.ids(tokens[len(tokens) - begun :]), quotable),
+            make_sampler(sampling, self._target.ids(tokens[len(tokens) - begun_tokens :]), quotable),
             make_generator(sampling.seed, self._target.token_device),
             self._end_ids,
             min(sampling.max_tokens, left),
@@ -193,19 +194,19 @@ class GenerationLoop:
         yield generation.scored(hierarchy.retrieval.chunk_scores())
         yield from self._tell(made, generation, tokens)
 
-    def _tell(self, made: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
+    def _tell(self, rounds: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
         """Yield the events of rounds. When a plain step is due, time it between two rounds."""
-        while (done := self._next(made)) is not None:
+        while (done := self._next(rounds)) is not None:
             text = generation.add(done)
             yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
             if done.scored:
                 yield generation.scored(self._hierarchy.retrieval.chunk_scores())
-            if generation.meter.plain.due(time.perf_counter() - generation.asked):
+            if generation.meter.plain.due(time.perf_counter() - generation.start_s):
                 self._time_plain_step(tokens, generation)
 
-    def _next(self, made: Iterator[Round]) -> Round | None:
+    def _next(self, rounds: Iterator[Round]) -> Round | None:
         with self._finite_logits():
-            return next(made, None)
+            return next(rounds, None)
 
     @contextmanager
     def _finite_logits(self) -> Iterator[None]:
@@ -222,7 +223,7 @@ class GenerationLoop:
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
         """Time a pass over the newest token without committing a token. Text and random numbers stay unchanged."""
         ms = pass_ms(self._hierarchy.verify, self._full, tokens, 1, None)
-        generation.meter.plain.add(ms, time.perf_counter() - generation.asked)
+        generation.meter.plain.add(ms, time.perf_counter() - generation.start_s)
 
 
 @dataclass
@@ -233,13 +234,13 @@ class Generation:
         meter: computes the figures.
         stream: turns tokens into text.
         pages: computes the pages' scores.
-        asked: the moment of the question (``time.perf_counter`` seconds).
+        start_s: the moment of the question (``time.perf_counter`` seconds).
     """
 
     meter: Meter
     stream: TextStream
     pages: PageScores
-    asked: float
+    start_s: float
     text: str = ""
     reason: StopReason = StopReason.LENGTH
     tokens: list[int] = field(default_factory=list)
@@ -253,7 +254,7 @@ class Generation:
     def add(self, done: Round) -> str:
         """Add a round that ends now. Returns the text that the round completed."""
         before, self.clock = self.clock, time.perf_counter()
-        self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.asked)
+        self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.start_s)
         if done.ended:
             self.reason = StopReason.LOOP if done.looping else StopReason.END
         pieces = [self.stream.add((token,)) for token in done.tokens]
@@ -369,15 +370,15 @@ class PlainSteps:
         self._step_ms, self._step_s = 0.0, 0.0  # duration and end of the newest plain step
         self._since_step = 0  # verifications since the newest plain step
 
-    def add(self, ms: float, at_s: float) -> None:
-        """Count a plain step that took ``ms`` and ended at ``at_s``."""
+    def add(self, ms: float, end_s: float) -> None:
+        """Count a plain step that took ``ms`` and ended at ``end_s``."""
         self.count += 1
-        self._step_ms, self._step_s, self._since_step = ms, at_s, 0
+        self._step_ms, self._step_s, self._since_step = ms, end_s, 0
         for rows, verified_ms in self._newest:
             self._pair(rows, verified_ms)
 
-    def made(self, done: Round, elapsed_ms: float, at_s: float) -> None:
-        """Count a round that took ``elapsed_ms`` and ended at ``at_s``."""
+    def made(self, done: Round, elapsed_ms: float, end_s: float) -> None:
+        """Count a round that took ``elapsed_ms`` and ended at ``end_s``."""
         rows, ms = done.verified_rows, done.split.verify + done.split.transfer
         if ms <= 0.0:
             return
@@ -385,7 +386,7 @@ class PlainSteps:
         self._passes += elapsed_ms / ms
         self._pass_rows += elapsed_ms / ms * (rows - 1)
         if rows == 1 and not done.scored:
-            self.add(ms, at_s)
+            self.add(ms, end_s)
             insort(self._whole, (elapsed_ms - done.split.draft - done.split.middle) / ms)
         elif self._since_step < _BESIDE:
             self._since_step += 1

@@ -135,35 +135,35 @@ class Absence:
         return term.raw[0].isupper() and not self._words.is_joined(term)
 
     def is_beside_the_point(
-        self, nouns: Sequence[Term], asked: Sequence[Term], said: set[str], best: int | None
+        self, nouns: Sequence[Term], question_terms: Sequence[Term], sentence_keys: set[str], best_place: int | None
     ) -> bool:
         """Whether the book never mentions the subject of the question, or mentions it only far from the best passage.
 
         Args:
             nouns: names and nouns of the question.
-            asked: all words of the question.
-            said: ``Term.key`` of every word of the answer's sentence.
-            best: index of the passage that supports the sentence best; None if no passage does. In this case the result
-                is whether there are ``nouns``.
+            question_terms: all words of the question.
+            sentence_keys: ``Term.key`` of every word of the answer's sentence.
+            best_place: index of the passage that supports the sentence best; None if no passage does. In this case the
+                result is whether there are ``nouns``.
         """
-        if best is None:
+        if best_place is None:
             return bool(nouns)
-        known = [term for term in asked if self._words.has(term)]
-        about = self._words.share(known, self._words.keys_around(best, AROUND)) if known else 1.0
-        near = self._words.share(nouns, self._words.keys_around(best, FAR)) if nouns else 1.0
+        known = [term for term in question_terms if self._words.has(term)]
+        about = self._words.share(known, self._words.keys_around(best_place, AROUND)) if known else 1.0
+        near = self._words.share(nouns, self._words.keys_around(best_place, FAR)) if nouns else 1.0
         unknown = [term for term in nouns if self.is_unknown(term)]
         if near < ELSEWHERE and (about < ABOUT_IT or any(term.kind == "name" for term in unknown)):
             return True
         if not unknown:
             return False
-        return len(unknown) > 1 or about < ABOUT or any(term.key in said for term in unknown)
+        return len(unknown) > 1 or about < ABOUT or any(term.key in sentence_keys for term in unknown)
 
-    def is_elsewhere(self, question: str, nouns: Sequence[Term], best: int | None) -> bool:
+    def is_elsewhere(self, question: str, nouns: Sequence[Term], best_place: int | None) -> bool:
         """Whether the question counts a thing or names it with its owner ("David's horse"), and the book mentions the
-        thing only far from the passage ``best``.
+        thing only far from the passage ``best_place``.
         """
         things = {match[1] for match in _THING.finditer(question)}
-        near = self._words.keys_around(best, FAR) if best is not None else set()
+        near = self._words.keys_around(best_place, FAR) if best_place is not None else set()
         return any(term.raw in things and self._words.has(term) and term.key not in near for term in nouns)
 
     def _is_price_of_nothing(self, term: Term) -> bool:
@@ -171,7 +171,7 @@ class Absence:
         return not self._has_money and without_ending(term.whole) in _PRICES and not self._words.has(term)
 
 
-def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Sequence[Term]) -> bool:
+def only_repeats(question: str, sentence: str, terms: Sequence[Term], question_terms: Sequence[Term]) -> bool:
     """Whether a question asks "who", "which" or the like, and the sentence has no words other than the question's:
     "Which university did the barber attend?", "The barber attended a university."
 
@@ -181,14 +181,14 @@ def only_repeats(question: str, sentence: str, terms: Sequence[Term], asked: Seq
 
     Args:
         terms: words of the sentence.
-        asked: words of the question.
+        question_terms: words of the question.
     """
     if _OPEN.match(question) is None or _YES_OR_NO.search(question) or _CHOICE.match(question):
         return False
     one = _ONE_COUNTED if _COUNTING.match(question) else _ONE
     if is_title(sentence) or is_negated(sentence) or one.search(sentence):
         return False
-    known = {term.key for term in asked}
+    known = {term.key for term in question_terms}
     return all(term.key in known for term in terms)
 
 

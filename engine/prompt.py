@@ -98,23 +98,23 @@ class BookTokenizer:
 
     Args:
         name: folder or hub id.
-        kept: folder where ``engine.foreign`` records harmless tokenizers and templates; "" records nothing.
+        results_folder: folder where ``engine.foreign`` records harmless tokenizers and templates; "" records nothing.
 
     Raises:
         ModelError: no fast tokenizer can be loaded.
     """
 
-    def __init__(self, name: str, kept: str = "") -> None:
+    def __init__(self, name: str, results_folder: str = "") -> None:
         from transformers import AutoTokenizer
 
-        self._kept, folder = kept, model_files.folder_of(name)
+        self._kept, folder = results_folder, model_files.folder_of(name)
         self._texts: foreign.Texts | None = None
         if folder is not None:
             # transformers reads the settings when it loads the tokenizer, so the settings are checked too if they
             # exist.
             check = model_files.check_settings if (folder / model_files.SETTINGS).exists() else model_files.check
             check(folder)
-            self._texts = foreign.Texts(foreign.check_tokenizer(folder, kept), folder, kept)
+            self._texts = foreign.Texts(foreign.check_tokenizer(folder, results_folder), folder, results_folder)
         with _told(f"The tokenizer of {name} could not be loaded.", "The folder may be incomplete; download it again."):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if not self._tokenizer.is_fast:
@@ -267,13 +267,13 @@ class BookTokenizer:
             text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def stream(self, after: Sequence[int] = (), shown: str = "") -> TextStream:
-        """Make a streaming decoder for the tokens that follow ``after``.
+    def stream(self, prefix: Sequence[int] = (), shown_text: str = "") -> TextStream:
+        """Make a streaming decoder for the tokens that follow ``prefix``.
 
         Args:
-            after, shown: as in ``TextStream``.
+            prefix, shown_text: as in ``TextStream``.
         """
-        return TextStream(self, after, shown)
+        return TextStream(self, prefix, shown_text)
 
 
 @contextmanager
@@ -322,17 +322,18 @@ class TextStream:
 
     Args:
         tokenizer: decodes the ids.
-        after: ids of the text before the stream, so that words and spaces join as in one text.
-        shown: the text of ``after`` that a person has already seen. An unfinished character at its end may be missing.
+        prefix: ids of the text before the stream, so that words and spaces join as in one text.
+        shown_text: the text of ``prefix`` that a person has already seen. An unfinished character at its end may be
+            missing.
     """
 
-    def __init__(self, tokenizer: BookTokenizer, after: Sequence[int] = (), shown: str = "") -> None:
+    def __init__(self, tokenizer: BookTokenizer, prefix: Sequence[int] = (), shown_text: str = "") -> None:
         self._tokenizer = tokenizer
         self._from = 0  # index of the id at which decoding begins; earlier ids no longer change the text
-        start, stop = self._whole_characters(after)
-        self._ids: list[int] = list(after[start:])
+        start, stop = self._whole_characters(prefix)
+        self._ids: list[int] = list(prefix[start:])
         # Number of ``_ids`` whose text has been shown. An unfinished character counts only if it was shown as U+FFFD.
-        self._shown = (len(after) if shown.endswith(_REPLACEMENT) else stop) - start
+        self._shown = (len(prefix) if shown_text.endswith(_REPLACEMENT) else stop) - start
 
     def add(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that they completed. An unfinished character is held back."""
@@ -434,15 +435,15 @@ class Prompt:
     """A prompt. ``tokens`` are all its tokens, of which the caches hold the first ``reused``. ``turns`` are the earlier
     turns.
 
-    ``reopened`` is the turn whose answer the prompt continues, if that turn is in the caches. The last ``begun`` tokens
-    belong to the answer.
+    ``reopened`` is the turn whose answer the prompt continues, if that turn is in the caches. The last ``begun_tokens``
+    tokens belong to the answer.
     """
 
     tokens: list[int]
     turns: list[CachedTurn]
     reused: int
     reopened: CachedTurn | None = None
-    begun: int = 0
+    begun_tokens: int = 0
 
 
 @dataclass
@@ -521,7 +522,7 @@ class Conversation:
             return self._reopened(known, turns)
         tokens += self._question(question, tokens, first=not turns)
         said = self.tokenizer.words(begun)
-        return Prompt(tokens + said, turns, reused, begun=len(said))
+        return Prompt(tokens + said, turns, reused, begun_tokens=len(said))
 
     def known(self, history: Sequence[Turn]) -> int:
         """Number of turns, from the first on, that ``history`` and the cached ``turns`` have in common."""
@@ -582,10 +583,10 @@ class Conversation:
         """Add ``turn``, whose tokens have been appended to ``tokens``."""
         self.turns = [*prompt.turns, CachedTurn(turn, len(self.tokens))]
 
-    def _question(self, question: str, before: list[int], *, first: bool) -> list[int]:
+    def _question(self, question: str, prefix: list[int], *, first: bool) -> list[int]:
         lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
         # An answer that the model ended already contains the token that closes its turn.
-        if not first and lead and before[-1] == lead[0] and lead[0] in self.end_ids:
+        if not first and lead and prefix[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
         words = self.tokenizer.words(self._reminded(question))
         return [*lead, *words, *self.tokenizer.template_words(self.form.after_question)]

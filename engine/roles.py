@@ -101,14 +101,14 @@ def _clauses(passage: str) -> list[str]:
     return [clause for clause in _CLAUSE.split(passage) if clause.strip()] or [passage]
 
 
-def _subject(sentence: str, said: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
+def _subject(sentence: str, words: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
     """The keys of a sentence's words before its auxiliary verb. If there are none, the keys of the first word and of
     the capitalized words right after it, which may belong to the same name.
     """
-    if auxiliary is not None and (before := {key for key, start in said if start < auxiliary.start()}):
+    if auxiliary is not None and (before := {key for key, start in words if start < auxiliary.start()}):
         return before
     found: set[str] = set()
-    for key, start in said:
+    for key, start in words:
         if found and not (sentence[start].isupper() and sentence[start - 1] in " -"):
             break
         found.add(key)
@@ -126,9 +126,9 @@ def _has_agent(text: str, verb: int) -> bool:
     return _AGENT.search(text, verb, verb + AGENT_WITHIN) is not None
 
 
-def _is_anothers(clause: str, there: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
+def _is_anothers(clause: str, words: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
     """Whether a name other than the subject stands directly before the verb, without a comma in between."""
-    before = [(key, start) for key, start in there if start < verb]
+    before = [(key, start) for key, start in words if start < verb]
     if not before or not clause[before[-1][1]].isupper() or "," in clause[before[-1][1] : verb]:
         return False
     return not subject.intersection(key for key, start in before if start == before[-1][1])

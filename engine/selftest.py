@@ -213,12 +213,12 @@ def _tokens(seconds: float, each: float, most: int) -> int:
 
 
 def _margin(
-    session: Session, plain: AnswerDone, ours: AnswerDone, question: str, sampling: SamplingParams
+    session: Session, plain: AnswerDone, hierarchical: AnswerDone, question: str, sampling: SamplingParams
 ) -> float | None:
     """At the first position where the two answers differ, the plain token's logit minus the other token's logit. None
     if the answers are equal.
     """
-    pairs = zip(plain.token_ids, ours.token_ids, strict=False)
+    pairs = zip(plain.token_ids, hierarchical.token_ids, strict=False)
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
     if at is None:
         return None
@@ -233,7 +233,7 @@ def _margin(
     with torch.inference_mode():
         said = conversation.tokens[start : start + 1 + at]
         logits = full_pass(session.hierarchy.verify, session.full, start, said)[-1]
-    return float(logits[plain.token_ids[at]] - logits[ours.token_ids[at]])
+    return float(logits[plain.token_ids[at]] - logits[hierarchical.token_ids[at]])
 
 
 def _kept(session: Session, document: Document, question: str, answers: Sequence[AnswerDone]) -> tuple[bool, str, int]:

@@ -336,7 +336,7 @@ class Session:
             self.generation.remember(conversation.tokens)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
             yield from self.generation.decode(
-                conversation.tokens, answer, sampling, mode, conversation.read, prompt.begun, quotable
+                conversation.tokens, answer, sampling, mode, conversation.read, prompt.begun_tokens, quotable
             )
             return True
 

@@ -102,12 +102,12 @@ def fold_word(word: str) -> str:
     return _ELISION.sub("", plain.replace("’", "'"))
 
 
-def without_ending(whole: str) -> str:
-    """Return the stem of the folded word ``whole``: it lacks the most common endings of English, German and French.
+def without_ending(word: str) -> str:
+    """Return the stem of a folded word: it lacks the most common endings of English, German and French.
     Different words may have the same stem, so the app's search removes fewer letters
     (``app.core.spellings.without_endings``).
     """
-    return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", whole))
+    return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", word))
 
 
 def _number_words() -> dict[str, int]:
@@ -153,9 +153,9 @@ def says_nothing(word: str) -> bool:
     return fold_word(word) in SILENT_WORDS
 
 
-def is_first_name(whole: str) -> bool:
+def is_first_name(word: str) -> bool:
     """Whether a folded word is a common first name, which may have the ending of a German genitive."""
-    return whole != "jeans" and not _FIRST_NAMES_FOLDED.isdisjoint((whole, whole.removesuffix("s")))
+    return word != "jeans" and not _FIRST_NAMES_FOLDED.isdisjoint((word, word.removesuffix("s")))
 
 
 def is_german(words: Iterable[str]) -> bool:

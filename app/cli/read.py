@@ -101,7 +101,7 @@ def parts_of(document: Document) -> dict[str, Any]:
 def own_number(document: Document, page: Page) -> int:
     """The number of a page within its own document."""
     member = document.member_at(page.number)
-    return page.number - (member.before if member else 0)
+    return page.number - (member.page_offset if member else 0)
 
 
 def _document_of(document: Document, page: Page) -> dict[str, str]:

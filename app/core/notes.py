@@ -255,7 +255,7 @@ def page_of(document: Document, note: Note) -> Page | None:
     member = member_of(document, note)
     if not note.page or bool(document.members) != (member is not None):
         return None
-    return document.page(note.page + (member.before if member else 0))
+    return document.page(note.page + (member.page_offset if member else 0))
 
 
 def place(document: Document, note: Note, long: bool = False) -> str:

@@ -142,7 +142,7 @@ class PartNotes:
         document, as in every citation.
         """
         member = self._document.member_at(mention.page)
-        number = mention.page - (member.before if member else 0)
+        number = mention.page - (member.page_offset if member else 0)
         chip = {
             "kind": "names",
             "unit": (member or self._document).unit,

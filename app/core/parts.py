@@ -460,7 +460,7 @@ def pages_numbered(document: Document, question: str) -> frozenset[int]:
         numbers = named.get((member or document).unit, ())
         if page.label in numbers:
             printed.add(page.number)
-        if str(page.number - (member.before if member else 0)) in numbers:
+        if str(page.number - (member.page_offset if member else 0)) in numbers:
             counted.add(page.number)
     return frozenset(printed or counted)
 

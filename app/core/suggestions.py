@@ -123,7 +123,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
             only finds passages. Such a model finds no passages for general questions, and is trained on English.
     """
     words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
-    if document.members and general and pages_read > document.members[-1].before:
+    if document.members and general and pages_read > document.members[-1].page_offset:
         both = "two" if len(document.members) == 2 else "several"
         others = suggestions(replace(document, members=()), pages_read)
         return (words[both], words["common"], *others)[:MOST]
@@ -189,7 +189,7 @@ def chapter_questions(chapter: ContentsEntry, document: Document, language: Lang
     if member is not None and chapter.level == 0:
         title = asked.quoted.format(chapter.title)
         return asked.document[0].format(title), asked.document[1].format(title)
-    unit, before = (member.unit, member.before) if member else (document.unit, 0)
+    unit, before = (member.unit, member.page_offset) if member else (document.unit, 0)
 
     def called(number: int) -> str:
         page = document.page(number) if unit == "page" else None

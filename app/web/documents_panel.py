@@ -128,7 +128,7 @@ def documents_view(document: Document) -> list[View]:
             "title": member.title,
             "line": counted(pages, member.unit),
             "colour": colour,
-            "first": member.before + 1,
+            "first": member.page_offset + 1,
             "pages": pages,
         }
         for member, pages, colour in zip(document.members, counts, colours, strict=True)

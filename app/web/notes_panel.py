@@ -159,7 +159,7 @@ class NotesPanel:
         return Note(
             "",
             member.sha256 if member else book,
-            page.number - (member.before if member else 0),
+            page.number - (member.page_offset if member else 0),
             page.label,
             start,
             stop,
@@ -228,7 +228,7 @@ class NotesPanel:
         if page is None:
             return ()
         member = document.member_at(number)
-        book, before = (member.sha256, member.before) if member else (whole, 0)
+        book, before = (member.sha256, member.page_offset) if member else (whole, 0)
         found = []
         for note in self._state.notes.on_page(book, number - before):
             start, stop = notes.marks(page, note)

@@ -306,7 +306,7 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
     members = [current.document.member_at(pages[at].number) for at in ranked]
     read = [
         {
-            "page": pages[at].number - (member.before if member else 0),
+            "page": pages[at].number - (member.page_offset if member else 0),
             "share": round(done.page_scores[at], 4),
             **({"document": member.title} if member else {}),
         }

@@ -219,7 +219,7 @@ class PageViewer:
         """
         _, document = self._open()
         found = next((member for member in document.members if member.sha256 == sha256), None)
-        page = document.page(found.before + own) if found else None
+        page = document.page(found.page_offset + own) if found else None
         return page.number if page and document.member_at(page.number) is found else None
 
     def _notes(self, turn: int) -> Mapping[str, Any]:
@@ -381,8 +381,8 @@ def _own(book: Book, document: Document, page: Page) -> _Own:
         member.sha256,
         member.kind,
         member.unit,
-        page.number - member.before,
-        last - member.before,
+        page.number - member.page_offset,
+        last - member.page_offset,
         member.title,
     )
 

@@ -53,12 +53,12 @@ def _numbers(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return lambda text: [kind(part) for part in text.split(",") if part]
 
 
-def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
+def _names(choices: Sequence[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
         names = [part for part in text.split(",") if part]
         for name in names:
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
+            if name not in choices:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(choices)}")
         return names
 
     return parse
@@ -265,13 +265,13 @@ def held_back_benches(
     session: Session,
     options: argparse.Namespace,
     open_book: Callable[[Path], Document],
-    leave_out: Sequence[Path] = (),
+    excluded: Sequence[Path] = (),
 ) -> Iterator[tuple[Path, Bench]]:
-    """Yield a bench for every held-back book that is long enough and not in ``leave_out``, in the order of
+    """Yield a bench for every held-back book that is long enough and not in ``excluded``, in the order of
     ``held_back_books``.
     """
     for path in held_back_books(options.books):
-        bench = None if path in leave_out else _bench_on(session, options, open_book(path))
+        bench = None if path in excluded else _bench_on(session, options, open_book(path))
         if bench is not None and len(bench.ids) >= max(options.context):
             session.close_book()
             sys.stderr.write("" if options.quiet else f"-- {path.stem}\n")
@@ -304,15 +304,15 @@ def run_books(
     return session, [over_books(lines) for lines in zip(*found, strict=True)], books
 
 
-def check_enough(options: argparse.Namespace, found: int, needed: int) -> None:
+def check_enough(options: argparse.Namespace, found: int, minimum: int) -> None:
     """Check that ``found`` books are enough.
 
     Raises:
-        OptionError: fewer than ``needed`` books are long enough.
+        OptionError: fewer than ``minimum`` books are long enough.
     """
-    if found < needed:
+    if found < minimum:
         raise OptionError(
-            f"Of the held-back books in {options.books}, {found} have {max(options.context):,} tokens, and {needed} "
+            f"Of the held-back books in {options.books}, {found} have {max(options.context):,} tokens, and {minimum} "
             "are needed.",
             "Choose a shorter context or a folder with more books.",
         )

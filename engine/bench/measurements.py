@@ -42,10 +42,10 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """One part of the measurements: its settings, and ``about``, the heading of its table."""
+    """One part of the measurements: its settings, and ``title``, the heading of its table."""
 
     name: str
-    about: str
+    title: str
     context: int
     rows: tuple[str, ...]
     workloads: tuple[str, ...]
@@ -181,10 +181,10 @@ def draw(out: Path) -> None:
     sections: list[str] = []
     against: list[Measurement] = []
     for part, record, results in read(out):
-        sections += [f"## {part.about}", "", conditions(record), "", table(results), ""]
+        sections += [f"## {part.title}", "", conditions(record), "", table(results), ""]
         if part.sweep:
             (out / f"{part.name}.svg").write_text(sweep_picture(part.sweep, results), encoding="utf-8")
-            sections += [f"![{part.about}]({part.name}.svg)", ""]
+            sections += [f"![{part.title}]({part.name}.svg)", ""]
         elif part.name.endswith("k"):
             against += [result for result in results if result.workload == "prose"]
     made = (

@@ -270,13 +270,13 @@ def _cores(runs: Sequence[Run]) -> float | None:
     return spent_s / wall_s if spent_s and wall_s else None
 
 
-def _run_by_run(mine: Sequence[Run], plain: Sequence[Run]) -> list[float]:
+def _run_by_run(runs: Sequence[Run], plain: Sequence[Run]) -> list[float]:
     """Return the speed of each run, as a multiple of the mean speed of the plain runs before and after it. Empty if
     plain was not run before and after each run.
     """
-    if len(plain) != 2 * len(mine):
+    if len(plain) != 2 * len(runs):
         return []
-    pairs = zip(mine, plain[::2], plain[1::2], strict=True)
+    pairs = zip(runs, plain[::2], plain[1::2], strict=True)
     return [(before.ms_per_token + behind.ms_per_token) / 2 / run.ms_per_token for run, before, behind in pairs]
 
 

@@ -322,8 +322,8 @@ class Bench:
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
         queries = QueryRecorder(full.shape.layers)
-        full.crop(full.nearest(max(0, min(self._in_cache(), case.aimed - 1 - _AGAIN))))
-        for stop, observer in ((case.aimed, queries), (len(prompt) - 1, None)):
+        full.crop(full.nearest(max(0, min(self._in_cache(), case.selection_position - 1 - _AGAIN))))
+        for stop, observer in ((case.selection_position, queries), (len(prompt) - 1, None)):
             rest = target.ids(prompt[full.length : min(stop, len(prompt) - 1)])
             if rest.shape[0]:
                 block = session.config.prefill_block
@@ -453,11 +453,11 @@ class Bench:
             start += theirs
         return None
 
-    def _margin(self, case: Case, before: list[int], expected: int, found: int) -> float:
+    def _margin(self, case: Case, prefix: list[int], expected: int, found: int) -> float:
         self.start(case)
         session, start = self.session, len(case.prompt) - 1
         with torch.inference_mode():
-            logits = full_pass(session.hierarchy.verify, session.full, start, [case.prompt[-1], *before])[-1]
+            logits = full_pass(session.hierarchy.verify, session.full, start, [case.prompt[-1], *prefix])[-1]
         return float(logits[expected] - logits[found])
 
     def _say(self, text: str) -> None:
@@ -499,11 +499,11 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
     return replace(line, over_floor=line.ms_per_token / (read / speed / 1e6), memory_gb_per_s=round(speed, 1))
 
 
-def _timed(rounds: Iterator[Round], asked: float) -> Run:
+def _timed(rounds: Iterator[Round], start_s: float) -> Run:
     """Run rounds and measure their times.
 
     Args:
-        asked: the time (``time.perf_counter``) when the prompt was in the cache.
+        start_s: the time (``time.perf_counter``) when the prompt was in the cache.
     """
     run = Run()
     clock, spent = time.perf_counter(), time.process_time()
@@ -515,7 +515,7 @@ def _timed(rounds: Iterator[Round], asked: float) -> Run:
         ms = max((now - clock) * 1000.0, done.split.total)
         run.ms += [ms / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
-        run.first_s = run.first_s or [now - asked]
+        run.first_s = run.first_s or [now - start_s]
         clock = now
     run.processor_s = time.process_time() - spent
     return run

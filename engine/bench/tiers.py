@@ -90,10 +90,10 @@ def _open(config: EngineConfig, book: Document, question: str) -> Opened:
         return Opened(read, session.target.num_layers, tuple(done.token_ids), times)
 
 
-def _opened(what: str, first: Opened, again: Opened) -> Figure:
-    same = "the same answer" if again.answer == first.answer else "ANOTHER ANSWER"
-    ratio = first.read.seconds / again.read.seconds
-    return Figure("tiers", what, again.read.seconds, "s", "20x at 32K", f"{ratio:.1f}x of reading; {same}")
+def _opened(name: str, first: Opened, repetition: Opened) -> Figure:
+    same = "the same answer" if repetition.answer == first.answer else "ANOTHER ANSWER"
+    ratio = first.read.seconds / repetition.read.seconds
+    return Figure("tiers", name, repetition.read.seconds, "s", "20x at 32K", f"{ratio:.1f}x of reading; {same}")
 
 
 def _filling(text: str, window: int) -> Document:

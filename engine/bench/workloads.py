@@ -85,14 +85,14 @@ class Case:
 
     Args:
         prompt: tokens of the whole prompt.
-        aimed: position in the prompt at which the first retrieval selection is made, from the queries of the tokens
-            just before this position. It is the end of the prompt, except in ``followup``.
+        selection_position: position in the prompt at which the first retrieval selection is made, from the queries of
+            the tokens just before this position. It is the end of the prompt, except in ``followup``.
         ends: whether the model may end its answer; otherwise the answer has exactly the requested number of tokens.
         key: the words that a question quotes; "" in other workloads.
     """
 
     prompt: list[int]
-    aimed: int
+    selection_position: int
     ends: bool
     key: str = ""
 

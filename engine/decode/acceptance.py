@@ -315,7 +315,7 @@ class WhenAcceptanceDrops:
         self._pause = 0
 
     def due(self) -> bool:
-        return self._pause == 0 and self._newest.rate < self._usual.rate - self._tuning.drop
+        return self._pause == 0 and self._newest.rate < self._usual.rate - self._tuning.acceptance_drop
 
     def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
         trials = min(verify.proposed, verify.accepted + 1)
@@ -343,15 +343,15 @@ class _WindowRate:
         self._trials = fade * self._trials + trials
 
 
-def policy_of(name: str, every: int | None, *, timed: bool = True) -> RefreshPolicy:
-    """Make the refresh policy ``name``: "never", "drop" or "every". ``every`` is the number of verifications between
+def policy_of(name: str, interval: int | None, *, timed: bool = True) -> RefreshPolicy:
+    """Make the refresh policy ``name``: "never", "drop" or "every". ``interval`` is the number of verifications between
     two refreshes of the policy "every"; None takes the numbers in ``TUNING``. If ``timed`` is False, the policy does
     not depend on a clock.
     """
     if name == "every":
         share = TUNING.refresh_share if timed else None
         own = TUNING.refresh_every, TUNING.refresh_first, TUNING.refresh_tokens, share
-        return Every(every, share=1.0 if timed else None) if every else Every(*own)
+        return Every(interval, share=1.0 if timed else None) if interval else Every(*own)
     return Never() if name == "never" else WhenAcceptanceDrops()
 
 
@@ -410,7 +410,7 @@ class Costs:
     verify: PassCost
     # Milliseconds of a round with middle passes that are spent outside of passes that decode: the chunks of the
     # retrieval cache are chosen again, and the draft model and the middle level read the newest tokens.
-    beside: float = 0.0
+    overhead: float = 0.0
     # milliseconds of the selection before the first middle pass of an answer
     selection: float = 0.0
 
@@ -462,7 +462,7 @@ class PassCostEstimate:
         self.cost = first
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
-        self._newest_ones = deque([first.ms(1)], tuning.undisturbed_of)
+        self._newest_ones = deque([first.ms(1)], tuning.undisturbed_passes)
         # Weighted sums of gg, gx, xx, gy and xy for the least squares. g: ``ExpertReads.growth`` (1 without experts),
         # x: tokens - 1, y: milliseconds.
         self._sums = [0.0] * 5

@@ -138,7 +138,7 @@ def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tup
         return expected_tokens(rates.direct, plan.draft) if plan.draft else 1.0, ms
     pending = min(plan.pending, plan.passes * expected_tokens(rates.middle, plan.draft))
     ms = plan.passes * (plan.draft * costs.draft + costs.middle.ms(plan.draft + 1)) + costs.verify.ms(pending + 1)
-    return expected_tokens(rates.verify, pending), ms + costs.beside
+    return expected_tokens(rates.verify, pending), ms + costs.overhead
 
 
 def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
@@ -383,7 +383,7 @@ class Controller:
         if not plan.speculates:
             plan = self._probe()
         elif self._since_plain >= (tuning.plain_rounds_close if self._is_close(plan) else tuning.plain_rounds_far):
-            plan = self._within_bound(PLAIN, begun=self._was_plain)
+            plan = self._within_bound(PLAIN, has_begun=self._was_plain)
         elif plan.passes and not plan.draft and self.limits.draft:
             plan = self._try_draft(plan)
         return self._with_early_stops(plan)
@@ -560,7 +560,7 @@ class Controller:
 
     def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
         """Return the fastest plan within ``limits``. If the selection that middle passes need has not been made, the
-        plan has middle passes only if their gain soon repays the time of the selection (``Tuning.repaid_within``).
+        plan has middle passes only if their gain soon repays the time of the selection (``Tuning.repayment_tokens``).
         """
         best = best_plan(costs, rates, limits)
         if not (best.passes and self._selecting):
@@ -572,7 +572,7 @@ class Controller:
         best = best_plan(costs, rates, limits)
         other = best_plan(costs, rates, replace(limits, passes=0))
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
-        saved_ms = min(self._left, self._tuning.repaid_within) * (1.0 / now - 1.0 / then)
+        saved_ms = min(self._left, self._tuning.repayment_tokens) * (1.0 / now - 1.0 / then)
         # If the selection would cost more time than speculation may lose, the plan must promise as much speed as a plan
         # after such a loss (``Tuning.worth_risking``).
         indebted = self._selecting * plain > self._may_lose
@@ -610,9 +610,9 @@ class Controller:
             self._since_draft, self._draft_wait = 0, min(self._tuning.last_draft_rounds, 2 * self._draft_wait)
         return trial
 
-    def _within_bound(self, trial: DraftPlan, *, begun: bool = False) -> DraftPlan:
+    def _within_bound(self, trial: DraftPlan, *, has_begun: bool = False) -> DraftPlan:
         """Return the trial if the allowance covers its cost, otherwise the present plan. If the trial has already
-        ``begun``, it is returned at any cost.
+        ``has_begun``, it is returned at any cost.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
@@ -621,7 +621,7 @@ class Controller:
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)
         steps = ms / step_ms - tokens * planned
-        if steps > min(self._allowance, self._tuning.trial_in_answer * self._made) and not begun:
+        if steps > min(self._allowance, self._tuning.trial_in_answer * self._made) and not has_begun:
             self._awaited = steps
             return self.plan
         if trial.speculates:

@@ -36,7 +36,7 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, some: slice) -> Rows: ...
+    def __getitem__(self, index: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
         """The probabilities (m,) float32 of ``tokens`` (m,), one token in each of the first m rows."""
@@ -66,9 +66,9 @@ class KernelRows:
     def __len__(self) -> int:
         return len(self.stats)
 
-    def __getitem__(self, some: slice) -> KernelRows:
-        patches = None if self.patches is None else (self.patches[0][some], self.patches[1][some])
-        return replace(self, logits=self.logits[some], stats=self.stats[some], patches=patches)
+    def __getitem__(self, index: slice) -> KernelRows:
+        patches = None if self.patches is None else (self.patches[0][index], self.patches[1][index])
+        return replace(self, logits=self.logits[index], stats=self.stats[index], patches=patches)
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.kernels.asked(self.logits, self.scale, self.stats, self.patches, tokens)
@@ -171,8 +171,8 @@ class PointMasses:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, some: slice) -> PointMasses:
-        return replace(self, tokens=self.tokens[some])
+    def __getitem__(self, index: slice) -> PointMasses:
+        return replace(self, tokens=self.tokens[index])
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
         return (self.tokens[: len(tokens)] == tokens).float()
@@ -192,8 +192,8 @@ class JoinedRows:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def __getitem__(self, some: slice) -> JoinedRows:
-        start, stop, _ = some.indices(len(self))
+    def __getitem__(self, index: slice) -> JoinedRows:
+        start, stop, _ = index.indices(len(self))
         kept: list[Rows] = []
         for part in self.parts:
             if stop > 0 and start < len(part):

@@ -143,7 +143,7 @@ class LookupIndex:
             if position >= len(self._tokens):  # this place is the end of the text, not an earlier occurrence
                 continue
             length = self._match_length(position, text, places.size)
-            at_end = len(self._tokens) - position < tuning.enough_after
+            at_end = len(self._tokens) - position < tuning.tokens_after
             found = max(1, length - tuning.end_penalty) if at_end else length
             if found > rank:
                 best, rank = Occurrence(position, length), found
@@ -559,12 +559,12 @@ class LookupDrafter:
     ) -> Proposal:
         tail = context[len(self.index) :]
         match = self.index.find(tail) if self._longest else None
-        self._asked_inner = match is None or match.length < self._tuning.alone
+        self._asked_inner = match is None or match.length < self._tuning.unchecked_match
         if match is None:
             return self.inner.propose(context, count, sampler, generator, stop)
         found = self.index.after(match, min(self._longest, 2 * match.length), tail)
-        if match.length < self._tuning.alone:
-            hint = found[: self._tuning.agreed]
+        if match.length < self._tuning.unchecked_match:
+            hint = found[: self._tuning.agreed_tokens]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
             # Tokens that were drawn may equal the hint by chance. So ``hinted`` is tested instead of the tokens: the
             # choice between looked-up and drafted tokens must not depend on a draw.

@@ -74,9 +74,9 @@ class LoopDetector:
         return _as_text(self._book)
 
 
-def _is_loop(period: int, same: int, least: int) -> bool:
-    """Whether ``same`` tokens in a row, each equal to the token one period before, make a loop."""
-    return same >= max((TURNS - 1) * period, least)
+def _is_loop(period: int, count: int, least: int) -> bool:
+    """Whether ``count`` tokens in a row, each equal to the token one period before, make a loop."""
+    return count >= max((TURNS - 1) * period, least)
 
 
 def _as_text(tokens: Sequence[int]) -> str:

@@ -86,20 +86,20 @@ class Quotable:
         """The bytes of a token; empty if the tokenizer does not know the token."""
         return self._pieces[token] if token < len(self._pieces) else b""
 
-    def point(self, mark: bytes, said: bytes, before: Point | None = None) -> Point:
-        """The point after an opening mark and the bytes ``said``. If ``before`` is given, ``said`` extends the bytes of
-        that point.
+    def point(self, mark: bytes, prefix: bytes, previous: Point | None = None) -> Point:
+        """The point after an opening mark and the bytes ``prefix``. If ``previous`` is given, ``prefix`` extends the
+        bytes of that point.
         """
-        found = self._points.get((mark, said))
+        found = self._points.get((mark, prefix))
         if found is None:
             if len(self._points) >= _MOST_REMEMBERED:
                 self._points.clear()
-            if before is None or _leads(before.said):
-                starts = [self._behind(self._words, said[len(lead) :]) for lead in _LEADS if said.startswith(lead)]
+            if previous is None or _leads(previous.prefix):
+                starts = [self._behind(self._words, prefix[len(lead) :]) for lead in _LEADS if prefix.startswith(lead)]
                 places = np.unique(np.concatenate(starts)) if starts else self._words[:0]
             else:
-                places = self._behind(before.places, said[len(before.said) :])
-            found = self._points[mark, said] = Point(mark, said, places)
+                places = self._behind(previous.places, prefix[len(previous.prefix) :])
+            found = self._points[mark, prefix] = Point(mark, prefix, places)
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
@@ -117,7 +117,7 @@ class Quotable:
         the quotation, for example because the quotation is not in the book.
         """
         if point.allowed is None:
-            found = self._beginnings(point.said) if _leads(point.said) else self._goings_on(point)
+            found = self._beginnings(point.prefix) if _leads(point.prefix) else self._goings_on(point)
             point.allowed = torch.tensor(sorted(found), dtype=torch.long)
         return point.allowed if len(point.allowed) else None
 
@@ -126,7 +126,7 @@ class Quotable:
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
-            if (point.said + head).endswith(_WHITE):
+            if (point.prefix + head).endswith(_WHITE):
                 continue  # a quotation may not end with white space
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
@@ -136,11 +136,11 @@ class Quotable:
                 found.add(token)
         return found
 
-    def _beginnings(self, said: bytes) -> set[int]:
-        """The tokens that may follow an opening mark and ``said``, which is empty or (a part of) an ellipsis."""
-        places = self._behind(self._words, said).tolist() if said else []
+    def _beginnings(self, prefix: bytes) -> set[int]:
+        """The tokens that may follow an opening mark and ``prefix``, which is empty or (a part of) an ellipsis."""
+        places = self._behind(self._words, prefix).tolist() if prefix else []
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
-        for rest in {lead[len(said) :] for lead in _LEADS if lead.startswith(said)}:
+        for rest in {lead[len(prefix) :] for lead in _LEADS if lead.startswith(prefix)}:
             for piece, tokens in self._tokens.items():
                 within = rest.startswith(piece)
                 if within or (piece.startswith(rest) and piece[len(rest) :] in self._first):
@@ -178,19 +178,19 @@ def _folded(text: bytes) -> bytes:
     return _SPACES.sub(lambda run: b"\n" if b"\n" in run[0] else b" ", text)
 
 
-def _leads(said: bytes) -> bool:
-    """Whether the quotation has no word yet: ``said`` is empty or (a part of) an ellipsis."""
-    return any(lead.startswith(said) for lead in _LEADS)
+def _leads(prefix: bytes) -> bool:
+    """Whether the quotation has no word yet: ``prefix`` is empty or (a part of) an ellipsis."""
+    return any(lead.startswith(prefix) for lead in _LEADS)
 
 
 @dataclass(eq=False)
 class Point:
-    """A point within a quotation. ``mark`` is the opening quotation mark. ``said`` are the quotation's bytes so far.
+    """A point within a quotation. ``mark`` is the opening quotation mark. ``prefix`` are the quotation's bytes so far.
     ``places`` are the offsets in the book after passages with these bytes, ascending.
     """
 
     mark: bytes
-    said: bytes
+    prefix: bytes
     places: np.ndarray
     allowed: torch.Tensor | None = None
 
@@ -227,7 +227,7 @@ class Quotations:
         closing = _CLOSING.get(self.point.mark, _CURLY)
         if closing in piece:
             return Quotations(self.book, b"", None)._followed(piece[piece.index(closing) + len(closing) :])
-        said = self.point.said
+        said = self.point.prefix
         if not said or said.endswith(_WHITE):
             piece = piece.lstrip(b" \n")
         return Quotations(self.book, b"", self.book.point(self.point.mark, said + piece, self.point)) if piece else self

@@ -337,20 +337,20 @@ class TokensAhead(Sequence[int]):
         return len(self._committed) + len(self._pending)
 
     @overload
-    def __getitem__(self, at: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, index: slice) -> list[int]: ...
 
-    def __getitem__(self, at: int | slice) -> int | list[int]:
+    def __getitem__(self, index: int | slice) -> int | list[int]:
         count = len(self._committed)
-        if isinstance(at, slice):
-            start, stop, step = at.indices(len(self))
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
             if step != 1:
                 raise ValueError("these tokens must be read in order")
             return self._committed[start:stop] + self._pending[max(0, start - count) : max(0, stop - count)]
-        at = range(len(self))[at]
-        return self._committed[at] if at < count else self._pending[at - count]
+        index = range(len(self))[index]
+        return self._committed[index] if index < count else self._pending[index - count]
 
 
 def propose(
@@ -441,8 +441,8 @@ def _middle_pass(
     retrieval: RetrievalCache,
     middle: Backend,
     sampler: Sampler,
-    known: TokensAhead,
-    made: Proposal,
+    sequence: TokensAhead,
+    proposal: Proposal,
     most: int,
     stop: EarlyStop,
     pending: Pending,
@@ -454,19 +454,19 @@ def _middle_pass(
         The number of tokens that the pass fed, and the sampled tokens: the accepted proposals and the token that
             follows them.
     """
-    proposed = made.tokens[:most]
+    proposed = proposal.tokens[:most]
     count = proposed.shape[0]
-    ids = torch.cat([context.backend.ids(known[retrieval.length :]), proposed])
+    ids = torch.cat([context.backend.ids(sequence[retrieval.length :]), proposed])
     logits = middle_logits(middle, retrieval, ids, count + 1)
     p = sampler(logits, proposed)
-    q = None if made.probs is None else made.probs[:count]
+    q = None if proposal.probs is None else proposal.probs[:count]
     on_device = rejection_sample_on_device(proposed, q, p, context.generator)
     followed = [confidences(logits, on_device.tokens)] if stop.threshold > 0.0 else []
     sampled, found = on_device.read(*followed)
     tokens = sampled.tokens
     check_tokens(tokens)
     pending.tokens += tokens
-    pending.sources += [made.source] * sampled.num_accepted + [TokenSource.MIDDLE]
+    pending.sources += [proposal.source] * sampled.num_accepted + [TokenSource.MIDDLE]
     assert pending.probs is not None
     pending.probs.append(p[: sampled.num_accepted + 1])
     pending.accepted += sampled.num_accepted
@@ -474,21 +474,23 @@ def _middle_pass(
     for sure in found:
         pending.confidences += sure[: len(tokens)]
     retrieval.advance(ids.shape[0])
-    retrieval.crop(len(known) - 1)
+    retrieval.crop(len(sequence) - 1)
     return ids.shape[0], tokens
 
 
-def _count_steps(observation: RoundObservation, made: Proposal, ms: float) -> None:
-    if made.steps:
-        observation.draft_steps += made.steps
-        observation.draft_ms += ms - made.start_ms
+def _count_steps(observation: RoundObservation, proposal: Proposal, ms: float) -> None:
+    if proposal.steps:
+        observation.draft_steps += proposal.steps
+        observation.draft_ms += ms - proposal.start_ms
 
 
-def _trials(sure: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
-    """Pair the confidences of a proposal's tokens (``sure``) with their outcomes: the first ``accepted`` tokens were
+def _trials(confidences: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
+    """Pair the ``confidences`` of a proposal's tokens with the tokens' outcomes: the first ``accepted`` tokens were
     accepted and the next one was rejected. The tokens after it are left out, because they were not tried.
     """
-    return [ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(sure[: accepted + 1])]
+    return [
+        ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(confidences[: accepted + 1])
+    ]
 
 
 # Verifying -----------------------------------------------------------------------------------------------------

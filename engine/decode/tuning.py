@@ -88,7 +88,7 @@ class Tuning:
     duration counts as disturbed by other work of the machine, and only this maximum is used. Conversely, an estimate is
     lowered if it exceeds this factor times a new duration.
     """
-    undisturbed_of: int = 8
+    undisturbed_passes: int = 8
     """Number of newest one-token passes of which the fastest counts as undisturbed."""
     newest_weight: float = 0.1
     """Weight of the newest one-token pass in the estimate of the time of a one-token pass, after the first few passes.
@@ -111,7 +111,7 @@ class Tuning:
     for every 16 tokens, refreshes took a twelfth of the time and a token took 20.3 to 21.7 ms. With a refresh for about
     every 50 tokens, a token took 18.3 to 19.7 ms.
     """
-    drop: float = 0.06
+    acceptance_drop: float = 0.06
     """Minimum amount by which the newest acceptance rate must be below the usual rate, for the text to count as
     changed.
     """
@@ -140,7 +140,7 @@ class Tuning:
     """Maximum number of places of an n-gram that are compared, newest first. It limits the work for frequent n-grams,
     whose places say little.
     """
-    enough_after: int = 64
+    tokens_after: int = 64
     """Minimum number of tokens after a place, for its match to count in full. With fewer tokens the place is near the
     end of the text, and its match counts as shorter (``end_penalty``).
     """
@@ -148,11 +148,11 @@ class Tuning:
     """Number of tokens by which a match near the end counts as shorter."""
     longest_match: int = 64
     """Maximum number of tokens over which a match is compared backwards."""
-    alone: int = 8
+    unchecked_match: int = 8
     """Minimum length, in tokens, of a match that is proposed without asking the draft model. A shorter match is
     proposed only if the draft model agrees with its continuation.
     """
-    agreed: int = 2
+    agreed_tokens: int = 2
     """Number of tokens with which the draft model must agree, from the start of a short match's continuation."""
     stride: int = 8
     """Copies in a middle pass that are longer than this number of tokens are cut to a multiple of it. This limits the
@@ -255,7 +255,7 @@ class Tuning:
     """Maximum risk of a copy, in plain steps, that is always taken, even after losses. The risk is the time lost if the
     whole copy is rejected, times the doubt in its match (``FadingRate.doubt``).
     """
-    repaid_within: int = 16
+    repayment_tokens: int = 16
     """Number of tokens within which middle passes must repay the time of the selection that they need, because an
     answer may end soon.
     """

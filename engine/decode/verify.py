@@ -240,14 +240,14 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _least_digit(
-    digits: torch.Tensor, parts: torch.Tensor, count: int, wanted: int, above: torch.Tensor | int
+    digits: torch.Tensor, parts: torch.Tensor, count: int, mass: int, above: torch.Tensor | int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the digit of the least likely token in the nucleus.
 
     Args:
         digits: (n, vocabulary), each below ``count``.
         parts: probabilities in multiples of 1 / ``_WHOLE``.
-        wanted: sum of parts that the nucleus must reach.
+        mass: sum of parts that the nucleus must reach.
         above: sum of the parts of tokens with a larger upper digit, if ``digits`` are the lower digits; otherwise 0.
 
     Returns:
@@ -255,7 +255,7 @@ def _least_digit(
     """
     sums = parts.new_zeros(parts.shape[0], count).scatter_add_(1, digits, parts)
     larger = above + sums.sum(dim=-1, keepdim=True) - sums.cumsum(dim=-1)
-    least = (larger >= wanted).sum(dim=-1, keepdim=True)
+    least = (larger >= mass).sum(dim=-1, keepdim=True)
     return least, larger.gather(1, least)
 
 

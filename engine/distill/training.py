@@ -34,11 +34,17 @@ SAVE_EVERY_S = 120.0
 LOG_EVERY = 10
 
 
-def ends_of(count: int, kept: int) -> list[int]:
-    """The layers, out of ``count``, from which a draft of ``kept`` layers is made: the first ``kept - 1`` and the last.
-    A draft of one layer is made from the first.
+def ends_of(count: int, draft_layers: int) -> list[int]:
+    """The layers, out of ``count``, from which a draft of ``draft_layers`` layers is made: the first ``draft_layers -
+    1`` and the last. A draft of one layer is made from the first.
     """
-    return list(range(count)) if kept >= count else [*range(kept - 1), count - 1] if kept > 1 else [0]
+    return (
+        list(range(count))
+        if draft_layers >= count
+        else [*range(draft_layers - 1), count - 1]
+        if draft_layers > 1
+        else [0]
+    )
 
 
 def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple[Any, Any]:

@@ -75,9 +75,9 @@ class BoundedLayer(Protocol):
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
         """The tensors of the tokens [start, stop), keyed by name."""
 
-    def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
+    def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
         """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise replace
-        all tokens of the layer by them. ``held`` is what ``held(start, stop)`` returned when the tokens were copied.
+        all tokens of the layer by them. ``tensors`` is what ``held(start, stop)`` returned when the tokens were copied.
         """
 
     def sizes(self, start: int, stop: int) -> Sizes:

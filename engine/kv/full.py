@@ -93,21 +93,21 @@ class FixedSpan:
     Args:
         start: committed tokens before the pass.
         count: tokens of the pass.
-        past: the slots [0, past) hold tokens that every row sees, so they are read without a mask.
+        mask_start: the slots [0, past) hold tokens that every row sees, so they are read without a mask.
         stop: the slots [past, stop) are read under a mask.
         memory: number of the cache's reallocations so far; a change means that the memory has moved.
     """
 
     start: int
     count: int
-    past: int
+    mask_start: int
     stop: int
     memory: int
 
     @property
     def bound(self) -> tuple[int, int, int]:
         """The values, besides ``count``, that a recording (CUDA graph) of a pass over the span depends on."""
-        return self.memory, self.past, self.stop
+        return self.memory, self.mask_start, self.stop
 
 
 class FullCache:
@@ -324,23 +324,23 @@ class FullCache:
         self._watermarks.add(made)
         return made
 
-    def when_at_hand(self, tell: Callable[[int, int], None]) -> None:
-        """Register ``tell``. It is called with a layer and its number of committed tokens whenever a spilled or
+    def when_at_hand(self, listener: Callable[[int, int], None]) -> None:
+        """Register ``listener``. It is called with a layer and its number of committed tokens whenever a spilled or
         quantized layer has been copied to the device in the compute dtype (``is_at_hand``).
         """
-        self._listeners.append(tell)
+        self._listeners.append(listener)
 
-    def when_spilled(self, tell: Callable[[], None]) -> None:
-        """Register ``tell``. It is called whenever layers are spilled, and should release everything that refers to the
-        memory of these layers.
+    def when_spilled(self, listener: Callable[[], None]) -> None:
+        """Register ``listener``. It is called whenever layers are spilled, and should release everything that refers to
+        the memory of these layers.
         """
-        self._when_spilled.append(tell)
+        self._when_spilled.append(listener)
 
-    def when_cropped(self, tell: Callable[[int], None]) -> None:
-        """Register ``tell``. It is called with the new length whenever the cache is cropped, because later tokens are
-        about to be replaced.
+    def when_cropped(self, listener: Callable[[int], None]) -> None:
+        """Register ``listener``. It is called with the new length whenever the cache is cropped, because later tokens
+        are about to be replaced.
         """
-        self._when_cropped.append(tell)
+        self._when_cropped.append(listener)
 
     def bring(self, layer: int, start: int) -> None:
         """Bring the KV of a layer's tokens before ``start`` into the compute device's memory, because a pass is about
@@ -501,7 +501,7 @@ class FullCache:
             return None
         self.reserve(start + count)
         span, memory = self._fixed, self._memory
-        if span is None or span.memory != memory or not span.past <= start <= span.stop - count:
+        if span is None or span.memory != memory or not span.mask_start <= start <= span.stop - count:
             # A quarter of the masked slots are for earlier tokens, so that a shorter context, such as another question
             # about the book, can use the same span.
             slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
@@ -681,7 +681,7 @@ class FixedFullPass(FixedView):
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
         self._cache, self._span = cache, span
         self._places = place + torch.arange(span.count, device=place.device)
-        self._past = 0 if span.count == 1 and attention.reads_lengths(cache.shape) else span.past
+        self._past = 0 if span.count == 1 and attention.reads_lengths(cache.shape) else span.mask_start
         self._seen = Seen.up_to(self._places, self._past, span.stop)
         self.queries: list[torch.Tensor] = []
 

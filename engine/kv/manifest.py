@@ -204,8 +204,8 @@ def read_manifest(folder: Path) -> Snapshot:
         raise unreadable(error) from error
 
 
-def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> SavedTurn:
-    """Read and check the manifest of a turn that follows the tokens ``before``. ``reading`` is the name of the folder
+def read_turn_manifest(folder: Path, reading: str, prefix: Sequence[int]) -> SavedTurn:
+    """Read and check the manifest of a turn that follows the tokens ``prefix``. ``reading`` is the name of the folder
     of the book's snapshot.
 
     Raises:
@@ -214,14 +214,14 @@ def read_turn_manifest(folder: Path, reading: str, before: Sequence[int]) -> Sav
     try:
         manifest = _load(folder / TURN_MANIFEST)
         ids = [_typed(number, "int") for number in manifest["ids"]]
-        if (manifest["reading"], manifest["start"], manifest["before"]) != (reading, len(before), ids_hash(before)):
+        if (manifest["reading"], manifest["start"], manifest["before"]) != (reading, len(prefix), ids_hash(prefix)):
             raise SnapshotRefused("The saved turn is of another chat.")
-        if manifest["context"] != ids_hash([*before, *ids]):
+        if manifest["context"] != ids_hash([*prefix, *ids]):
             raise SnapshotRefused("The saved turn has other words than it had.")
-        shards = _shards(folder, manifest, start=len(before))
-        if not shards or shards[-1].stop != len(before) + len(ids) - 1:
+        shards = _shards(folder, manifest, start=len(prefix))
+        if not shards or shards[-1].stop != len(prefix) + len(ids) - 1:
             raise SnapshotRefused("The saved turn has gaps.")
-        return SavedTurn(folder, len(before), tuple(ids), shards, _window(folder, manifest, shards[-1].stop))
+        return SavedTurn(folder, len(prefix), tuple(ids), shards, _window(folder, manifest, shards[-1].stop))
     except _UNUSABLE as error:
         raise SnapshotRefused(f"The saved turn has no usable header ({type(error).__name__}).") from error
     except OSError as error:
@@ -295,8 +295,8 @@ def _typed(value: Any, kind: str) -> Any:
     return value
 
 
-def check_identity(found: Identity, wanted: Identity) -> None:
-    """Check that the identity ``found`` in a manifest is the ``wanted`` one.
+def check_identity(found: Identity, expected: Identity) -> None:
+    """Check that the identity ``found`` in a manifest is the ``expected`` one.
 
     Raises:
         SnapshotRefused: the two differ; the message says in which part.
@@ -307,10 +307,10 @@ def check_identity(found: Identity, wanted: Identity) -> None:
         "model": "another model",
         "tokenizer": "another tokenizer",
         "rope": "other RoPE parameters",
-        "dtype": f"{found.dtype[:_SHOWN]} instead of {wanted.dtype}",
+        "dtype": f"{found.dtype[:_SHOWN]} instead of {expected.dtype}",
     }
     for field in fields(Identity):
-        if getattr(found, field.name) != getattr(wanted, field.name):
+        if getattr(found, field.name) != getattr(expected, field.name):
             raise SnapshotRefused(f"The saved reading is of {what.get(field.name, 'a model of another shape')}.")
 
 

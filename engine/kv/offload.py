@@ -303,12 +303,12 @@ class DiskStore:
             self.rows(chunk * size, (chunk + 1) * size, rows[place])
         return rows[places, :, :, heads]
 
-    def _read(self, into: memoryview, offset: int) -> int:
+    def _read(self, buffer: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
-            return os.preadv(self._file.fileno(), [into], offset)
+            return os.preadv(self._file.fileno(), [buffer], offset)
         with self._lock:  # on Windows reading at an offset moves the file's only cursor
             self._file.seek(offset)
-            return self._file.readinto(into) or 0
+            return self._file.readinto(buffer) or 0
 
     def close(self) -> None:
         with suppress(OSError):
@@ -615,10 +615,10 @@ class Staging:
 
     # The thread ------------------------------------------------------------------------------------------------
 
-    def _fill(self, buffer: StagedLayer, store: SlowStore, start: int, stop: int, before: Any) -> int:
+    def _fill(self, buffer: StagedLayer, store: SlowStore, start: int, stop: int, event: Any) -> int:
         with torch.inference_mode():
-            if before is not None:
-                self._stream.wait_event(before)
+            if event is not None:
+                self._stream.wait_event(event)
             piece = len(self._arrived[0][0]) if self._cuda else self._piece
             for first in range(start, stop, piece):
                 last = min(stop, first + piece)

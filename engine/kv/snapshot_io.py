@@ -53,13 +53,13 @@ class Writer:
 
     Args:
         full: the cache; its first ``stop`` tokens must not change until the writer has ended.
-        after: a writer that must finish first.
+        predecessor: a writer that must finish first.
     """
 
-    def __init__(self, full: FullCache, stop: int, after: Writer | None = None) -> None:
+    def __init__(self, full: FullCache, stop: int, predecessor: Writer | None = None) -> None:
         self.error: TrifoldError | None = None
         self.stop = stop
-        self._full, self._after = full, after
+        self._full, self._after = full, predecessor
         self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trifold-snapshot", daemon=True)
         self._thread.start()
@@ -210,11 +210,16 @@ class TurnWriter(Writer):
         full: the cache.
         ids: token ids of the whole context, at least one more than the last turn's ``stop``.
         turns: all turns of the context, the first directly after the book.
-        after: the writer of the book or of earlier turns, which must finish first.
+        predecessor: the writer of the book or of earlier turns, which must finish first.
     """
 
     def __init__(
-        self, store: TurnStore, full: FullCache, ids: Sequence[int], turns: Sequence[TurnSpan], after: Writer | None
+        self,
+        store: TurnStore,
+        full: FullCache,
+        ids: Sequence[int],
+        turns: Sequence[TurnSpan],
+        predecessor: Writer | None,
     ) -> None:
         self._store, self._ids, self._turns = store, ids, turns
         bounded = bool(full.shape.bounded)
@@ -223,7 +228,7 @@ class TurnWriter(Writer):
             for turn in turns
             if bounded and not self._is_saved(turn) and (place := full.bounded.copy(turn.start, turn.stop))
         }
-        super().__init__(full, turns[-1].stop, after)
+        super().__init__(full, turns[-1].stop, predecessor)
 
     def _write(self) -> None:
         for turn in self._turns:

@@ -290,22 +290,22 @@ class TurnStore:
     def folder(self) -> Path:
         return self.store.folder / f"{self.reading}{CHATS}" / chat_folder(self.chat)
 
-    def find(self, before: Sequence[int], question: str, answer: str) -> SavedTurn | None:
-        """Find the turn with this ``question`` and ``answer`` after the tokens ``before``, or None if there is none.
+    def find(self, prefix: Sequence[int], question: str, answer: str) -> SavedTurn | None:
+        """Find the turn with this ``question`` and ``answer`` after the tokens ``prefix``, or None if there is none.
 
         Raises:
             SnapshotRefused: the turn is damaged or holds a different text; the message says which.
         """
-        folder = self._place(before, question, answer)
+        folder = self._place(prefix, question, answer)
         if not folder.is_dir():
             return None
-        found = read_turn_manifest(folder, self.reading, before)
+        found = read_turn_manifest(folder, self.reading, prefix)
         self._mark_used()
         return found
 
-    def holds(self, before: Sequence[int], question: str, answer: str) -> bool:
+    def holds(self, prefix: Sequence[int], question: str, answer: str) -> bool:
         """Whether the turn that ``find`` looks for exists, damaged or not."""
-        return self._place(before, question, answer).is_dir()
+        return self._place(prefix, question, answer).is_dir()
 
     def prepare(self) -> None:
         """Make the folder for the chat's turns. No other method makes this folder, so that turns written after the
@@ -351,17 +351,17 @@ class TurnStore:
             os.rename(partial, place)
             sync_folder(self.folder)
 
-    def forget(self, before: Sequence[int], question: str, answer: str) -> None:
+    def forget(self, prefix: Sequence[int], question: str, answer: str) -> None:
         """Delete a turn, for example a damaged one."""
-        self.store.remove(self._place(before, question, answer))
+        self.store.remove(self._place(prefix, question, answer))
 
     def _mark_used(self) -> None:
         """Mark the chat and its book's snapshot as used."""
         mark_used(self.folder)
         mark_used(self.store.folder / self.reading / MANIFEST)
 
-    def _place(self, before: Sequence[int], question: str, answer: str) -> Path:
-        words = json.dumps([ids_hash(before), question, answer])
+    def _place(self, prefix: Sequence[int], question: str, answer: str) -> Path:
+        words = json.dumps([ids_hash(prefix), question, answer])
         return self.folder / sha256(words.encode())[:_TURN_DIGITS]
 
 

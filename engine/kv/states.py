@@ -109,11 +109,11 @@ class RecurrentLayer:
         state = self._state(stop)
         return {"memory": state.memory, "inputs": state.inputs}
 
-    def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
-        """Store a state that ``held`` returned for ``stop`` tokens. The state after ``length`` committed tokens is kept
-        too; if ``length`` is negative, no other state is kept.
+    def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
+        """Store the state ``tensors``, which ``held`` returned for ``stop`` tokens. The state after ``length``
+        committed tokens is kept too; if ``length`` is negative, no other state is kept.
         """
-        here = {name: part.to(self._device, copy=True) for name, part in held.items()}
+        here = {name: part.to(self._device, copy=True) for name, part in tensors.items()}
         kept = {length: self._state(length)} if length >= 0 else {}
         self._states, self._traces = {**kept, stop: RecurrentState(**here)}, []
 

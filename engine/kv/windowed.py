@@ -141,11 +141,11 @@ class WindowedLayer:
         keys, values = self.span(start, stop)
         return {"keys": keys, "values": values}
 
-    def adopt(self, start: int, stop: int, held: Mapping[str, torch.Tensor], length: int) -> None:
+    def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
         """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise hold
-        only these tokens. ``held`` is what ``held(start, stop)`` returned when the tokens were copied.
+        only these tokens. ``tensors`` is what ``held(start, stop)`` returned when the tokens were copied.
         """
-        keys, values = held["keys"], held["values"]
+        keys, values = tensors["keys"], tensors["values"]
         if start != length:
             self.put(start, keys, values)
             return

@@ -188,28 +188,28 @@ def load_config(name: str) -> Any:
     return config
 
 
-def text_config(whole: Any) -> Any:
+def text_config(config: Any) -> Any:
     """The configuration of a model's text part. Settings that only the configuration of the whole model has are added
     to it.
     """
-    text = getattr(whole, "text_config", None)
+    text = getattr(config, "text_config", None)
     if text is None:
-        return _with_both_heads(whole)
+        return _with_both_heads(config)
     # ``tie_word_embeddings`` is set if either configuration sets it. If only one does, the files hold both embedding
     # and head. transformers then keeps them separate in spite of the setting.
-    text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, whole))
-    text.wrapper = whole.model_type
+    text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, config))
+    text.wrapper = config.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
-        if getattr(text, key, None) is None and getattr(whole, key, None) is not None:
-            setattr(text, key, getattr(whole, key))
+        if getattr(text, key, None) is None and getattr(config, key, None) is not None:
+            setattr(text, key, getattr(config, key))
     return _with_both_heads(text)
 
 
-def setting(config: Any, key: str, otherwise: Any = None) -> Any:
-    """The value of a setting; ``otherwise`` if the setting is missing, or if the model's family ignores it
+def setting(config: Any, key: str, default: Any = None) -> Any:
+    """The value of a setting; ``default`` if the setting is missing, or if the model's family ignores it
     (``Family.reads``).
     """
-    return getattr(config, key, otherwise) if key in FAMILIES.get(config.model_type, ORDINARY).reads else otherwise
+    return getattr(config, key, default) if key in FAMILIES.get(config.model_type, ORDINARY).reads else default
 
 
 def _with_both_heads(config: Any) -> Any:
@@ -318,8 +318,8 @@ def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> Non
             raise _meaningless(name, f"rope_parameters has no rope_theta for {kind}")
 
 
-def _meaningless(name: str, what: str) -> ModelError:
-    return ModelError(f"config.json of {display_name(name)} cannot be used: {what}.", "Download the model again.")
+def _meaningless(name: str, problem: str) -> ModelError:
+    return ModelError(f"config.json of {display_name(name)} cannot be used: {problem}.", "Download the model again.")
 
 
 def check_architecture(config: Any, name: str, window: int) -> None:

@@ -65,20 +65,20 @@ class PartialHead(nn.Module):
         return logits.index_copy_(-1, self.token_ids, some)
 
 
-def draft_config(target: Any, kept: Sequence[int], head_tokens: int) -> Any:
+def draft_config(target: Any, layer_indices: Sequence[int], head_tokens: int) -> Any:
     """Make the configuration of a draft whose layers are copied from a target.
 
     Args:
         target: the target's configuration.
-        kept: indices of the copied layers, in order.
+        layer_indices: indices of the copied layers, in order.
         head_tokens: number of tokens that the draft can produce.
     """
     said = target.to_dict()
     count = said["num_hidden_layers"]
     for key, value in said.items():
         if isinstance(value, list) and len(value) == count:
-            said[key] = [value[layer] for layer in kept]
-    return type(target)(**{**said, "num_hidden_layers": len(kept), DRAFT_HEAD: head_tokens})
+            said[key] = [value[layer] for layer in layer_indices]
+    return type(target)(**{**said, "num_hidden_layers": len(layer_indices), DRAFT_HEAD: head_tokens})
 
 
 def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:

@@ -163,7 +163,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
         if not _takes_blocks(model, name, stored, dtype, blocks):
             values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
             _give(model, name, values if blocks == "all" else values.to(dtype), biases)
-            stored.let_go()
+            stored.release()
     for path, found in experts.items():
         if f"{path}.down_proj" not in wanted:
             raise ModelError(f"{title} holds {path}, which a model of its kind does not have.", _OTHER)
@@ -371,7 +371,7 @@ def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
+def _letting_go(file_map: mmap.mmap, offset: int, size: int) -> Any:
     """Make a function that releases the memory of a tensor's pages. Released pages are read again on use. On systems
     without ``madvise`` the function does nothing.
     """
@@ -380,7 +380,7 @@ def _letting_go(held: mmap.mmap, offset: int, size: int) -> Any:
         # only pages that lie completely in the tensor, because the pages at its ends also hold other tensors
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE - first
-        if length > 0 and hasattr(held, "madvise"):
-            held.madvise(mmap.MADV_DONTNEED, first, length)
+        if length > 0 and hasattr(file_map, "madvise"):
+            file_map.madvise(mmap.MADV_DONTNEED, first, length)
 
     return let_go

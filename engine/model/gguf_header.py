@@ -136,38 +136,38 @@ def floats(path: Path, tensor: Tensor) -> list[float]:
         return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(4 * math.prod(tensor.shape))))
 
 
-def _text(held: mmap.mmap, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(held, at)
-    return held[at + 8 : at + 8 + length].decode("utf-8"), at + 8 + length
+def _text(data: mmap.mmap, offset: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(data, offset)
+    return data[offset + 8 : offset + 8 + length].decode("utf-8"), offset + 8 + length
 
 
-def _value(held: mmap.mmap, at: int, vocabulary: bool) -> tuple[Any, int]:
+def _value(data: mmap.mmap, offset: int, vocabulary: bool) -> tuple[Any, int]:
     """Read the value of a field. Return the value and the offset after it."""
-    (kind,) = struct.unpack_from("<I", held, at)
-    at += 4
+    (kind,) = struct.unpack_from("<I", data, offset)
+    offset += 4
     if kind == _STRING:
-        return _text(held, at)
+        return _text(data, offset)
     if kind != _ARRAY:
-        return struct.unpack_from(f"<{_SCALARS[kind]}", held, at)[0], at + struct.calcsize(_SCALARS[kind])
-    kind, count = struct.unpack_from("<IQ", held, at)
-    at += 12
+        return struct.unpack_from(f"<{_SCALARS[kind]}", data, offset)[0], offset + struct.calcsize(_SCALARS[kind])
+    kind, count = struct.unpack_from("<IQ", data, offset)
+    offset += 12
     if kind == _STRING:
-        words, at = _words(held, at, count, vocabulary)
-        return words if vocabulary else count, at
-    end = at + count * struct.calcsize(_SCALARS[kind])
+        words, offset = _words(data, offset, count, vocabulary)
+        return words if vocabulary else count, offset
+    end = offset + count * struct.calcsize(_SCALARS[kind])
     if count > _LONGEST_LIST and not vocabulary:
         return count, end
-    return list(struct.unpack_from(f"<{count}{_SCALARS[kind]}", held, at)), end
+    return list(struct.unpack_from(f"<{count}{_SCALARS[kind]}", data, offset)), end
 
 
-def _words(held: mmap.mmap, at: int, count: int, wanted: bool) -> tuple[Sequence[str], int]:
-    """Read a list of ``count`` strings. Return the strings and the offset after them. If ``wanted`` is false, the list
-    is skipped and returned empty.
+def _words(data: mmap.mmap, offset: int, count: int, is_needed: bool) -> tuple[Sequence[str], int]:
+    """Read a list of ``count`` strings. Return the strings and the offset after them. If ``is_needed`` is false, the
+    list is skipped and returned empty.
     """
     words = []
     for _ in range(count):
-        start = at + 8
-        at = start + _LENGTH.unpack_from(held, at)[0]
-        if wanted:
-            words.append(held[start:at].decode("utf-8"))
-    return words, at
+        start = offset + 8
+        offset = start + _LENGTH.unpack_from(data, offset)[0]
+        if is_needed:
+            words.append(data[start:offset].decode("utf-8"))
+    return words, offset

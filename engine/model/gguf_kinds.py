@@ -183,17 +183,17 @@ class Header:
         self.fields, self.names, self.vocabulary, self.file = fields, names, vocabulary, file
         self.architecture = str(fields.get("general.architecture", ""))
 
-    def get(self, name: str, otherwise: Any = None) -> Any:
-        """The value of a field of the model's architecture; ``otherwise`` if the field is missing."""
-        return self.fields.get(f"{self.architecture}.{name}", otherwise)
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a field of the model's architecture; ``default`` if the field is missing."""
+        return self.fields.get(f"{self.architecture}.{name}", default)
 
-    def number(self, name: str, otherwise: float | None = None) -> Any:
+    def number(self, name: str, default: float | None = None) -> Any:
         """The value of a field of the model's architecture, checked to be a finite number.
 
         Raises:
-            ModelError: the value is no finite number, or the field is missing and ``otherwise`` is None.
+            ModelError: the value is no finite number, or the field is missing and ``default`` is None.
         """
-        value = self.get(name, otherwise)
+        value = self.get(name, default)
         if type(value) not in (int, float) or not math.isfinite(value):
             raise ModelError(f"{self.file} gives no {name} that can be right.", _AGAIN)
         return value
@@ -205,9 +205,9 @@ class Header:
         value = self.fields.get(f"tokenizer.ggml.{name}")
         return value if type(value) is int and 0 <= value < self.vocabulary else None
 
-    def refusal(self, what: str) -> ModelError:
+    def refusal(self, property_name: str) -> ModelError:
         """Make the error for an unsupported property of a file."""
-        return ModelError(f"{self.file} {what} read from GGUF.", _ELSEWHERE)
+        return ModelError(f"{self.file} {property_name} read from GGUF.", _ELSEWHERE)
 
 
 @dataclass(frozen=True)
@@ -502,16 +502,16 @@ def _heads_of_gemma_4(header: Header, sliding: Sequence[bool], shared: int) -> d
     return {**found, "num_global_key_value_heads": next(iter(wide))} if alike else found
 
 
-def _inner_of_gemma_4(header: Header, own: int) -> dict[str, Any]:
+def _inner_of_gemma_4(header: Header, kv_layers: int) -> dict[str, Any]:
     """The inner size of MLPs, and whether the layers without KV have twice this size. These layers follow the first
-    ``own`` layers.
+    ``kv_layers`` layers.
     """
     inner = header.get("feed_forward_length")
     if not isinstance(inner, list):
         return {"intermediate_size": inner}
-    doubled = len(inner) > own and inner[-1] != inner[0]
+    doubled = len(inner) > kv_layers and inner[-1] != inner[0]
     later = 2 * inner[0] if doubled else inner[0]
-    if inner != [inner[0]] * own + [later] * (len(inner) - own) or len(inner) != header.get("block_count"):
+    if inner != [inner[0]] * kv_layers + [later] * (len(inner) - kv_layers) or len(inner) != header.get("block_count"):
         raise header.refusal("holds layers of several shapes, which are not")
     return {"intermediate_size": inner[0], "use_double_wide_mlp": doubled}
 

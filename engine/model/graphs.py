@@ -442,11 +442,11 @@ class Replays:
         """Free the memory of all recordings. Later passes are recorded again."""
         self._forget({})
 
-    def _forget(self, kept: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Free the memory of all recordings. The entries ``kept`` stay: they mark the keys of passes that are not
+    def _forget(self, entries: dict[tuple[int, ...], _Recording | None]) -> None:
+        """Free the memory of all recordings. The entries ``entries`` stay: they mark the keys of passes that are not
         recorded again, because their replay was not faster than the ordinary pass.
         """
-        self._recordings = kept
+        self._recordings = entries
         self._recorder.forget()
 
     def _note_difference(self, key: tuple[int, ...], reason: str) -> None:

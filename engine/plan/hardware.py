@@ -237,12 +237,12 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 
 
 def _free_beside(
-    held: Sequence[int], config: EngineConfig, device: torch.device, others: Sequence[torch.device]
+    weights_bytes: Sequence[int], config: EngineConfig, device: torch.device, others: Sequence[torch.device]
 ) -> Resources:
     """The memory that caches may take in addition to the weights.
 
     Args:
-        held: bytes of weights on ``device`` and on each of ``others``.
+        weights_bytes: bytes of weights on ``device`` and on each of ``others``.
         device: where passes begin and end.
         others: further devices that have layers of the model.
     """
@@ -255,7 +255,7 @@ def _free_beside(
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     if limited != "auto":
         return free
-    rooms = [max(0, room - weights) for room, weights in zip((free.device, *free.others), held, strict=True)]
+    rooms = [max(0, room - weights) for room, weights in zip((free.device, *free.others), weights_bytes, strict=True)]
     return dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
 
 

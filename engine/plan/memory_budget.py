@@ -224,17 +224,17 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 @dataclass(frozen=True)
 class LayerBytes:
     """Bytes that one layer takes: ``weights``; ``kv`` for a full window; ``buffer`` for one buffer of spilled KV; and
-    ``beside`` for retrieval cache, mean keys, sliding window and state.
+    ``other_caches`` for retrieval cache, mean keys, sliding window and state.
 
-    ``asked`` is a share, not bytes: if the layer's weights wait in host memory, a pass over a few tokens copies this
-    share of them. It is below 1 for a mixture of experts, because only the chosen experts are copied.
+    ``copied_share`` is a share, not bytes: if the layer's weights wait in host memory, a pass over a few tokens copies
+    this share of them. It is below 1 for a mixture of experts, because only the chosen experts are copied.
     """
 
     weights: int
-    beside: int
+    other_caches: int
     kv: int
     buffer: int
-    asked: float = 1.0
+    copied_share: float = 1.0
 
 
 def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int) -> LayerBytes:
@@ -248,7 +248,7 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
     """
     return LayerBytes(
         weights=weights,
-        beside=(retrieval_bytes(kv, budget) + window * kv.index + kv.fixed) // layers,
+        other_caches=(retrieval_bytes(kv, budget) + window * kv.index + kv.fixed) // layers,
         kv=window * kv.stored // layers,
         buffer=window * kv.staged // layers,
     )
@@ -256,12 +256,12 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """Memory of a device: ``free`` bytes. Of these, ``taken`` bytes are needed for parts of the model other than its
-    layers, such as the embedding. ``kv_limit`` is the configured maximum of bytes for KV, or None.
+    """Memory of a device: ``free_bytes`` bytes. Of these, ``taken_bytes`` bytes are needed for parts of the model other
+    than its layers, such as the embedding. ``kv_limit`` is the configured maximum of bytes for KV, or None.
     """
 
-    free: int
-    taken: int = 0
+    free_bytes: int
+    taken_bytes: int = 0
     kv_limit: int | None = None
 
 
@@ -279,15 +279,17 @@ class Share:
         """Bytes that cross the device's bus in one period from verification to verification: the KV of the spilled
         layers once, and the asked share of the weights in host memory ``_PASSES`` times.
         """
-        return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.asked)
+        return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.copied_share)
 
     def fits(self, size: LayerBytes, room: DeviceRoom) -> bool:
         """Whether the device has room for its layers without their KV: for weights that do not wait in host memory, for
-        buffers, and for ``beside``.
+        buffers, and for ``other_caches``.
         """
         held = self.layers - self.in_host + min(self.in_host, _WEIGHT_BUFFERS)
-        needed = room.taken + self.layers * size.beside + held * size.weights + _STAGING_BUFFERS * size.buffer
-        return needed <= int(room.free * WEIGHTS_SHARE)
+        needed = (
+            room.taken_bytes + self.layers * size.other_caches + held * size.weights + _STAGING_BUFFERS * size.buffer
+        )
+        return needed <= int(room.free_bytes * WEIGHTS_SHARE)
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
@@ -295,9 +297,9 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
     Weights have priority, because every pass needs them.
     """
     buffers = _STAGING_BUFFERS * size.buffer
-    fixed = room.taken + layers * size.beside
-    most = int(room.free * WEIGHTS_SHARE) - fixed
-    left = int(room.free * MEMORY_SHARE) - fixed - layers * size.weights
+    fixed = room.taken_bytes + layers * size.other_caches
+    most = int(room.free_bytes * WEIGHTS_SHARE) - fixed
+    left = int(room.free_bytes * MEMORY_SHARE) - fixed - layers * size.weights
     if layers * size.weights + buffers > most:
         held = max(0, (most - buffers) // max(1, size.weights) - _WEIGHT_BUFFERS)
         return Share(layers, layers, layers - min(layers - 1, held))

@@ -154,9 +154,11 @@ def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Mode
     rooms = [DeviceRoom(bytes_, 0 if place else weights - layers) for place, bytes_ in enumerate(free.cards)]
     shares = _shares(target, layers // target.layers, kv, rooms)
     parts = _parts(target, kv, shares)
-    held = [room.taken + share.layers * layers // target.layers for room, share in zip(rooms, shares, strict=True)]
+    held = [
+        room.taken_bytes + share.layers * layers // target.layers for room, share in zip(rooms, shares, strict=True)
+    ]
     held = [bytes_ + retrieval_bytes(part, MIN_BUDGET) for bytes_, part in zip(held, parts, strict=True)]
-    left = [int((room.free - bytes_) * MEMORY_SHARE) for room, bytes_ in zip(rooms, held, strict=True)]
+    left = [int((room.free_bytes - bytes_) * MEMORY_SHARE) for room, bytes_ in zip(rooms, held, strict=True)]
 
     def longest(host: int, disk: int) -> int:
         return largest(target.window, lambda count: spread_over(parts, count, left, host, disk) is not None)

@@ -216,16 +216,16 @@ def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None
             _number(config, key, name)
 
 
-def _check_own(config: Mapping[str, Any], own: Sequence[str], name: str) -> None:
+def _check_own(config: Mapping[str, Any], settings: Sequence[str], name: str) -> None:
     """Check the settings that only some families have.
 
     Args:
-        own: names of the settings that the model's family reads in addition to the usual ones.
+        settings: names of the settings that the model's family reads in addition to the usual ones.
     """
-    if "global_head_dim" in own:
+    if "global_head_dim" in settings:
         _number(config, "global_head_dim", name)
         _number(config, "num_global_key_value_heads", name, 1)
-    if "hidden_size_per_layer_input" in own and config.get("hidden_size_per_layer_input"):
+    if "hidden_size_per_layer_input" in settings and config.get("hidden_size_per_layer_input"):
         _number(config, "hidden_size_per_layer_input", name)
         _number(config, "vocab_size_per_layer_input", name)
     factor = config.get("block_ffn_dim_multiplier", 1)
@@ -245,10 +245,10 @@ def _check_kv_sources(config: Any, name: str) -> dict[int, int]:
     return kv_sources(config)
 
 
-def _number(config: Mapping[str, Any], key: str, name: str, otherwise: int | None = None) -> int:
+def _number(config: Mapping[str, Any], key: str, name: str, default: int | None = None) -> int:
     value = config.get(key)
-    if value is None and otherwise is not None:
-        value = otherwise
+    if value is None and default is not None:
+        value = default
     if type(value) is not int or not 0 < value < _LARGEST:
         raise ModelError(f"{CONFIG} of {name} gives no {key} that can be right.", "Download the model again.")
     return value

@@ -102,12 +102,12 @@ class Plan:
     staging: int
 
 
-def pick_device(wanted: str) -> torch.device:
+def pick_device(names: str) -> torch.device:
     """The first of ``pick_devices``, where passes begin and end."""
-    return pick_devices(wanted)[0]
+    return pick_devices(names)[0]
 
 
-def pick_devices(wanted: str) -> tuple[torch.device, ...]:
+def pick_devices(names: str) -> tuple[torch.device, ...]:
     """The devices that may compute, the one with the most free memory first.
 
     "auto" takes all CUDA devices of the same generation as the one with the most free memory, because a much older GPU
@@ -117,58 +117,58 @@ def pick_devices(wanted: str) -> tuple[torch.device, ...]:
     Raises:
         OptionError: a device is unknown, absent, or named twice.
     """
-    if wanted == "auto":
+    if names == "auto":
         cards = sorted(kinds.found("cuda"), key=kinds.free_memory, reverse=True)
         generations = [torch.cuda.get_device_capability(card)[0] for card in cards]
         alike = [card for card, of in zip(cards, generations, strict=True) if of == generations[0]]
         if len(alike) > 1:
             return tuple(alike)
         return (torch.device("cuda") if cards else next(iter(kinds.found("xpu")), torch.device("cpu")),)
-    devices = [_device(name.strip()) for name in wanted.split(",")]
+    devices = [_device(name.strip()) for name in names.split(",")]
     if len(devices) == 1:
         return (devices[0],)
     cards = [torch.device("cuda", device.index or 0) for device in devices if device.type == "cuda"]
     if len(cards) < len(devices) or len(set(cards)) < len(cards):
-        raise OptionError(f"{wanted} cannot share a model.", "Name different GPUs, such as cuda:0,cuda:1.")
+        raise OptionError(f"{names} cannot share a model.", "Name different GPUs, such as cuda:0,cuda:1.")
     return tuple(sorted(cards, key=kinds.free_memory, reverse=True))
 
 
-def _device(wanted: str) -> torch.device:
+def _device(name: str) -> torch.device:
     names = f"Use auto, {', '.join(KINDS)}, cuda:1 or cuda:0,cuda:1."
     try:
-        device = torch.device(wanted)
+        device = torch.device(name)
     except RuntimeError as error:
-        raise OptionError(f"There is no device {wanted!r}.", names) from error
+        raise OptionError(f"There is no device {name!r}.", names) from error
     kind = KINDS.get(device.type)
     if kind is None:
         raise OptionError(f"Trifold does not compute on devices of the kind {device.type}.", names)
     if kind.gpu and torch.device(device.type, device.index or 0) not in (here := kinds.found(device.type)):
         raise OptionError(
-            f"The device {wanted} was asked for, and PyTorch sees {len(here)} {kind.gpu}.",
+            f"The device {name} was asked for, and PyTorch sees {len(here)} {kind.gpu}.",
             "Use --device cpu, or install the GPU's driver; the command doctor says what else is missing.",
         )
     return device
 
 
-def memory_of_cards(wanted: str) -> tuple[int, ...]:
-    """Bytes of each GPU in ``wanted`` that would be free if this process used no GPU memory, the largest number first.
+def memory_of_cards(names: str) -> tuple[int, ...]:
+    """Bytes of each GPU in ``names`` that would be free if this process used no GPU memory, the largest number first.
     Empty if the model computes in host memory.
 
     Raises:
         OptionError: as in ``pick_devices``.
     """
-    cards = [device for device in pick_devices(wanted) if KINDS[device.type].own_memory]
+    cards = [device for device in pick_devices(names) if KINDS[device.type].own_memory]
     return tuple(sorted(map(kinds.memory_without_us, cards), reverse=True))
 
 
-def may_round_files(wanted: str) -> bool:
-    """Whether a GGUF file that does not fit the GPUs in ``wanted`` is probably rounded for them
+def may_round_files(names: str) -> bool:
+    """Whether a GGUF file that does not fit the GPUs in ``names`` is probably rounded for them
     (``with_fitting_weights``). Computes nothing on the GPUs.
 
     Raises:
         OptionError: as in ``pick_devices``.
     """
-    return all(map(may_multiply_tiles, pick_devices(wanted)))
+    return all(map(may_multiply_tiles, pick_devices(names)))
 
 
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:
@@ -195,7 +195,7 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
     shares = share_layers(layers, size, rooms)
     layout, copied = layout_of(shares, devices), _copy_bytes(config, model, device)
     if layout.in_host and copied:
-        alone = share_layers(layers, replace(size, beside=size.beside - copied), rooms)
+        alone = share_layers(layers, replace(size, other_caches=size.other_caches - copied), rooms)
         fits = all(share.fits(size, room) for share, room in zip(shares, rooms, strict=True))
         if not fits or not any(share.in_host for share in alone):
             others = "them and the buffers of a whole window" if fits else "the buffers of a whole window"
@@ -242,12 +242,12 @@ def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layou
     return Layout(devices[0], split if len(devices) > 1 else None, frozenset(in_host))
 
 
-def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken: int) -> list[int]:
-    """Bytes of weights on each device, without those that wait in host memory. The first device holds ``taken`` bytes
+def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken_bytes: int) -> list[int]:
+    """Bytes of weights on each device, without those that wait in host memory. The first device holds ``taken_bytes``
     in addition to its layers.
     """
     parts = layout.split.part_of if layout.split else (0,) * layers
-    held = [taken] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
+    held = [taken_bytes] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
     for layer, part in enumerate(parts):
         held[part] += 0 if layer in layout.in_host else size.weights
     return held
@@ -289,7 +289,9 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     asked = host_weights(model, weights)
     reads = asked.reads(asked.step).growth(_PASS_TOKENS)
     size = replace(
-        size, beside=size.beside + _copy_bytes(config, model, device), asked=min(1.0, asked.step * reads / weights)
+        size,
+        other_caches=size.other_caches + _copy_bytes(config, model, device),
+        copied_share=min(1.0, asked.step * reads / weights),
     )
     drafts = 0.0
     if draft is not None:
@@ -298,14 +300,14 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     return size, int(embeddings * (stored or dtype.itemsize) + drafts)
 
 
-def host_weights(model: Any, held: int) -> HostWeights:
-    """Compute the bytes that a pass over one token copies from the weights in host memory. ``held`` are the bytes of
-    all weights in host memory.
+def host_weights(model: Any, weights_bytes: int) -> HostWeights:
+    """Compute the bytes that a pass over one token copies from the weights in host memory. ``weights_bytes`` are those
+    of all weights in host memory.
     """
     found = architectures.experts_of(model)
-    if found is None or not held:
-        return HostWeights(held)
-    each = held / architectures.parameters_of_block(model)
+    if found is None or not weights_bytes:
+        return HostWeights(weights_bytes)
+    each = weights_bytes / architectures.parameters_of_block(model)
     dense = each * architectures.parameters_of_block(model, 0)
     return HostWeights(dense, each * architectures.parameters_asked(model) - dense, found.count, found.chosen)
 
@@ -329,7 +331,7 @@ def spill_folder(config: EngineConfig) -> Path | None:
 def free_resources(
     device: torch.device,
     config: EngineConfig,
-    given_back: KvBytes | None = None,
+    released: KvBytes | None = None,
     others: Sequence[torch.device] = (),
 ) -> Resources:
     """Bytes that KV may take on this machine now. A limit in the configuration replaces the usual share of the free
@@ -338,25 +340,25 @@ def free_resources(
     Args:
         device: where passes begin and end.
         config: limits of host memory and device memory, and the folder for spilled KV.
-        given_back: bytes of the open book and its buffers, which count as free because they are freed first.
+        released: bytes of the open book and its buffers, which count as free because they are freed first.
         others: further devices with layers of the model.
     """
-    given_back = given_back or KvBytes()
+    released = released or KvBytes()
     host_limit, device_limit = bytes_of(config.host_memory), bytes_of(config.device_memory)
-    available = int(psutil.virtual_memory().available) + given_back.host
+    available = int(psutil.virtual_memory().available) + released.host
     folder = (spill_folder(config) or Path(tempfile.gettempdir())).absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
-    disk = int((shutil.disk_usage(existing).free + given_back.disk) * DISK_SHARE)
+    disk = int((shutil.disk_usage(existing).free + released.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
         # A GPU that shares host memory can use the free part of this memory, up to a limit of the GPU
         if device.type != "cpu":
-            available = min(available, kinds.free_memory(device) + given_back.host)
+            available = min(available, kinds.free_memory(device) + released.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
         room = (int(available * MEMORY_SHARE) if host_limit is None else host_limit) // parts
         return Resources(room, 0, disk, (room,) * len(others))
     devices = (device, *others)
-    back = given_back.cards or (given_back.device, *(0 for _ in others))
+    back = released.cards or (released.device, *(0 for _ in others))
     free = [int((kinds.free_memory(card) + more) * MEMORY_SHARE) for card, more in zip(devices, back, strict=True)]
     rooms = free if device_limit is None else [device_limit] * len(free)
     host = int(available * PINNED_SHARE) if host_limit is None else host_limit

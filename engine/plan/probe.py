@@ -161,7 +161,7 @@ def measure(
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
         # A plain step dequantizes 8-bit KV; a middle pass need not, because the retrieval cache is not quantized.
-        step, middle = probe.pass_speed(1, before=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
+        step, middle = probe.pass_speed(1, prepare=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]
         behind = probe.seconds(tokens, probe.context)
@@ -216,8 +216,8 @@ class _Probe:
         target = torch.zeros_like(source)
         return self._best(lambda: target.copy_(source))
 
-    def pass_speed(self, tokens: int, before: Callable[[], None] = _nothing) -> LayerCost:
-        alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context, before)
+    def pass_speed(self, tokens: int, prepare: Callable[[], None] = _nothing) -> LayerCost:
+        alone, behind = self.seconds(tokens, 0), self.seconds(tokens, self.context, prepare)
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
@@ -239,7 +239,7 @@ class _Probe:
         """
         self._cache.crop(0)
 
-    def seconds(self, tokens: int, context: int, before: Callable[[], None] = _nothing) -> float:
+    def seconds(self, tokens: int, context: int, prepare: Callable[[], None] = _nothing) -> float:
         """Seconds of a pass over ``tokens`` tokens after ``context`` tokens, including ``before()``."""
         layer, cache = self._layer, self._cache
         began = self._clock()
@@ -249,7 +249,7 @@ class _Probe:
         self._end += self._clock() - began  # preparation does not count towards the limit
 
         def work() -> None:
-            before()
+            prepare()
             layer.layer(0, hidden, rope, cache.extend(context))
 
         return self._best(work)

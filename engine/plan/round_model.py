@@ -54,11 +54,11 @@ class Rates:
     buses: int = 1
     disk: float = 0.0
 
-    def pass_s(self, read: float, moved: float = 0.0, from_disk: float = 0.0) -> float:
-        """Seconds of a pass that reads ``read`` bytes on the device. At the same time it moves ``moved`` bytes
-        over the buses and ``from_disk`` bytes from the disk.
+    def pass_s(self, device_bytes: float, bus_bytes: float = 0.0, disk_bytes: float = 0.0) -> float:
+        """Seconds of a pass that reads ``device_bytes`` on the device. At the same time it moves ``bus_bytes``
+        over the buses and ``disk_bytes`` from the disk.
         """
-        return max(read / self.memory, over(moved, self.bus * self.buses) + over(from_disk, self.disk))
+        return max(device_bytes / self.memory, over(bus_bytes, self.bus * self.buses) + over(disk_bytes, self.disk))
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Pass:
     the pass copies from host memory.
     """
 
-    read: float = 0.0
-    moved: float = 0.0
+    device_bytes: float = 0.0
+    bus_bytes: float = 0.0
     launches: int = 0
-    from_disk: float = 0.0
+    disk_bytes: float = 0.0
     computing_ms: float = 0.0
     experts: ExpertReads = NO_EXPERTS
 
@@ -79,7 +79,7 @@ class Pass:
         """Milliseconds of the pass. Moving bytes, computing and launching overlap, so the longest of the three times
         counts.
         """
-        bytes_ms = _MS * rates.pass_s(self.read, self.moved, self.from_disk)
+        bytes_ms = _MS * rates.pass_s(self.device_bytes, self.bus_bytes, self.disk_bytes)
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
     def cost(self, rates: Rates) -> PassCost:
@@ -105,13 +105,13 @@ class HostWeights:
         """Bytes that a pass over one token copies."""
         return self.dense + self.experts
 
-    def reads(self, moved: float) -> ExpertReads:
+    def reads(self, moved_bytes: float) -> ExpertReads:
         """Describe how the bytes of a pass grow with its tokens.
 
         Args:
-            moved: bytes that a pass over one token moves: the weights and everything else, such as spilled KV.
+            moved_bytes: bytes that a pass over one token moves: the weights and everything else, such as spilled KV.
         """
-        return ExpertReads(self.count, self.chosen, self.experts / moved) if self.experts else NO_EXPERTS
+        return ExpertReads(self.count, self.chosen, self.experts / moved_bytes) if self.experts else NO_EXPERTS
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,14 @@ class RoundModel:
         draft = 0.0 if self.draft is None else self.draft.ms(self.rates)
         return Costs(draft, self.middle.cost(self.rates), self.verify.cost(self.rates))
 
-    def speed(self, kept: float, plain_ms: float | None = None) -> Speed:
+    def speed(self, acceptance: float, plain_ms: float | None = None) -> Speed:
         """The gain of speculation.
 
         Args:
-            kept: share of the middle level's tokens that verifications accept.
+            acceptance: share of the middle level's tokens that verifications accept.
             plain_ms: milliseconds of the plain step to compare with; None takes this model's own.
         """
-        costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, kept, DRAFT_KEPT * kept)
+        costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, acceptance, DRAFT_KEPT * acceptance)
         limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
         plan = best_plan(costs, rates, limits)
         ms = expected_round(plan, costs, rates)[1]
@@ -204,8 +204,8 @@ def probed(
     moved, step = kv.host + waiting.step, costs.computing_ms(costs.step, context)
     middle = Pass(computing_ms=costs.computing_ms(costs.middle, budget))
     if waiting.for_middle:
-        middle = replace(middle, moved=waiting.step, experts=waiting.reads(waiting.step))
-    verify = Pass(moved=moved, from_disk=kv.disk, computing_ms=step, experts=waiting.reads(moved))
+        middle = replace(middle, bus_bytes=waiting.step, experts=waiting.reads(waiting.step))
+    verify = Pass(bus_bytes=moved, disk_bytes=kv.disk, computing_ms=step, experts=waiting.reads(moved))
     return RoundModel(rates, None, middle, verify)
 
 
@@ -216,7 +216,7 @@ def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     pace = f"{rounds.plain_ms:.0f} ms a token before speculation"
-    if rounds.verify.moved and rounds.rates.bus:
+    if rounds.verify.bus_bytes and rounds.rates.bus:
         fast, slow = rounds.token_ms()
         pace += f" and {fast:.0f} to {slow:.0f} with it"
     return f"about {how_long} to read, then {pace}, by short probes of this machine"

@@ -94,11 +94,11 @@ def _add_product(hidden: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Ten
     return hidden
 
 
-def _joined(part: Any, names: Sequence[str], whole: str) -> Product:
+def _joined(part: Any, names: Sequence[str], joint_name: str) -> Product:
     """Make one product that returns the outputs of the layers ``names``, one after another. If ``part`` already has the
-    joint layer ``whole``, return this layer.
+    joint layer ``joint_name``, return this layer.
     """
-    own: Product | None = getattr(part, whole, None)
+    own: Product | None = getattr(part, joint_name, None)
     if own is not None:
         return own
     layers = [getattr(part, name) for name in names]

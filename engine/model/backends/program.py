@@ -159,13 +159,13 @@ class FusedLayers:
         return attended, collected
 
     def _add_mlp(
-        self, summed: dict[int, int], norm: PackedNorm, gates: PackedLinear, down: PackedLinear, kept: torch.Tensor
+        self, summed: dict[int, int], norm: PackedNorm, gates: PackedLinear, down: PackedLinear, residual: torch.Tensor
     ) -> tuple[int, int]:
         """Append the second norm and the MLP. Return the indices of the norm and of the last sum.
 
         Args:
             summed: arguments that add the attention's output to the residual stream.
-            kept: the residual stream after this sum.
+            residual: the residual stream after this sum.
         """
         kernels, memory, program, kind = self._kernels, self._memory, self._program, KIND[self._dtype]
         normed = memory.of("normed", gates.in_features, gates.input_dtype)
@@ -183,16 +183,16 @@ class FusedLayers:
         gated = memory.of("gated", down.in_features, down.input_dtype)
         _add_gates(program, kernels, out, self._bias(gates), gated)
         out = down.add_to(program, gated, memory)
-        return added, program.add(kernels.address("added", kind), self._sum_of(out, down, kept), EACH_ROW)
+        return added, program.add(kernels.address("added", kind), self._sum_of(out, down, residual), EACH_ROW)
 
-    def _sum_of(self, out: torch.Tensor, product: PackedLinear, kept: torch.Tensor) -> dict[int, int]:
-        """Make the arguments that add the result ``out`` of a product to the residual stream ``kept``."""
+    def _sum_of(self, out: torch.Tensor, product: PackedLinear, residual: torch.Tensor) -> dict[int, int]:
+        """Make the arguments that add the result ``out`` of a product to the residual stream ``residual``."""
         return {
             Residual.DELTA: out.data_ptr(),
             Residual.DELTA_STRIDE: out.shape[1],
             Residual.BIAS: self._bias(product),
-            Residual.SUM: kept.data_ptr(),
-            Residual.WIDTH: kept.shape[1],
+            Residual.SUM: residual.data_ptr(),
+            Residual.WIDTH: residual.shape[1],
         }
 
     def _bias(self, layer: Any) -> int:
@@ -466,11 +466,11 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
     }
 
 
-def _joint(part: Any, names: Sequence[str], whole: str) -> PackedLinear | None:
+def _joint(part: Any, names: Sequence[str], joint_name: str) -> PackedLinear | None:
     """The product that computes the layers ``names`` at once. If these layers have no such product, return the layer
-    ``whole``, or None if that is missing too.
+    ``joint_name``, or None if that is missing too.
     """
     shares = [getattr(part, name, None) for name in names]
     if all(isinstance(share, JointLayer) for share in shares):
         return shares[0].product  # type: ignore[union-attr]
-    return getattr(part, whole, None)
+    return getattr(part, joint_name, None)

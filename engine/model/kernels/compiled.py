@@ -54,12 +54,12 @@ class Compiled:
             known = self._addresses[key] = code.address(name)
         return known
 
-    def call(self, kernel: int, arguments: list[int], tiles: int, then: int = 0, then_tiles: int = 0) -> None:
-        """Run every tile of a kernel. If ``then`` is the address of a second kernel, run its tiles afterwards with the
-        same arguments.
+    def call(self, kernel: int, arguments: list[int], tiles: int, next_kernel: int = 0, next_tiles: int = 0) -> None:
+        """Run every tile of a kernel. If ``next_kernel`` is the address of a second kernel, run its tiles afterwards
+        with the same arguments.
         """
         with self.lock:
             self._arguments[:] = [*arguments]
             self.pool.run(kernel, self._at, tiles)
-            if then:
-                self.pool.run(then, self._at, then_tiles)
+            if next_kernel:
+                self.pool.run(next_kernel, self._at, next_tiles)

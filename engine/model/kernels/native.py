@@ -199,9 +199,9 @@ class Native(Compiled):
         return Call(address, arguments, EACH_ROW), product
 
     def panels_call(
-        self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, others: Mapping[int, int]
+        self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, slots: Mapping[int, int]
     ) -> Call:
-        """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``others``
+        """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``slots``
         sets further slots, or replaces values that this method would set.
         """
         slot, panels = abi.Product, packed.shape[0]
@@ -216,16 +216,16 @@ class Native(Compiled):
                 slot.OUTPUTS: out.shape[1],
                 slot.TILE_PANELS: size,
                 slot.PANELS: panels,
-                **others,
+                **slots,
             }
         )
         return Call(kernel, arguments, (0, tiles), slot.ROWS)
 
     def arranged_call(
-        self, x: torch.Tensor, made: str, out: torch.Tensor, sums: torch.Tensor, units: torch.Tensor
+        self, x: torch.Tensor, form: str, out: torch.Tensor, sums: torch.Tensor, units: torch.Tensor
     ) -> Call:
-        """Make the call that writes x (rows, in) to ``out`` in the form ``made``, which products with blocks take. The
-        call also writes the ``sums`` (rows, in / RUN) of the runs of x and, if ``made`` is "fixed", the ``units``
+        """Make the call that writes x (rows, in) to ``out`` in the form ``form``, which products with blocks take. The
+        call also writes the ``sums`` (rows, in / RUN) of the runs of x and, if ``form`` is "fixed", the ``units``
         (rows, in / SPAN).
         """
         slot = abi.Spread
@@ -237,7 +237,7 @@ class Native(Compiled):
             slot.UNITS: units.data_ptr(),
         }
         kind = KIND[x.dtype]
-        kernel = self.address("arranged_fixed" if made == "fixed" else "arranged", kind)
+        kernel = self.address("arranged_fixed" if form == "fixed" else "arranged", kind)
         return Call(kernel, abi.arguments(slots), EACH_ROW)
 
     def run(self, rows: int, *calls: Call) -> None:

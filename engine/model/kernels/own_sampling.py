@@ -113,12 +113,12 @@ class OwnSampling:
         name: str,
         logits: torch.Tensor,
         tiles: int,
-        own: dict[int, int],
+        slots: dict[int, int],
         patches: PatchedLogits | None = None,
     ) -> None:
-        own |= {Logits.LOGITS: logits.data_ptr(), Logits.STRIDE: logits.stride(0), Logits.WIDTH: logits.shape[1]}
+        slots |= {Logits.LOGITS: logits.data_ptr(), Logits.STRIDE: logits.stride(0), Logits.WIDTH: logits.shape[1]}
         if patches is not None and patches[0].shape[1]:
             patches = patches[0].contiguous(), patches[1].contiguous()
-            own |= {Logits.PATCH_IDS: patches[0].data_ptr(), Logits.PATCHES: patches[1].data_ptr()}
-            own[Logits.PATCH_COUNT] = patches[0].shape[1]
-        self._kernels.call(self._kernels.address(name, KIND[logits.dtype]), abi.arguments(own), tiles)
+            slots |= {Logits.PATCH_IDS: patches[0].data_ptr(), Logits.PATCHES: patches[1].data_ptr()}
+            slots[Logits.PATCH_COUNT] = patches[0].shape[1]
+        self._kernels.call(self._kernels.address(name, KIND[logits.dtype]), abi.arguments(slots), tiles)

@@ -46,14 +46,14 @@ class Stored(NamedTuple):
         kind: GGML's number of the format.
         inputs: number of weights in a row.
         order: (outputs,), the index in ``data`` of each output's row; None if rows are in the order of outputs.
-        let_go: releases the memory of the rows. Called when the rows will not be read again.
+        release: releases the memory of the rows. Called when the rows will not be read again.
     """
 
     data: torch.Tensor
     kind: int
     inputs: int
     order: np.ndarray[Any, np.dtype[np.int64]] | None = None
-    let_go: Callable[[], None] = lambda: None
+    release: Callable[[], None] = lambda: None
 
     @property
     def outputs(self) -> int:
@@ -184,12 +184,12 @@ outputs of those that a file has are joined in this order.
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
     """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Experts are packed in order, so only the
-    last matrix keeps ``let_go``, the function that releases the tensor's memory.
+    last matrix keeps ``release``, the function that releases the tensor's memory.
     """
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
     rows = stored.data.split(outputs)
-    return [stored._replace(data=each, let_go=lambda: None) for each in rows[:-1]] + [stored._replace(data=rows[-1])]
+    return [stored._replace(data=each, release=lambda: None) for each in rows[:-1]] + [stored._replace(data=rows[-1])]
 
 
 def is_bfloat16(stored: Stored) -> bool:
@@ -200,26 +200,26 @@ def is_bfloat16(stored: Stored) -> bool:
 class Segment:
     """The part of a joint product that one tensor of a file computes: its weights, packed in panels, and their call.
 
-    ``takes`` names the form of x that the call takes: "same" is x itself, and ``Native.arranged_call`` makes all other
-    forms.
+    ``input_form`` names the form of x that the call takes: "same" is x itself, and ``Native.arranged_call`` makes all
+    other forms.
 
     Args:
         stored: the weights.
-        takes: the form of x: "fixed" or "shares" for a format with blocks; "pairs" if all parts of the joint product
-            are bfloat16 and are stored as pairs.
+        input_form: the form of x: "fixed" or "shares" for a format with blocks; "pairs" if all parts of the joint
+            product are bfloat16 and are stored as pairs.
         start: index in the joint product of the segment's first output.
     """
 
-    def __init__(self, stored: Stored, kernels: Native, takes: str, start: int) -> None:
+    def __init__(self, stored: Stored, kernels: Native, input_form: str, start: int) -> None:
         self._kernels, self.start, self._inputs = kernels, start, stored.inputs
         self.form: Format | None = FORMATS.get(stored.kind)
         if self.form is not None:
-            self.packed, self.takes = self._interleaved(stored), takes
+            self.packed, self.input_form = self._interleaved(stored), input_form
         else:
             weight = stored.data.view(FLOATS[stored.kind])
             weight = weight if stored.order is None else weight[torch.from_numpy(stored.order)]
-            self.packed, self.takes = kernels.pack(weight.contiguous(), takes == "pairs"), "same"
-        stored.let_go()
+            self.packed, self.input_form = kernels.pack(weight.contiguous(), input_form == "pairs"), "same"
+        stored.release()
         self.outputs, self.columns = stored.outputs, self.packed.shape[0] * kernels.columns
 
     def _interleaved(self, stored: Stored) -> torch.Tensor:
@@ -240,11 +240,13 @@ class Segment:
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, units: torch.Tensor, out: torch.Tensor) -> Call:
         """Make the call that computes the product of x and writes it to the segment's columns of ``out``. x has the
-        form that ``takes`` names; ``sums`` and ``units`` are those of ``Native.arranged_call``.
+        form that ``input_form`` names; ``sums`` and ``units`` are those of ``Native.arranged_call``.
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
-            name, kind = ("product_fixed", (kernels.adds_dots,)) if self.takes == "fixed" else ("product_blocks", ())
+            name, kind = (
+                ("product_fixed", (kernels.adds_dots,)) if self.input_form == "fixed" else ("product_blocks", ())
+            )
             kernel = kernels.address(name, self.form.number, *kind)
         elif self.packed.dtype is torch.float16:
             kernel = kernels.address("product_halves")
@@ -278,8 +280,8 @@ class Segment:
         kernels.call(kernel, abi.arguments(arguments), len(panels))
 
 
-def arranged_dtype(takes: str) -> torch.dtype:
-    """The dtype of the activations in the form ``takes`` that a kernel reads: int32 for "fixed", float32 for all other
+def arranged_dtype(form: str) -> torch.dtype:
+    """The dtype of the activations in the form ``form`` that a kernel reads: int32 for "fixed", float32 for all other
     forms. A number of "fixed" takes four bytes, which are two 16-bit integers of different layouts.
     """
-    return torch.int32 if takes == "fixed" else torch.float32
+    return torch.int32 if form == "fixed" else torch.float32

@@ -189,7 +189,7 @@ class PackedBlocks(PackedLinear):
             self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
         # Fixed point is not used for wide products if the processor multiplies pairs, because torch is faster there.
-        fixed_point = all(each.takes == "fixed" for each in self._segments)
+        fixed_point = all(each.input_form == "fixed" for each in self._segments)
         self.multiplies_all = fixed_point and not self.kernels.multiplies_pairs
         # A segment writes whole panels. The next segment then overwrites the padding columns, because it starts right
         # after the segment's last output.
@@ -229,11 +229,11 @@ class PackedBlocks(PackedLinear):
         units = room("units", self.in_features // SPAN, torch.float32)
         arranged = {"same": x}
         for segment in self._segments:
-            takes = segment.takes
-            if takes not in arranged:
-                arranged[takes] = room(takes, self.in_features, arranged_dtype(takes))
-                yield self.kernels.arranged_call(x, takes, arranged[takes], sums, units)
-            yield segment.call(arranged[takes], sums, units, out)
+            form = segment.input_form
+            if form not in arranged:
+                arranged[form] = room(form, self.in_features, arranged_dtype(form))
+                yield self.kernels.arranged_call(x, form, arranged[form], sums, units)
+            yield segment.call(arranged[form], sums, units, out)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         [segment], columns = self._segments, self.kernels.columns

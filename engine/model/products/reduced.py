@@ -60,7 +60,7 @@ def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
         elif chosen == "4bit" and layer.in_features % GROUP == 0:
             made = Linear4(made)
     for part in layer.parts:
-        part.let_go()
+        part.release()
     return made
 
 
@@ -74,9 +74,9 @@ def _carried(stored: Stored) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return quants, scale, middle
 
 
-def _halves(blocks: _Array, at: int) -> _Array:
+def _halves(blocks: _Array, offset: int) -> _Array:
     """The 16-bit number at an offset of each block, as float32 (blocks, 1)."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+    return np.ascontiguousarray(blocks[:, offset : offset + 2]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(quants: _Array) -> _Array:

@@ -70,7 +70,7 @@ def test_speed_of_a_round_by_hand() -> None:
     assert tokens_per_ms(DraftPlan(3), SHORT_TEXT, AcceptanceRates(0, 0, 0.4)) == pytest.approx(1.624 / (3 + 8.9))
     assert tokens_per_ms(DraftPlan(copy=2), LONG_BOOK, rates(0, 0, 0.5)) == pytest.approx(1.75 / 104)
     # What a round with middle passes costs beside them.
-    dearer = replace(LONG_BOOK, beside=10.0)
+    dearer = replace(LONG_BOOK, overhead=10.0)
     assert 1 / tokens_per_ms(DraftPlan(3, 2), dearer, rates(0.5, 0.9)) == pytest.approx(
         1 / speed + 10.0 / ((1 - 0.9 ** (pending + 1)) / 0.1)
     )
@@ -490,7 +490,7 @@ def test_the_time_of_a_selection_is_lost_once_and_is_no_part_of_every_round() ->
     done, observation = World(costs, rates(0.0, 1.0), 1).round(plan)
     observation.selection_ms = 80.0
     controller.observe(plan, replace(done, split=replace(done.split, other=83.0)), observation)
-    assert controller.costs.beside == pytest.approx(3.0)
+    assert controller.costs.overhead == pytest.approx(3.0)
     assert controller.costs.selection == pytest.approx(60.0)
 
 
@@ -548,7 +548,7 @@ def test_a_cold_plain_step_does_not_speak_for_speculation() -> None:
         world, controller = ColdWorld(costs, rates(0.0, 0.98), seed), Controller(first, limits)
         assert speed(world, controller, 200) > 0.92 / 10.0 / 1.05
         assert not controller.plan.speculates
-        assert controller.costs.beside == pytest.approx(1.0)
+        assert controller.costs.overhead == pytest.approx(1.0)
         assert controller.costs.verify.ms(1) == pytest.approx(10.5, rel=0.1)
         assert speed(world, controller, 100) > 0.98 / 10.0 / 1.05
 
@@ -796,7 +796,7 @@ def test_costs_behind_another_book_follow_its_plain_step() -> None:
     costs = Costs(2.0, PassCost(20.0, 4.0), PassCost(50.0, 10.0, 40.0), 3.0)
     longer = costs.behind_another_book(80.0)
     assert [longer.verify.ms(rows) for rows in (1, 2)] == pytest.approx([80.0, 120.0])
-    assert (longer.draft, longer.middle, longer.beside) == (costs.draft, costs.middle, costs.beside)
+    assert (longer.draft, longer.middle, longer.overhead) == (costs.draft, costs.middle, costs.overhead)
 
 
 def test_without_a_draft_only_passes_are_chosen() -> None:

@@ -110,7 +110,7 @@ class Fit:
     @property
     def waiting(self) -> int:
         """Bytes of weights in host memory."""
-        return int(len(self.layout.in_host) * self.size.weights * self.size.asked)
+        return int(len(self.layout.in_host) * self.size.weights * self.size.copied_share)
 
     @property
     def moved(self) -> int:
@@ -129,7 +129,7 @@ def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int, b
     kv = replace(kv_shape_of(model, torch.bfloat16, devices[0]), split=layout.split)
     kv = kv.stored_as(config.kv).indexed(CHUNK)
     # The retrieval cache and a copy are there before a book is; its mean keys come with the book.
-    beside = size.beside - WINDOW * kv.index_bytes_per_token // kv.layers
+    beside = size.other_caches - WINDOW * kv.index_bytes_per_token // kv.layers
     held = planner.weights_by_device(layout, kv.layers, size, taken)
     used = [weights + part.layers * beside for weights, part in zip(held, kv.parts, strict=True)]
     sizes = [planner._size(part) for part in kv.parts]
@@ -240,7 +240,7 @@ def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, rep
         return f"{name} refused: no room for the copy | | | | | | |"
     alone = fit(CONFIG, model, None, memory, count)
     assert alone is not None
-    copied = found.size.beside - alone.size.beside if middle == "4bit" else 0
+    copied = found.size.other_caches - alone.size.other_caches if middle == "4bit" else 0
     rates = Rates(rate * GB, bus * GB)
     passes = round_model(found, LLAMA, rates, drafts=drafts, copied=copied)
     plain_ms = verification(alone, model).ms(rates)
@@ -254,7 +254,7 @@ def middle_row(card: str, middle: str, *, drafts: bool, spilled: RoundCalls, rep
         launches = max(launches, drafted + best.passes * replayed.middle.launches + verify.launches)
     host = found.plan.placement.count(Tier.HOST)
     return (
-        f"{name} {found.kv.layers - host} + {host} | {passes.middle.read / GB:.1f} GB, "
+        f"{name} {found.kv.layers - host} + {host} | {passes.middle.device_bytes / GB:.1f} GB, "
         f"{passes.middle.ms(rates):.1f} ms | "
         f"{found.moved / GB:.1f} GB, {passes.plain_ms:.0f} ms | {' | '.join(gains)} | "
         + ("not counted |" if found.waiting else f"{launches * LAUNCH_US / 1000:.0f} ms |")
@@ -299,7 +299,7 @@ class Published:
         without = fit(config, *PAIRS[self.pair], memory, count, MIDDLE)
         assert found is not None
         assert without is not None
-        copied = found.size.beside - without.size.beside
+        copied = found.size.other_caches - without.size.other_caches
         return round_model(found, self.pair, Rates(rate * GB, bus * GB, count), copied=copied)
 
     def said(self) -> str:

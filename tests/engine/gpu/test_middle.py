@@ -206,8 +206,8 @@ def test_a_copy_is_planned_for_or_refused(pair: tuple[str, str], monkeypatch: py
     with simulated_cuda("eager"):
         alone, taken = planner.model_bytes(config, settings, None, GPU)
         with_copy, _ = planner.model_bytes(copied, settings, None, GPU)
-        assert with_copy.beside - alone.beside == pytest.approx(alone.weights * 0.625 / 2, rel=0.01)
-        assert replace(with_copy, beside=alone.beside) == alone
+        assert with_copy.other_caches - alone.other_caches == pytest.approx(alone.weights * 0.625 / 2, rel=0.01)
+        assert replace(with_copy, other_caches=alone.other_caches) == alone
         for other in (
             replace(copied, weights="8bit"),
             replace(copied, dtype="float32"),
@@ -217,7 +217,7 @@ def test_a_copy_is_planned_for_or_refused(pair: tuple[str, str], monkeypatch: py
                 planner.model_bytes(each, settings, None, GPU) for each in (other, replace(other, middle="stored"))
             )
             assert found == without
-    wanted = taken + LAYERS * alone.beside + 2 * alone.buffer
+    wanted = taken + LAYERS * alone.other_caches + 2 * alone.buffer
 
     def card(weights: float) -> Any:
         """One with room for so many layers' weights beside all else."""

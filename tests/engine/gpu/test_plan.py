@@ -46,7 +46,7 @@ GB = 10**9
 CARDS = [torch.device("cuda", card) for card in range(2)]
 CONFIG = EngineConfig(model="m")
 # Llama-3.1-8B in bfloat16 at 128K.
-LAYER = LayerBytes(weights=436_000_000, beside=76_000_000, kv=537_000_000, buffer=537_000_000)
+LAYER = LayerBytes(weights=436_000_000, other_caches=76_000_000, kv=537_000_000, buffer=537_000_000)
 REST = 4_600_000_000  # embedding, head, and a draft of 1B
 
 
@@ -139,10 +139,10 @@ def test_only_the_chosen_experts_of_waiting_layers_are_counted_as_moved(tiny: Ca
     assert planner.host_weights(dense, 77).reads(77) == NO_EXPERTS
     with simulated_cuda("eager"):
         (sparse, _), (whole, _) = (planner.model_bytes(CONFIG, each, None, CARDS[0]) for each in (mixture, dense))
-    assert whole.asked == 1.0
-    assert waiting.step / (10 * weights) < sparse.asked < 1.0
+    assert whole.copied_share == 1.0
+    assert waiting.step / (10 * weights) < sparse.copied_share < 1.0
     share = Share(4, 0, 4)
-    assert share.moved(sparse) == int(4 * 4 * sparse.weights * sparse.asked)
+    assert share.moved(sparse) == int(4 * 4 * sparse.weights * sparse.copied_share)
 
 
 @pytest.mark.parametrize("bits", [0, 4])

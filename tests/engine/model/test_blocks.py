@@ -176,6 +176,6 @@ def test_what_has_been_read_is_let_go() -> None:
     gone = []
     kernels = native.own()
     assert kernels is not None
-    matrix = stored(NUMBERS["Q8_0"], 5, 64)._replace(let_go=lambda: gone.append(True))
+    matrix = stored(NUMBERS["Q8_0"], 5, 64)._replace(release=lambda: gone.append(True))
     PackedBlocks([BlockLinear(matrix, None, WIDE)], kernels, Unpacked())
     assert gone == [True]

@@ -8,7 +8,7 @@ from engine.decode.tuning import TUNING
 from engine.plan.round_model import FEW_TRIPS, KEPT, LAUNCH_US, Pass, Rates, RoundModel
 
 CARD = Rates(memory=1e12, bus=3e10)
-MIDDLE, HOST = Pass(17e9), Pass(13e9, moved=60e9)
+MIDDLE, HOST = Pass(17e9), Pass(13e9, bus_bytes=60e9)
 
 
 def test_a_pass_takes_the_longest_of_reading_moving_and_launching() -> None:

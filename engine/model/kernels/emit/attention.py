@@ -106,24 +106,24 @@ class Vectors:
     def __init__(self, e: Emitter, place: ir.Value, step: ir.Value, kind: ir.Type, scales: ir.Value | None) -> None:
         self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
 
-    def load(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        """Load a vector of the block's ``token``-th key or value, from its ``at``-th number on. Quants are not
+    def load(self, token: ir.Value, index: ir.Value) -> ir.Value:
+        """Load a vector of the block's ``token``-th key or value, from its ``index``-th number on. Quants are not
         scaled.
         """
-        return self._e.load_vector(self._place, self._where(token, at), self.kind)
+        return self._e.load_vector(self._place, self._where(token, index), self.kind)
 
-    def load_pairs(self, token: ir.Value, at: ir.Value) -> ir.Value:
+    def load_pairs(self, token: ir.Value, index: ir.Value) -> ir.Value:
         """Load a vector of pairs of bfloat16 numbers, one pair a lane. Quants become bfloat16 without their scale,
         which is exact.
         """
-        return self._e.load_pairs(self._place, self._where(token, at), self.kind)
+        return self._e.load_pairs(self._place, self._where(token, index), self.kind)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
         """Load the vectors that begin at the numbers ``places`` of a key or value."""
         return [self.load(token, place) for place in places]
 
-    def _where(self, token: ir.Value, at: ir.Value) -> ir.Value:
-        return self._e.b.add(self._e.b.mul(token, self._step), at)
+    def _where(self, token: ir.Value, index: ir.Value) -> ir.Value:
+        return self._e.b.add(self._e.b.mul(token, self._step), index)
 
 
 class Ahead:
@@ -157,9 +157,9 @@ class Ahead:
         for line in range(self._lines):
             self.ask(token, long(line * self._numbers))
 
-    def ask(self, token: ir.Value, at: ir.Value) -> None:
-        """Prefetch the cache line that holds number ``at`` of the block's key or value ``token``."""
-        self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), at), self._kind))
+    def ask(self, token: ir.Value, index: ir.Value) -> None:
+        """Prefetch the cache line that holds number ``index`` of the block's key or value ``token``."""
+        self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), index), self._kind))
 
 
 def block_of(
@@ -311,7 +311,7 @@ def add_values(
     parts: ir.Value,
     rows: ir.Value,
     head_dim: int,
-    ahead: Sequence[Ahead],
+    prefetches: Sequence[Ahead],
     pairs: bool = False,
 ) -> None:
     """Add the weighted values of a block to the sums of every row.
@@ -322,9 +322,9 @@ def add_values(
         words: number of words of a row's weights in the block. A word is a float32 number, or with ``pairs`` two
             bfloat16 numbers.
         near: loads vectors of values, given the index of a word and the places of the vectors.
-        ahead: prefetches of the next block. With enough rows for the largest block of ``row_blocks``, each step runs a
-            share. With fewer rows, each step for the first row prefetches a token, unless ``pairs`` is true, because
-            then the caller has already prefetched.
+        prefetches: prefetches of the next block. With enough rows for the largest block of ``row_blocks``, each step
+            runs a share. With fewer rows, each step for the first row prefetches a token, unless ``pairs`` is true,
+            because then the caller has already prefetched.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
     blocks = row_blocks(e.lanes, VALUE_VECTORS)
@@ -343,7 +343,7 @@ def add_values(
             one = e.b.add(e.b.mul(e.b.sdiv(row, long(block)), long(passes)), e.b.sdiv(column, long(together * e.lanes)))
             shares = e.b.mul(e.b.sdiv(rows, long(block)), long(passes * words))
             with e.loop(long(0), long(words)) as word:
-                for other in ahead:
+                for other in prefetches:
                     if block == blocks[0]:
                         other.ask_share(e.b.add(e.b.mul(one, long(words)), word), shares)
                     elif not pairs:
@@ -355,9 +355,9 @@ def add_values(
                     e.store(total.value, e.at(line, place, F32))
 
 
-def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: str) -> None:
+def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, result_dtype: str) -> None:
     """Emit a function that merges the partial results ("pieces") of one KV head. The function writes the head's rows of
-    ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``made``, and of ``LOGSUM`` (kv_heads, rows), to base 2.
+    ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``result_dtype``, and of ``LOGSUM`` (kv_heads, rows), to base 2.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments
@@ -365,7 +365,7 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: st
     parts, result, logsum = e.pointers(Attention.PARTS, Attention.RESULT, Attention.LOGSUM)
     size = e.b.mul(rows, long(head_dim + 2))
     parts = e.at(parts, e.b.mul(e.b.mul(head, pieces), size), F32)
-    out = e.at(result, e.b.mul(e.b.mul(head, rows), long(head_dim)), KINDS[made])
+    out = e.at(result, e.b.mul(e.b.mul(head, rows), long(head_dim)), KINDS[result_dtype])
     logsum = e.at(logsum, e.b.mul(head, rows), F32)
     with e.loop(long(0), rows) as row:
         own = e.b.mul(row, long(head_dim + 2))
@@ -386,7 +386,7 @@ def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, made: st
         share = e.splat(e.b.fdiv(number(1.0), total.value))
         for at, part in enumerate(sums):
             place = e.b.add(e.b.mul(row, long(head_dim)), long(at * lanes))
-            e.store_vector(e.b.fmul(part.value, share), out, place, KINDS[made])
+            e.store_vector(e.b.fmul(part.value, share), out, place, KINDS[result_dtype])
         e.store(e.b.fadd(largest.value, e.call("llvm.log2", total.value)), e.at(logsum, row, F32))
     e.end()
 

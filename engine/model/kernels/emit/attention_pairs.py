@@ -112,9 +112,9 @@ def _collect_scales(
         e.store(number(0.0), e.at(room, at, F32))
 
 
-def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.Value, words: int) -> None:
+def _turn(e: Emitter, keys: Vectors, prefetch: Ahead, later: ir.Value, transposed: ir.Value, words: int) -> None:
     """Emit a loop that transposes pairs of a block's keys to (words, BLOCK). Each step of the loop prefetches some
-    tokens with ``ahead``. If ``later`` is true, nothing is prefetched, because a later loop does this.
+    tokens with ``prefetch``. If ``later`` is true, nothing is prefetched, because a later loop does this.
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
@@ -123,21 +123,21 @@ def _turn(e: Emitter, keys: Vectors, ahead: Ahead, later: ir.Value, turned: ir.V
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
         with e.b.if_then(e.b.not_(later)):
             for at in range(tokens):
-                ahead.ask_token(e.b.add(asked, long(at)))
+                prefetch.ask_token(e.b.add(asked, long(at)))
         for at, vector in enumerate(e.transposed(loaded)):
             place = e.b.add(e.b.mul(e.b.add(word, long(at)), long(BLOCK)), token)
-            e.store(vector, e.at(turned, place, F32))
+            e.store(vector, e.at(transposed, place, F32))
 
 
-def _pair(e: Emitter, values: Vectors, ahead: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``ahead`` and ``later`` are as in
+def _pair(e: Emitter, values: Vectors, prefetch: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
+    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``prefetch`` and ``later`` are as in
     ``_turn``.
     """
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
         both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
         with e.b.if_then(e.b.not_(later)):
             for at in range(2):
-                ahead.ask(e.b.add(token, long(at)), column)
+                prefetch.ask(e.b.add(token, long(at)), column)
         place = e.b.add(e.b.mul(e.b.sdiv(token, long(2)), long(head_dim)), column)
         for at, vector in enumerate(e.interleaved(*both)):
             e.store(vector, e.at(paired, e.b.add(place, long(at * e.lanes)), F32))
@@ -147,16 +147,16 @@ def _score(
     e: Emitter,
     queries: ir.Value,
     rows: int,
-    turned: ir.Value,
+    transposed: ir.Value,
     scales: ir.Value | None,
     scores: ir.Value,
     words: int,
-    asked: tuple[Ahead, ir.Value, ir.Value] | None,
+    prefetch: tuple[Ahead, ir.Value, ir.Value] | None,
 ) -> None:
     """Emit the products of ``rows`` queries with the transposed keys of a block.
 
     Args:
-        asked: a prefetch, the number of its shares that ran before, and the total number of shares. Each step of the
+        prefetch: a prefetch, the number of its shares that ran before, and the total number of shares. Each step of the
             loop runs one share. None for no prefetch.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
@@ -165,9 +165,9 @@ def _score(
         lines = [e.at(queries, long(row * words), F32) for row in range(rows)]
         with e.loop(long(0), long(words)) as word:
             base = e.b.mul(word, long(BLOCK))
-            near = [e.load_vector(turned, e.b.add(base, offset)) for offset in offsets]
-            if asked is not None:
-                ahead, done, shares = asked
+            near = [e.load_vector(transposed, e.b.add(base, offset)) for offset in offsets]
+            if prefetch is not None:
+                ahead, done, shares = prefetch
                 ahead.ask_share(e.b.add(done, word), shares)
             add_products(e, lines, word, near, sums, pairs=True)
         for row, own in enumerate(sums):

@@ -87,9 +87,9 @@ class BlockLoads:
         for line in range(lines):
             e.prefetch(e.at(place, long(line * _LINE), I8))
 
-    def _raw_half(self, which: int, vector: int) -> ir.Value:
+    def _raw_half(self, index: int, vector: int) -> ir.Value:
         e = self._e
-        place = e.at(self._base, long(which * self._columns + vector * e.lanes), I16)
+        place = e.at(self._base, long(index * self._columns + vector * e.lanes), I16)
         return e.load(place, ir.VectorType(I16, e.lanes), align=2)
 
     def scales(self, group: ir.Value, offset: int) -> list[tuple[ir.Value, ir.Value]]:
@@ -156,11 +156,11 @@ class BlockLoads:
             self._fours[key] = found
         return self._fours[key]
 
-    def _byte_of(self, words: ir.Value, at: int) -> ir.Value:
-        """Emit byte ``at`` of each word as an integer. On x86 this is one instruction."""
+    def _byte_of(self, words: ir.Value, index: int) -> ir.Value:
+        """Emit byte ``index`` of each word as an integer. On x86 this is one instruction."""
         e = self._e
         parts = ir.VectorType(I8, 4 * e.lanes)
-        kept = [place for lane in range(e.lanes) for place in (4 * lane + at, *[4 * e.lanes] * 3)]
+        kept = [place for lane in range(e.lanes) for place in (4 * lane + index, *[4 * e.lanes] * 3)]
         mask = ir.Constant(ir.VectorType(I32, len(kept)), [I32(place) for place in kept])
         zeros = ir.Constant(parts, [I8(0)] * parts.count)
         return e.b.bitcast(e.b.shuffle_vector(e.b.bitcast(words, parts), zeros, mask), e.whole)
@@ -237,10 +237,10 @@ def _are_bytes(parts: Sequence[Bits], first: int) -> bool:
     )
 
 
-def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
+def _picked(e: Emitter, values: Sequence[int], index: ir.Value) -> ir.Value:
     """Emit ``values[at]``."""
-    if isinstance(at, ir.Constant):
-        return long(values[at.constant])
+    if isinstance(index, ir.Constant):
+        return long(values[index.constant])
     if len(set(values)) == 1:
         return long(values[0])
     name = "table." + ".".join(map(str, values))
@@ -249,15 +249,15 @@ def _picked(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
         kind = ir.ArrayType(I64, len(values))
         table = ir.GlobalVariable(e.module, kind, name)
         table.initializer, table.global_constant, table.linkage = ir.Constant(kind, list(values)), True, "internal"
-    return e.load(e.b.gep(table, [long(0), at], source_etype=table.value_type), I64, align=8)
+    return e.load(e.b.gep(table, [long(0), index], source_etype=table.value_type), I64, align=8)
 
 
-def _shift(e: Emitter, values: Sequence[int], at: ir.Value) -> ir.Value:
-    if isinstance(at, ir.Constant):
-        return e.whole_splat(values[at.constant])
+def _shift(e: Emitter, values: Sequence[int], index: ir.Value) -> ir.Value:
+    if isinstance(index, ir.Constant):
+        return e.whole_splat(values[index.constant])
     if len(set(values)) == 1:
         return e.whole_splat(values[0])
-    return e.splat(e.b.trunc(_picked(e, values, at), I32))
+    return e.splat(e.b.trunc(_picked(e, values, index), I32))
 
 
 def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
@@ -270,17 +270,17 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
     return e.b.bitcast(e.intrinsic(name, kind, constant, e.b.bitcast(places, kind)), e.whole)
 
 
-def _quant(e: Emitter, quants: ir.Value, at: int) -> ir.Value:
-    """Emit byte ``at`` of each word as float32. The byte is not shifted, so the result is too large by a power of 256:
-    it is the byte divided by ``_share_of(at)``.
+def _quant(e: Emitter, quants: ir.Value, index: int) -> ir.Value:
+    """Emit byte ``index`` of each word as float32. The byte is not shifted, so the result is too large by a power of
+    256: it is the byte divided by ``_share_of(index)``.
     """
-    if at == RUN_WORDS - 1:  # if the highest byte were not shifted, the integer could be negative
-        return e.b.sitofp(e.b.lshr(quants, e.whole_splat(8 * at)), e.vector)
-    return e.b.sitofp(e.b.and_(quants, e.whole_splat(0xFF << 8 * at)), e.vector)
+    if index == RUN_WORDS - 1:  # if the highest byte were not shifted, the integer could be negative
+        return e.b.sitofp(e.b.lshr(quants, e.whole_splat(8 * index)), e.vector)
+    return e.b.sitofp(e.b.and_(quants, e.whole_splat(0xFF << 8 * index)), e.vector)
 
 
-def _share_of(at: int) -> float:
-    return 1.0 if at == RUN_WORDS - 1 else 2.0 ** (-8 * at)
+def _share_of(index: int) -> float:
+    return 1.0 if index == RUN_WORDS - 1 else 2.0 ** (-8 * index)
 
 
 # Kernels -------------------------------------------------------------------------------------------------------------
@@ -419,8 +419,8 @@ def _add_run(e: Emitter, block: BlockLoads, run: ir.Value, lines: list[ir.Value]
                     own[vector].value = e.fma(number_of_row, loaded, own[vector].value)
 
 
-def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, made: str) -> None:
-    """Emit a panel's weights, dequantized to the dtype ``made``, into ``OUT`` (inputs, outputs)."""
+def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, result_dtype: str) -> None:
+    """Emit a panel's weights, dequantized to the dtype ``result_dtype``, into ``OUT`` (inputs, outputs)."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     _, tile, _ = e.arguments
@@ -445,7 +445,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
                             quant = e.b.fmul(_quant(e, quants, byte), e.constant(_share_of(byte)))
                             place = e.b.mul(e.b.add(start, long(RUN_WORDS * word + byte)), outputs)
                             place = e.b.add(place, e.b.add(column, long(vector * lanes)))
-                            e.store_vector(e.fma(quant, step, least), out, place, KINDS[made])
+                            e.store_vector(e.fma(quant, step, least), out, place, KINDS[result_dtype])
     e.end()
 
 

@@ -188,12 +188,12 @@ class _Product:
         place = e.b.mul(e.b.add(e.b.mul(panel, self._blocks), block), self._size)
         return BlockLoads(e, self._form, e.at(self._packed, place, I8), quants)
 
-    def _group(self, at: ir.Value) -> ir.Value:
-        """The ``at``-th group in the order in which groups are added: pairs that share words stay together."""
+    def _group(self, index: ir.Value) -> ir.Value:
+        """The ``index``-th group in the order in which groups are added: pairs that share words stay together."""
         if self._shared is None or self._shared.ahead == 1:
-            return at
+            return index
         e, ahead = self._e, self._shared.ahead
-        pair, second = e.b.lshr(at, long(1)), e.b.and_(at, long(1))
+        pair, second = e.b.lshr(index, long(1)), e.b.and_(index, long(1))
         within = e.b.and_(pair, long(ahead - 1))
         first = e.b.add(e.b.mul(e.b.sub(pair, within), long(2)), within)
         return e.b.add(first, e.b.mul(second, long(ahead)))
@@ -468,8 +468,8 @@ class _Unpacked:
     def _scale_places(self, group: ir.Value) -> list[ir.Value]:
         return self._places(self._scales, self._e.vector, group, 2 * PANEL_VECTORS)
 
-    def _places(self, base: ir.Value, kind: ir.Type, which: ir.Value, count: int) -> list[ir.Value]:
-        first = self._e.b.mul(which, long(count))
+    def _places(self, base: ir.Value, kind: ir.Type, index: ir.Value, count: int) -> list[ir.Value]:
+        first = self._e.b.mul(index, long(count))
         return [self._e.at(base, self._e.b.add(first, long(at)), kind) for at in range(count)]
 
 

@@ -234,16 +234,16 @@ def each_panel(
     e: Emitter,
     rows_of: Callable[[ir.Value, int, ir.Value], None],
     sizes: Sequence[int] | None = None,
-    before: tuple[int, int, Callable[[ir.Value, ir.Value], None]] | None = None,
+    leading_rows: tuple[int, int, Callable[[ir.Value, ir.Value], None]] | None = None,
 ) -> None:
     """Emit a loop over the panels of a tile, and within it loops over blocks of rows. The body is ``rows_of(first row,
     number of rows, panel)``.
 
     Args:
         sizes: numbers of rows in a block, the largest first; None takes ``row_blocks``.
-        before: (n, minimum, emit), or None. ``emit(panel, count)`` emits the product of the first ``count`` rows, and
-            the loops compute the remaining rows. ``count`` is the largest multiple of n that is no more than the number
-            of rows. It is 0 if there are fewer rows than the minimum.
+        leading_rows: (n, minimum, emit), or None. ``emit(panel, count)`` emits the product of the first ``count`` rows,
+            and the loops compute the remaining rows. ``count`` is the largest multiple of n that is no more than the
+            number of rows. It is 0 if there are fewer rows than the minimum.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -252,8 +252,8 @@ def each_panel(
     stop = e.b.select(e.b.icmp_signed("<", stop, panels), stop, panels)
     with e.loop(first, stop) as panel:
         done = e.variable(long(0))
-        if before is not None:
-            several, least, compute = before
+        if leading_rows is not None:
+            several, least, compute = leading_rows
             whole = e.b.sub(rows, e.b.srem(rows, long(several)))
             done.value = e.b.select(e.b.icmp_signed("<", rows, long(least)), long(0), whole)
             compute(panel, done.value)

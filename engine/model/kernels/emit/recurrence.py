@@ -105,12 +105,12 @@ def _emit(
 
 
 def _faded(
-    e: Emitter, state: ir.Value, at: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
+    e: Emitter, state: ir.Value, row: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
 ) -> list[ir.Value]:
-    """Emit vectors of row ``at`` of the state, multiplied by the token's decay ``fades``. ``places`` are the vectors'
+    """Emit vectors of row ``row`` of the state, multiplied by the token's decay ``fades``. ``places`` are the vectors'
     first columns.
     """
-    base = e.b.mul(at, long(value_dim))
+    base = e.b.mul(row, long(value_dim))
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]
 
 

@@ -28,9 +28,9 @@ from engine.model.kernels.emit.emitter import F32, I8, I16, I64, KINDS, PTR, VOI
 LN2 = 0.6931471805599453
 
 
-def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, made: str) -> None:
-    """Emit the RMS norm of row ``tile`` of x, stored in the dtype ``made``. If ``adds`` is true, ``DELTA`` is added to
-    x before the norm, and this sum is also stored, in float32.
+def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, result_dtype: str) -> None:
+    """Emit the RMS norm of row ``tile`` of x, stored in the dtype ``result_dtype``. If ``adds`` is true, ``DELTA`` is
+    added to x before the norm, and this sum is also stored, in float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -51,7 +51,7 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
     with e.loop(long(0), width, lanes) as at:
         place = e.b.add(first, at)
         value = e.b.fmul(e.load_vector(kept, place, F32 if adds else KINDS[kind]), scale)
-        e.store_vector(e.b.fmul(value, e.load_vector(weights, at)), out, place, KINDS[made])
+        e.store_vector(e.b.fmul(value, e.load_vector(weights, at)), out, place, KINDS[result_dtype])
     e.end()
 
 
@@ -70,12 +70,12 @@ def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     e.end()
 
 
-def _delta(e: Emitter, row: ir.Value, at: ir.Value) -> ir.Value:
+def _delta(e: Emitter, row: ir.Value, column: ir.Value) -> ir.Value:
     """Load a vector of the product ``DELTA``, and add its bias."""
     arguments = e.arguments[0]
     delta, bias = e.load_pointer(arguments, Residual.DELTA), e.load_pointer(arguments, Residual.BIAS)
     start = e.b.mul(row, e.load_long(arguments, Residual.DELTA_STRIDE))
-    return e.b.fadd(e.load_vector(delta, e.b.add(start, at)), e.load_vector(bias, at))
+    return e.b.fadd(e.load_vector(delta, e.b.add(start, column)), e.load_vector(bias, column))
 
 
 def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Value) -> ir.Value:
@@ -158,8 +158,8 @@ def _turned(
     return turned
 
 
-def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, made: str) -> None:
-    """Emit the concatenation of all heads for row ``tile``, stored in the dtype ``made``."""
+def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, result_dtype: str) -> None:
+    """Emit the concatenation of all heads for row ``tile``, stored in the dtype ``result_dtype``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -169,13 +169,13 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
         target = e.b.mul(e.b.add(e.b.mul(row, heads), head), long(head_dim))
         for at in range(0, head_dim, lanes):
             loaded = e.load_vector(x, e.b.add(source, long(at)), KINDS[kind])
-            e.store_vector(loaded, out, e.b.add(target, long(at)), KINDS[made])
+            e.store_vector(loaded, out, e.b.add(target, long(at)), KINDS[result_dtype])
     e.end()
 
 
-def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
-    """Emit SiLU(gates) * values for piece ``tile``, stored in the dtype ``made``. In a row of ``X`` the values follow
-    the gates.
+def _emit_gated(module: ir.Module, name: str, lanes: int, result_dtype: str) -> None:
+    """Emit SiLU(gates) * values for piece ``tile``, stored in the dtype ``result_dtype``. In a row of ``X`` the values
+    follow the gates.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
@@ -195,7 +195,7 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, made: str) -> None:
         share = e.b.fdiv(e.constant(1.0), e.b.fadd(e.constant(1.0), power))
         share = e.b.select(e.b.fcmp_ordered("<", gate, e.constant(0.0)), e.b.fmul(power, share), share)
         value = e.b.fmul(e.b.fmul(gate, share), up)
-        e.store_vector(value, out, e.b.add(e.b.mul(row, gates), at), KINDS[made])
+        e.store_vector(value, out, e.b.add(e.b.mul(row, gates), at), KINDS[result_dtype])
     e.end()
 
 

@@ -325,16 +325,17 @@ def _compress(
     values: ir.Value,
     width: ir.Value,
     out: ir.Value,
-    of: Callable[[ir.Value], ir.Value],
+    function: Callable[[ir.Value], ir.Value],
     bound: ir.Value,
     below: ir.Value | None = None,
 ) -> ir.Value:
-    """Apply ``of`` to the values, and write the results that are at least ``bound`` (and below ``below``) without gaps.
-    Return their number. ``out`` may overlap the values, because only places that were already read are overwritten.
+    """Apply ``function`` to the values, and write the results that are at least ``bound`` (and below ``below``) without
+    gaps. Return their number. ``out`` may overlap the values, because only places that were already read are
+    overwritten.
     """
     found = e.variable(long(0))
     with e.loop(long(0), width, e.lanes) as at:
-        x = of(e.load_vector(values, at))
+        x = function(e.load_vector(values, at))
         kept = e.b.fcmp_ordered(">=", x, bound)
         if below is not None:
             kept = e.b.and_(kept, e.b.fcmp_ordered("<", x, below))
@@ -369,9 +370,9 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
     return _value(e, low.value)
 
 
-def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Find the largest weight w for which the candidates ``some`` that weigh at least w together reach ``wanted``.
-    Return the sum of all weights above w, and w. Overwrites ``some`` and ``count``.
+def _nucleus(e: Emitter, candidates: ir.Value, count: Variable, mass: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Find the largest weight w for which ``candidates`` that weigh at least w together reach ``mass``.
+    Return the sum of all weights above w, and w. Overwrites ``candidates`` and ``count``.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
     above = e.variable(F64(0.0))  # the sum of all weights whose ``_key`` is at least ``high``
@@ -382,9 +383,14 @@ def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> t
             bound = e.splat(_value(e, middle))
             reached = e.b.fadd(
                 base,
-                _sum(e, some, count.value, lambda x: e.b.select(e.b.fcmp_ordered(">=", x, bound), x, e.constant(0.0))),
+                _sum(
+                    e,
+                    candidates,
+                    count.value,
+                    lambda x: e.b.select(e.b.fcmp_ordered(">=", x, bound), x, e.constant(0.0)),
+                ),
             )
-            enough = e.b.fcmp_ordered(">=", reached, wanted)
+            enough = e.b.fcmp_ordered(">=", reached, mass)
             low.value = e.b.select(enough, middle, low.value)
             high.value = e.b.select(enough, high.value, middle)
             above.value = e.b.select(enough, above.value, reached)
@@ -392,8 +398,8 @@ def _nucleus(e: Emitter, some: ir.Value, count: Variable, wanted: ir.Value) -> t
     halve(_FIRST_HALVINGS)
     # After these halvings, few candidates are left in the interval. Only these candidates are kept.
     bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
-    count.value = _compress(e, some, count.value, some, lambda x: x, *bounds)
-    _pad(e, some, count.value, 0.0)
+    count.value = _compress(e, candidates, count.value, candidates, lambda x: x, *bounds)
+    _pad(e, candidates, count.value, 0.0)
     halve(_KEY_BITS - _FIRST_HALVINGS)
     return above.value, _value(e, low.value)
 
