@@ -97,8 +97,8 @@ class EngineConfig:
             answers are then approximate: exact only with respect to the rounded KV.
         middle: weights of the middle level, which only proposes: "stored" uses the target's weights; "8bit" and "4bit"
             use an additional rounded copy, on a GPU only "4bit"; "auto" makes a copy if it is expected to pay off.
-        num_draft_tokens: tokens that the draft model proposes per middle pass (the paper's gamma 1); if not given,
-            gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
+        num_draft_tokens: tokens that the draft model proposes per pass of the middle level (the paper's gamma 1); if
+            not given, gamma 1 and gamma 2 are chosen every round from measured costs and acceptance.
         num_lookup_tokens: maximum number of tokens of the book that are proposed at once while the answer copies the
             book; 0 turns this off.
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
@@ -115,8 +115,8 @@ class EngineConfig:
             at least 4 for the first refresh of an answer.
         num_sink_tokens: first tokens that the draft's streaming cache keeps.
         window_size: newest tokens that the draft's streaming cache keeps.
-        graphs: on a GPU, "auto" records and replays steps of the draft model, middle passes and verifications if that
-            is exact and faster; "off" records nothing.
+        graphs: on a GPU, "auto" records and replays steps of the draft model, passes of the middle level and
+            verifications if that is exact and faster; "off" records nothing.
         prefill_block: tokens that go through a layer at once while a book is read; if not given, a number that is fast
             on this machine.
         prefill_segment: tokens that go through all layers before the next tokens start. After each segment, the part of

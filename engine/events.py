@@ -106,8 +106,8 @@ class Round:
     verify: Acceptance = field(default_factory=Acceptance)
     refreshed: bool = False
     scored: bool = False
-    passes: int = 0  # middle passes
-    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, without a middle pass
+    passes: int = 0  # passes over the retrieval cache
+    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book
     looping: bool = False
 
     @property
@@ -145,7 +145,7 @@ class Figures:
     prefilled_tokens: int  # tokens that this question had to prefill; all others came from the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
-    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book, without a middle pass
+    lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book
     plain_steps: int = 0
     plain_age_s: float | None = None
 
@@ -281,7 +281,7 @@ class ModelInfo:
     weights_note: str = ""
     """A sentence about the format of the target's weights; empty if the person chose it, or if it is a folder's own."""
     middle_note: str = ""
-    """A sentence about the weights of the middle level; empty if they are the target's own."""
+    """A sentence about the weights that passes over the retrieval cache use; empty if they are the target's own."""
     sampling: SamplingParams | None = None
     """The model's own sampling settings; None if they are applied by another machine."""
     can_quote: bool = True

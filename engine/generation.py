@@ -182,8 +182,8 @@ class GenerationLoop:
                 return iter(())
             return hierarchy.rounds(context, sampling, statistics.median_low(self._plain_ms))
 
-        # The prompt's last token has no KV yet. The pass that makes the first token computes it, and records its query
-        # for the selection.
+        # The prompt's last token has no KV yet. The pass that makes the first token computes it, and records its query,
+        # which helps to choose the chunks of the retrieval cache.
         observer = None if self._has_newest_query else self._queries
         with self._finite_logits():
             first, others = rounds.first_token(context, observer, begin)
@@ -350,7 +350,7 @@ class PlainSteps:
 
     A round of plain decoding takes longer than its pass alone. The ratio of the two is measured in rounds that were a
     single plain step; without such rounds it is 1. The lower median of the ratios is used, because the second round of
-    an answer also starts the draft and the middle level, so that its ratio is too high.
+    an answer also starts the draft and the target on the retrieval cache, so that its ratio is too high.
 
     Durations are in milliseconds. Moments are in seconds since the question.
     """

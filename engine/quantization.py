@@ -66,7 +66,7 @@ beginnings and ends of the newest answers. The chat can be cropped to these plac
 TRACED_TOKENS = 144
 """Maximum number of newest tokens for which a recurrent layer stores traces. From the traces, the state after any of
 these tokens can be computed (``engine.kv.states``). The number is enough for a verification and for the passes of the
-middle level.
+target on the retrieval cache.
 """
 
 # Number of states that a recurrent layer stores: after the committed tokens, before the newest pass, after the newest

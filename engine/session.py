@@ -83,7 +83,7 @@ class Session:
     Args:
         config: settings of the engine.
         tokenizer: the target's tokenizer.
-        target, draft: loaded models; without a draft the middle level proposes one token at a time.
+        target, draft: loaded models; without a draft the target on the retrieval cache proposes one token at a time.
         costs: measured costs of the target on this machine, for settings that the configuration leaves open.
     """
 

@@ -2,8 +2,9 @@
 imported. Imports only the standard library.
 
 By default a waiting compute thread keeps its core busy. If another program, such as the browser, needs that core, or if
-two threads share one core, every small operation waits for a time slice. On a 2-core machine a middle pass took 180 ms
-instead of 10 (measured, 32K context). Threads that go to sleep after a short wait leave the core free.
+two threads share one core, every small operation waits for a time slice. On a 2-core machine a pass over the retrieval
+cache took 180 ms instead of 10 (measured, 32K context). Threads that go to sleep after a short wait leave the core
+free.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Parts:
     gqa        8B at 128K, resident and spilled, compared with the offloaded cache of transformers
     reading    reading 128K tokens, then two questions
     contexts   contexts from 8K to 512K
-    middle     the middle level with the stored weights, and with a copy in 4 bits
+    middle     passes over the retrieval cache with the stored weights, and with a copy in 4 bits
     graphs     rows with and without recorded passes, and how often a round waits for the GPU
 """
 
@@ -434,7 +434,7 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows with the middle level on the stored weights, and on a copy in 4 bits."""
+    """Measure rows whose passes over the retrieval cache use the stored weights, and a copy in 4 bits."""
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for middle in ("stored", "4bit"):

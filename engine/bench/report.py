@@ -99,7 +99,7 @@ class Measurement:
 
     ``acceptance`` holds ratios, keyed by name. Ratios of accepted to proposed tokens:
 
-    - "middle": tokens proposed to the middle level.
+    - "middle": tokens proposed to the middle level (the target on the retrieval cache).
     - "verify": tokens proposed to the full cache.
     - "lookup": words of the book that went straight to the full cache.
 
@@ -286,7 +286,7 @@ def _rate(levels: list[Acceptance]) -> float | None:
 
 
 def _of_retrieval(rounds: Sequence[Round]) -> float | None:
-    """Acceptance at the full cache, counted only in rounds with middle passes."""
+    """Acceptance at the full cache, counted only in rounds with passes over the retrieval cache."""
     return _judged([done.verify for done in rounds if done.passes])
 
 

@@ -10,7 +10,7 @@ and take turns. A sweep runs rows with several values of one setting.
 | llama_cpp_draft | llama.cpp with the draft model, if the draft is a GGUF file too |
 | plain | our own loop, a token per full pass: the baseline of every ratio, timed before and after the other rows |
 | draft_only | drafts verified directly on the full cache (the "naive" row of TriForce) |
-| retrieval_only | tokens of the middle level verified on the full cache, without a draft model |
+| retrieval_only | tokens of the middle level (the target on the retrieval cache), verified; without a draft model |
 | streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
 | hierarchical | draft model, middle level and full cache |
 | hierarchical_lookup | hierarchical, with the book's words proposed to middle level or full cache: what the app runs |
@@ -582,9 +582,9 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Return a chart, as an SVG document, of how the swept setting changes the acceptance of the middle level's tokens
-    at the full cache. For the lengths, the threads and the refresh policy, the chart shows how the setting changes the
-    time instead.
+    """Return a chart, as an SVG document, of how the swept setting changes the acceptance of the tokens of
+    the middle level (the target on the retrieval cache). For the lengths, the threads and the refresh policy, the chart
+    shows how the setting changes the time instead.
     """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

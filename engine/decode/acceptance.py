@@ -43,8 +43,9 @@ class ProposalOutcome:
 class AcceptanceRates:
     """Probabilities that a proposed token is accepted.
 
-    ``middle``: a drafted token at the middle level. ``verify``: a token of the middle level at the full cache.
-    ``direct``: a drafted token at the full cache. ``lookup``: a token of the book at the full cache.
+    ``middle``: a drafted token, judged by the target on the retrieval cache. ``verify``: a token of the target on the
+    retrieval cache, judged on the full cache. ``direct``: a drafted token at the full cache. ``lookup``: a token of the
+    book at the full cache.
     """
 
     middle: float
@@ -186,7 +187,8 @@ class AcceptanceStatistics:
         """
 
     def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
-        """Learn from proposals of the draft model that the full cache (``direct``) or the middle level verified.
+        """Learn from proposals of the draft model that the target judged on the full cache (``direct``) or on the
+        retrieval cache.
 
         The rate at the other level is inferred from the same trials. Without this inference, a plan that failed once
         would never be tried again.
@@ -214,7 +216,7 @@ class AcceptanceStatistics:
 
     @property
     def tried(self) -> bool:
-        """Whether any proposal of the draft model or the middle level has been verified."""
+        """Whether any proposal of the draft model, or of the target on the retrieval cache, has been verified."""
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def begin_answer(self) -> None:
@@ -251,19 +253,19 @@ class AcceptanceStatistics:
 
 
 class RefreshPolicy(Protocol):
-    """Decides whether the next verification refreshes the selection."""
+    """Decides whether the next verification is a refresh, that is, chooses the retrieval cache's chunks again."""
 
     def due(self) -> bool:
         """Whether to refresh now."""
 
     def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
-        """Learn from a round with middle passes. ``refreshed``: whether the round refreshed the selection.
-        ``round_ms``: milliseconds of the round. ``refresh_ms``: milliseconds of its refresh.
+        """Learn from a round with passes over the retrieval cache. ``refreshed``: whether the round chose this cache's
+        chunks again. ``round_ms``: milliseconds of the round. ``refresh_ms``: milliseconds of its refresh.
         """
 
 
 class Never:
-    """Never refreshes, so the selection made for the question stays."""
+    """Never refreshes, so the retrieval cache keeps the chunks that were chosen for the question."""
 
     def due(self) -> bool:
         return False
@@ -273,7 +275,8 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification. Only verifications of rounds with middle passes are counted.
+    """Refreshes at every ``count``-th verification. Only verifications of rounds with passes over the retrieval cache
+    are counted.
 
     Args:
         first: number of the verification with the first refresh, counted from 1; 0 takes ``count``.
@@ -304,7 +307,7 @@ class Every:
 
 class WhenAcceptanceDrops:
     """Refreshes when the acceptance rate of the newest verifications falls clearly below the usual rate
-    (``Tuning.drop``).
+    (``Tuning.acceptance_drop``).
     """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
@@ -408,16 +411,16 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # Milliseconds of a round with middle passes that are spent outside of passes that decode: the chunks of the
-    # retrieval cache are chosen again, and the draft model and the middle level read the newest tokens.
+    # Milliseconds of a round that are spent outside of passes that decode: the chunks of the retrieval cache are chosen
+    # again, and the draft model and the target on the retrieval cache read the newest tokens.
     overhead: float = 0.0
-    # milliseconds of the selection before the first middle pass of an answer
+    # milliseconds to choose the chunks of the retrieval cache before the answer's first pass over this cache
     selection: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
         """Estimate the costs on another book, on which a plain step takes ``plain_ms``. All costs of a verification
-        change in proportion to a plain step. The draft model and the middle level read as much as on this book, so
-        their costs stay.
+        change in proportion to a plain step. The draft model and the target on the retrieval cache read as much as on
+        this book, so their costs stay.
         """
         longer = plain_ms / self.verify.ms(1)
         verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
@@ -486,8 +489,8 @@ class PassCostEstimate:
 
     @property
     def undisturbed_one(self) -> float:
-        """Milliseconds of the fastest of the newest one-token passes (``Tuning.undisturbed_of``). Other programs have
-        probably not slowed down this pass.
+        """Milliseconds of the fastest of the newest one-token passes (``Tuning.undisturbed_passes``). Other programs
+        have probably not slowed down this pass.
         """
         return min(self._newest_ones)
 

@@ -3,9 +3,11 @@ costs and acceptance rates. Pure: no tensors.
 
 E(a, n) = 1 + a + ... + a^n is the expected number of tokens from verifying n proposals with the acceptance rate a: the
 accepted prefix, and the token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1). The plans, and the
-number of tokens that a round with each plan makes (a1 and a2 are the rates at the middle level and at the full cache):
+number of tokens that a round with each plan makes (a1 is the rate on the retrieval cache, a2 the rate on the full
+cache):
 
-    hierarchy   k middle passes over g drafted tokens each: m = k E(a1, g) pending tokens, which give E(a2, m) tokens
+    hierarchy   k passes over the retrieval cache, with g drafted tokens each: m = k E(a1, g) pending tokens, which give
+                E(a2, m) tokens
     draft       g drafted tokens straight to the full cache: E(a, g) tokens
     copy        n tokens of the book straight to the full cache: E(a, n) tokens, where a depends on the match's length
     plain       one token
@@ -59,8 +61,9 @@ NO_MATCH = LookupMatch()
 class DraftPlan:
     """The plan of a round: how to speculate.
 
-    - If ``passes`` is above 0, the round has up to ``passes`` middle passes over ``draft`` drafted tokens each. Once at
-      least ``pending`` tokens wait for verification, no further pass is made.
+    - If ``passes`` is above 0, the round has up to ``passes`` middle passes (passes of the target over the retrieval
+      cache) with ``draft`` drafted tokens each. Once at least ``pending`` tokens wait for verification, no further pass
+      is made.
     - If ``passes`` is 0, ``draft`` tokens go straight to verification.
     - If ``copy`` is above 0, ``copy`` tokens of the book go straight to verification.
     - If all three are 0, the round is a plain step.
@@ -88,8 +91,8 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Upper bounds of a plan: of its drafted tokens (``draft``), middle passes (``passes``) and copied tokens
-    (``copy``). ``draft`` is 0 without a draft model, ``copy`` is 0 if nothing is copied from the book.
+    """Upper bounds of a plan: of its drafted tokens (``draft``), passes over the retrieval cache (``passes``) and
+    copied tokens (``copy``). ``draft`` is 0 without a draft model, ``copy`` is 0 if nothing is copied from the book.
     """
 
     draft: int
@@ -102,10 +105,11 @@ class RoundObservation:
     """What was observed in a round, besides its tokens.
 
     ``match``: the match of the context in the book. ``draft_trials`` and ``middle_trials``: the verified proposals of
-    the draft model and of the middle level. ``passes``: the number of tokens and the milliseconds of each middle pass.
-    ``selection_ms``: milliseconds of the answer's first selection; 0 if this round did not make it. ``draft_ms``:
-    milliseconds of ``draft_steps`` steps of the draft model. ``records``: whether passes were recorded (as CUDA graphs)
-    in the round. If so, no costs are learned from the round, because recording takes longer than a pass.
+    the draft model and of the middle level (the target on the retrieval cache). ``passes``: the number of tokens and
+    the milliseconds of each pass of the middle level. ``selection_ms``: milliseconds of the answer's first selection; 0
+    if this round did not make it. ``draft_ms``: milliseconds of ``draft_steps`` steps of the draft model. ``records``:
+    whether passes were recorded (as CUDA graphs) in the round. If so, no costs are learned from the round, because
+    recording takes longer than a pass.
     """
 
     match: LookupMatch = NO_MATCH
@@ -148,7 +152,7 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
 
 
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
-    """Return the maximum number of middle passes in a round.
+    """Return the maximum number of passes over the retrieval cache in a round.
 
     The maximum is ``Tuning.most_passes``, unless more passes together take no longer than a verification. This may be
     so if spilled KV comes over a bus, because a verification then takes seconds. Even then, at most
@@ -174,8 +178,9 @@ def stop_thresholds(
     plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
 ) -> tuple[float, float]:
     """Return two thresholds for the probability that all proposals so far are accepted: one for drafting another token,
-    and one for another middle pass. Below its threshold, the step costs more time than it gains. The second threshold
-    is 0 if the plan has no middle passes. Neither threshold exceeds ``highest``.
+    and one for another middle pass (pass of the target over the retrieval cache). Below its threshold, the step costs
+    more time than it gains. The second threshold is 0 if the plan has no middle passes. Neither threshold exceeds
+    ``highest``.
     """
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
@@ -209,7 +214,7 @@ class FixedLengths:
     repeatable.
 
     Args:
-        draft: number of drafted tokens before a middle pass.
+        draft: number of drafted tokens before a pass over the retrieval cache.
         pending: number of pending tokens before a verification.
         copies: whether tokens of a long match (``Tuning.fixed_match``) go straight to verification.
     """
@@ -284,8 +289,9 @@ class Controller:
         self.statistics = statistics or AcceptanceStatistics(tuning)
         self._tuning = tuning
         self.replace_costs(costs, limits)
-        # ``_draft_start``: milliseconds to start the draft model before its first step. ``_selecting``: milliseconds of
-        # the selection before the first middle pass. Each is 0 once this answer has spent the time.
+        # ``_draft_start``: milliseconds to start the draft model before its first step. ``_selecting``: milliseconds to
+        # choose the chunks of the retrieval cache before the first pass over it. Each is 0 once this answer has spent
+        # the time.
         self._draft_start = self._selecting = 0.0
         # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that may follow.
         self._made, self._left = 0, UNLIMITED
@@ -319,8 +325,8 @@ class Controller:
         Args:
             draft_start_ms: milliseconds of starting the draft model, in addition to its first step; 0 if it has been
                 started.
-            selection_ms: milliseconds of the selection that the answer's first middle pass needs; 0 if it has been
-                made.
+            selection_ms: milliseconds to choose the chunks of the retrieval cache before the answer's first pass over
+                it; 0 if they have been chosen.
             tokens: maximum number of tokens of the answer.
         """
         self._draft_start, self._selecting = draft_start_ms, selection_ms
@@ -423,7 +429,7 @@ class Controller:
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a speculating round: from the times of its passes, and from the verified proposals of the draft
-        model and the middle level.
+        model and the target on the retrieval cache.
         """
         statistics, trials = self.statistics, observation.draft_trials
         if not plan.copy:
@@ -559,8 +565,9 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-        """Return the fastest plan within ``limits``. If the selection that middle passes need has not been made, the
-        plan has middle passes only if their gain soon repays the time of the selection (``Tuning.repayment_tokens``).
+        """Return the fastest plan within ``limits``. If the chunks of the retrieval cache have not been chosen yet, the
+        plan has passes over this cache only if their gain soon repays the time of choosing
+        (``Tuning.repayment_tokens``).
         """
         best = best_plan(costs, rates, limits)
         if not (best.passes and self._selecting):
@@ -573,8 +580,8 @@ class Controller:
         other = best_plan(costs, rates, replace(limits, passes=0))
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
         saved_ms = min(self._left, self._tuning.repayment_tokens) * (1.0 / now - 1.0 / then)
-        # If the selection would cost more time than speculation may lose, the plan must promise as much speed as a plan
-        # after such a loss (``Tuning.worth_risking``).
+        # If choosing the retrieval cache's chunks would cost more time than speculation may lose, the plan must promise
+        # as much speed as a plan after such a loss (``Tuning.worth_risking``).
         indebted = self._selecting * plain > self._may_lose
         risky = indebted and then < self._tuning.worth_risking * plain
         return other if risky or saved_ms < self._selecting else best
@@ -599,8 +606,9 @@ class Controller:
         return trial
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
-        """Return ``plan``, which has middle passes without drafted tokens, or sometimes a trial with one drafted token
-        before each pass. One token is enough to learn from. More tokens would risk too much before their rate is known.
+        """Return ``plan``, which has passes over the retrieval cache without drafted tokens, or sometimes a trial with
+        one drafted token before each pass. One token is enough to learn from. More tokens would risk too much before
+        their rate is known.
         """
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
@@ -617,7 +625,8 @@ class Controller:
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # If the present plan speculates, the middle level is assumed to reject all drafted tokens of the trial.
+        # If the present plan speculates, the target on the retrieval cache is assumed to reject all drafted tokens of
+        # the trial.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)
         steps = ms / step_ms - tokens * planned

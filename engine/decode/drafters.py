@@ -267,7 +267,7 @@ class Drafter(Protocol):
 
 
 class NoDrafter:
-    """Proposes no tokens, so that the middle level makes one token per pass."""
+    """Proposes no tokens, so that the target on the retrieval cache makes one token per pass."""
 
     def __init__(self, device: torch.device) -> None:
         self._nothing = _nothing(device)

@@ -1,5 +1,6 @@
-"""Builds the draft level and the middle level of a session from a configuration: the drafter, the retrieval cache, and
-the controllers, which live as long as the book. The initial costs that a controller needs are measured or derived here.
+"""Builds the draft level and the middle level (the target on the retrieval cache) of a session from a configuration:
+the drafter, the retrieval cache, and the controllers, which live as long as the book. The initial costs that a
+controller needs are measured or derived here.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 _TAIL_TOKENS = 1024
 # Number of tokens of the long verification that is timed on a new book.
 _LONG_VERIFY = 16
-# Number of tokens of the long middle pass that is timed on a new book.
+# Number of tokens of the long pass over the retrieval cache that is timed on a new book.
 _LONG_MIDDLE = 8
 # Number of draft steps that are timed together on a new book.
 _DRAFT_RUN = 2
@@ -87,9 +88,11 @@ _QUESTION = 128
 # Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
 _COSTLY_DRAFT = 1 / 3
 
-# The middle level's weights are rounded only if their bytes are at least this multiple of the retrieval cache's bytes.
+# The weights for passes over the retrieval cache are rounded only if their bytes are at least this multiple of the
+# retrieval cache's bytes.
 _MOSTLY_WEIGHTS = 4
-# Maximum number of weights that are rounded for the middle level, because rounding takes a second for every 90 million.
+# Maximum number of weights that are rounded for passes over the retrieval cache, because rounding takes a second for
+# every 90 million.
 _MOST_ROUNDED = 1_000_000_000
 # Divisor of the free memory: the rounded copy, with one byte for each weight, takes at most 1 / ``_SMALL_COPY`` of it.
 _SMALL_COPY = 8
@@ -111,7 +114,8 @@ class Belief(NamedTuple):
 
 
 class Hierarchy:
-    """The levels that propose tokens for the verification on a full cache: the draft level and the middle level.
+    """The levels that propose tokens for the verification on a full cache: the draft level and the target on the
+    retrieval cache.
 
     Args:
         config: lengths of speculation and sizes of caches.
@@ -169,8 +173,8 @@ class Hierarchy:
 
     @property
     def middle_note(self) -> str:
-        """A note for the user about the middle level's weights; empty if the middle level uses the target's own
-        weights.
+        """A note for the user about the weights for passes over the retrieval cache; empty if these passes use the
+        target's own weights.
         """
         if not self.middle.bits:
             return ""
@@ -316,7 +320,7 @@ class Hierarchy:
         """Return what ``rounds.hierarchical`` needs to speculate: ``policy``, ``index``, and settings of these levels.
 
         Args:
-            middle: runs the passes of the middle level; None takes ``self.middle``.
+            middle: runs the passes of the target on the retrieval cache; None takes ``self.middle``.
         """
         timed = isinstance(policy, Controller)
         refresh = policy_of(self.config.refresh, self.config.refresh_every, timed=timed)
@@ -405,11 +409,12 @@ class Hierarchy:
 
 
 def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend | None:
-    """Make a backend of the target with rounded weights for the middle level. Return None if the middle level uses the
-    target's own weights.
+    """Make a backend of the target with rounded weights for the middle level (the target on the retrieval cache).
+    Return None if the middle level uses the target's own weights.
 
-    A middle pass reads all weights and a small cache, so 8-bit weights halve its bytes. Rounding is harmless, because
-    the full level verifies every token (QuantSpec, arXiv 2502.10424, rounds the cache for the same reason).
+    A pass of the middle level reads all weights and a small cache, so 8-bit weights halve its bytes. Rounding is
+    harmless, because the full level verifies every token (QuantSpec, arXiv 2502.10424, rounds the cache for the same
+    reason).
 
     ``config.middle`` may name the number of bits. With "auto", weights are rounded if a pass mostly reads weights, if
     the copy takes little of the free memory, and if the copy is made quickly, because a person is waiting for the
@@ -447,7 +452,7 @@ def measure(
     take a second.
 
     If spilled KV comes over a slow bus (``waits_for_bus``), no verification is timed. Each token after the first is
-    then assumed to add as much time to a verification as to a middle pass.
+    then assumed to add as much time to a verification as to a pass over the retrieval cache.
     """
     with context.backend.decoding():
         selecting_ms = rounds.select(retrieval)
@@ -518,7 +523,9 @@ def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: Model
 
 
 def selection_ms(retrieval: RetrievalCache, costs: Costs) -> float:
-    """Milliseconds of the selection that the answer's first middle pass needs; 0 if it is made already."""
+    """Milliseconds to choose the chunks of the retrieval cache before the answer's first pass over it; 0 if they are
+    chosen already.
+    """
     return 0.0 if retrieval.is_selected else costs.selection
 
 

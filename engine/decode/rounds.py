@@ -132,7 +132,7 @@ class Speculation:
         index: the index of the book and the chat. Tokens from these texts may be copied straight to verification.
         recordings: returns the number of passes recorded so far. Costs are not learned from a round in which this
             number grows.
-        middle: runs the passes of the middle level; None takes the backend of the full level.
+        middle: runs the passes of the target on the retrieval cache; None takes the backend of the full level.
     """
 
     policy: SpeculationPolicy
@@ -148,7 +148,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval cache and the drafter on a context. ``prompt`` holds the queries of the context's newest
-    tokens. With these queries the cache chooses its chunks when the first middle pass needs them.
+    tokens. With these queries the cache chooses its chunks when the first pass over the retrieval cache needs them.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
@@ -161,9 +161,9 @@ def first_token(
     """Decode the first token of a speculative answer. Return its round, and a function that returns the further rounds.
 
     A plain step decodes the first token, and its time is used as the cost of a plain step. If plain steps are slow, the
-    draft level and the middle level are started only when the returned function is called, so that the first token is
-    shown at once. If plain steps are quick, these levels are started before this function returns. The time of their
-    start then delays the first token and not the second.
+    draft level and the target on the retrieval cache are started only when the returned function is called, so that the
+    first token is shown at once. If plain steps are quick, these levels are started before this function returns. The
+    time of their start then delays the first token and not the second.
 
     Args:
         observer: sees the queries of the plain step.
@@ -293,8 +293,9 @@ class Pending:
         probs: the distributions that the tokens were drawn from, as consecutive parts in the forms of
             ``Distributions``; None if every token is a point mass.
         confidences: the proposer's probability for each of its tokens; empty if no early stop needs it.
-        accepted, proposed: how many of the drafter's tokens the middle level accepted, and how many it was given.
-        draft_ms, middle_ms: milliseconds so far of the drafter and of the middle passes.
+        accepted, proposed: how many of the drafter's tokens the middle level (the target on the retrieval cache)
+            accepted, and how many it was given.
+        draft_ms, middle_ms: milliseconds so far of the drafter and of the passes of the middle level.
         drawn: the proposed tokens (n,), if they are only on the device.
     """
 
@@ -327,7 +328,7 @@ class Pending:
 
 class TokensAhead(Sequence[int]):
     """The committed tokens followed by the pending tokens, as one sequence. It is a view of both lists, so that a
-    middle pass need not copy the tokens of a book.
+    pass over the retrieval cache need not copy the tokens of a book.
     """
 
     def __init__(self, committed: list[int], pending: list[int]) -> None:
@@ -587,7 +588,8 @@ def full_pass(
 
 
 def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """Run the newest tokens (n,) through the middle level. Return the logits of the last ``rows`` tokens.
+    """Run the newest tokens (n,) through the target on the retrieval cache. Return the logits of the last ``rows``
+    tokens.
 
     The tokens belong to the retrieval cache only after ``retrieval.advance`` has been called.
     """

@@ -52,13 +52,15 @@ class Tuning:
     draft_priors: tuple[float, ...] = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)
     """Acceptance rates of the draft model's tokens by class of confidence, before any trial."""
     middle_priors: tuple[float, ...] = (0.5, 0.65, 0.75, 0.85, 0.93, 0.98)
-    """Acceptance rates of the middle level's tokens at the full cache by class of confidence, before any trial."""
+    """Rates at which verifications accept the tokens that the target makes on the retrieval cache, by class of
+    confidence, before any trial.
+    """
     lookup_priors: tuple[float, ...] = (0.2, 0.5, 0.85, 0.96)
     """Acceptance rates of the book's tokens by class of match length, before any trial. Short matches are observed even
     when they are not proposed (``Controller.observe``), so their prior may be low.
     """
     middle_prior: float = 0.5
-    """Acceptance rate of drafted tokens at the middle level, before any trial."""
+    """Rate at which the target on the retrieval cache accepts drafted tokens, before any trial."""
     verify_prior: float = 0.85
     """Acceptance rate of pending tokens at the full cache, before any trial."""
 
@@ -94,13 +96,13 @@ class Tuning:
     """Weight of the newest one-token pass in the estimate of the time of a one-token pass, after the first few passes.
     """
 
-    # Refreshes of the selection (``acceptance``) ------------------------------------------------------------------
+    # Refreshes of the retrieval cache's chunks (``acceptance``) ----------------------------------------------------
 
     refresh_every: int = 2
     """Minimum number of verifications from one refresh to the next."""
     refresh_first: int = 4
-    """The verification of an answer, counted from 1, at which the first refresh is due. The selection made for the
-    question suits a short answer, such as a quotation, whereas a long answer moves on.
+    """The verification of an answer, counted from 1, at which the first refresh is due. The chunks of the retrieval
+    cache chosen for the question suit a short answer, such as a quotation, whereas a long answer moves on.
     """
     refresh_tokens: int = 16
     """Minimum number of tokens verified between two refreshes, because a refresh costs at least as much as a plain
@@ -155,24 +157,29 @@ class Tuning:
     agreed_tokens: int = 2
     """Number of tokens with which the draft model must agree, from the start of a short match's continuation."""
     stride: int = 8
-    """Copies in a middle pass that are longer than this number of tokens are cut to a multiple of it. This limits the
-    number of different lengths of middle passes, because a GPU records each length separately.
+    """Copies in a middle pass (a pass of the target over the retrieval cache) that are longer than this number of
+    tokens are cut to a multiple of it. This limits the number of different lengths of middle passes, because a GPU
+    records each length separately.
     """
 
     # Lengths ------------------------------------------------------------------------------------------------------
 
     most_draft: int = 8
-    """Maximum number of drafted tokens before a middle pass, or straight to verification."""
+    """Maximum number of drafted tokens before a pass over the retrieval cache, or straight to verification."""
     most_passes: int = 12
-    """Maximum number of middle passes in a round. More are allowed only as long as all middle passes together take no
-    longer than the verification.
+    """Maximum number of middle passes (passes of the target over the retrieval cache) in a round. More are allowed only
+    as long as all middle passes together take no longer than the verification.
     """
     most_pending: int = 48
-    """Number of pending tokens at which a round makes no further middle pass. The last pass may exceed this number."""
+    """Number of pending tokens at which a round makes no further pass over the retrieval cache. The last pass may
+    exceed this number.
+    """
     copy_lengths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64)
     """Possible numbers of the book's tokens that are verified at once, ascending."""
     fixed_draft: int = 4
-    """Number of drafted tokens before a middle pass, if lengths are fixed and the configuration gives none."""
+    """Number of drafted tokens before a pass over the retrieval cache, if lengths are fixed and the configuration gives
+    none.
+    """
     fixed_pending: int = 8
     """Number of pending tokens before a verification, if lengths are fixed and the configuration gives none."""
     fixed_match: int = 12
@@ -207,16 +214,18 @@ class Tuning:
     """
     overtime: int = 2
     """Allowance of a round with early stops over its plan. A proposal may have ``overtime`` more drafted tokens than
-    planned, and the round may have up to ``overtime`` times as many middle passes as planned.
+    planned, and the round may have up to ``overtime`` times as many passes over the retrieval cache as planned.
     """
     first_passes: int = 2
-    """Maximum number of middle passes in the first rounds, so that an unknown text is tried in short rounds."""
+    """Maximum number of passes over the retrieval cache in the first rounds, so that an unknown text is tried in short
+    rounds.
+    """
     first_share: float = 0.1
-    """Share of a verification's time that all middle passes of one of the first rounds may take. It matters only if it
-    allows more passes than ``first_passes``.
+    """Share of a verification's time that all passes over the retrieval cache may take in one of the first rounds. It
+    matters only if it allows more passes than ``first_passes``.
     """
     tokens_per_pass: int = 3
-    """Number of verified tokens that raise the maximum number of middle passes by one."""
+    """Number of verified tokens that raise the maximum number of passes over the retrieval cache by one."""
     first_rounds: int = 16
     """Number of rounds at the start in which a plan is chosen in every round, while speculating."""
     rethink_rounds: int = 4
@@ -256,11 +265,11 @@ class Tuning:
     whole copy is rejected, times the doubt in its match (``FadingRate.doubt``).
     """
     repayment_tokens: int = 16
-    """Number of tokens within which middle passes must repay the time of the selection that they need, because an
-    answer may end soon.
+    """Number of tokens within which passes over the retrieval cache must repay the time to choose the cache's chunks,
+    because an answer may end soon.
     """
     newest_selection: float = 0.5
-    """Weight of the newest selection's time in the estimate of the time that a selection takes."""
+    """Weight of the newest measurement in the estimate of the time to choose the retrieval cache's chunks."""
 
     # Trials of other plans --------------------------------------------------------------------------------------------
 

@@ -20,13 +20,13 @@ draws.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
 tokens of distribution p, so for the next level they are proposals with q = p. The published code of TriForce draws from
-p itself after a rejection at the middle level, which is not exact at temperature above 0. A proposal from text lookup
-is a point mass: q is one-hot.
+p itself after a rejection at the middle level (the target on the retrieval cache), which is not exact at temperature
+above 0. A proposal from text lookup is a point mass: q is one-hot.
 
 A GPU works asynchronously until a result is read. So the host reads results rarely, with ``to_host``. A speculative
-round without middle passes reads once. A round with k middle passes reads k + 1 times, because the accepted part of a
-proposal decides the next draft. With early stops, the confidence of each drafted token is read: a wait costs tens of
-microseconds, but a draft step that is saved takes several times as long.
+round without passes of the middle level reads once. A round with k passes of the middle level reads k + 1 times,
+because the accepted part of a proposal decides the next draft. With early stops, the confidence of each drafted token
+is read: a wait costs tens of microseconds, but a draft step that is saved takes several times as long.
 """
 
 from __future__ import annotations

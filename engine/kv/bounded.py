@@ -2,9 +2,9 @@
 holds a sliding window or a recurrent state.
 
 Bounded layers stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The
-full cache and the middle level share these layers, so both compute with exactly the same windows and states. A pass of
-the middle level writes entries after the committed tokens. The verification overwrites these entries before any other
-pass reads them.
+full cache and the middle level (the target on the retrieval cache) share these layers, so both compute with exactly the
+same windows and states. A pass of the middle level writes entries after the committed tokens. The verification
+overwrites these entries before any other pass reads them.
 
 A window or a state cannot restore old tokens. So a bounded layer can be cropped only to recent lengths, and to a few
 places for which it has a copy. One copy is made at the end of the book, where every chat about the book begins. A layer

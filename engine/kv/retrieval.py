@@ -122,7 +122,7 @@ class RetrievalCache:
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         # sums of scores (chunks,), keyed by the index of the device in ``shape.parts``
         self._scores: dict[int, torch.Tensor] = {}
-        # Makes the selection that ``aim`` delayed; None if none is delayed
+        # Chooses the chunks if ``aim`` has delayed this; None if nothing is delayed
         self._awaited: Callable[[], None] | None = None
         self._is_finite = False  # whether unused memory holds only finite numbers
 
@@ -193,8 +193,8 @@ class RetrievalCache:
         ``queries`` are each layer's queries (1, heads, n, head_dim).
 
         A few layers are scored immediately, for ``chunk_scores``. ``ensure_selected`` later scores all layers and
-        chooses their chunks. This work is delayed because many answers need no middle pass, and copying the chunks took
-        as long as two plain steps of a model with 1.5 billion parameters.
+        chooses their chunks. This work is delayed because many answers need no pass over the retrieval cache, and
+        copying the chunks took as long as two plain steps of a model with 1.5 billion parameters.
         """
         self._cut(max(0, self.full.length - recent))
         self.length = self.full.length
@@ -209,7 +209,7 @@ class RetrievalCache:
         return self._awaited is None
 
     def ensure_selected(self) -> None:
-        """Make the selection that ``aim`` has delayed, unless it is made already."""
+        """Choose the chunks if ``aim`` has delayed this, unless they are chosen already."""
         if self._awaited is not None:
             self._awaited()
 
@@ -451,7 +451,7 @@ class RetrievalForm:
         return FixedRetrievalPass(self._cache, places[:1], places[1:], self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Do nothing: the middle level has no observer."""
+        """Do nothing, because the retrieval cache has no observer."""
 
 
 class FixedRetrievalPass(FixedView):
@@ -504,11 +504,11 @@ class VerifyObserver(Protocol):
 
     @property
     def refreshes(self) -> bool:
-        """Whether the observer changes the selection."""
+        """Whether the observer chooses the chunks of the retrieval cache again."""
 
     @property
     def refresh_ms(self) -> float:
-        """Milliseconds of host time spent on refreshing the selection."""
+        """Milliseconds of host time spent on choosing the chunks of the retrieval cache again."""
 
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 

@@ -27,7 +27,8 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
 
 
 def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the middle level of a model can use rounded weights on a GPU. ``weights`` is "8bit" or "4bit".
+    """Whether a model's passes over the retrieval cache can use rounded weights on a GPU. ``weights`` is "8bit" or
+    "4bit".
 
     Only 4 bits are allowed. Weights of 8 bits are slow on a GPU, because each thread of torch's product reads all
     weights of one output, so that neighbouring threads read distant addresses (pytorch 190529).

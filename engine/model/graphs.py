@@ -1,12 +1,12 @@
 """Records passes of a few tokens on a GPU as CUDA graphs, and replays them, so that Python's overhead does not limit
 the speed.
 
-Draft steps, middle passes and verifications repeat passes of the same shapes. Only the positions of the tokens differ,
-so a recorded pass reads the positions from a tensor (``FixedForm``). The caches of the draft and of the middle level
-allocate their buffers once. Their recordings stay valid when the selection is refreshed, another book is read or tokens
-are cropped, because only the contents of the buffers change. The buffers of the full cache can grow and be spilled.
-Also, most of its keys are read without a mask (``FullCache.fixed_span``). So its recordings are made again when its
-memory or the number of unmasked keys changes.
+Draft steps, passes of the middle level and verifications repeat passes of the same shapes. Only the positions of the
+tokens differ, so a recorded pass reads the positions from a tensor (``FixedForm``). The caches of the draft and of the
+middle level (the target on the retrieval cache) allocate their buffers once. Their recordings stay valid when the
+retrieval cache's chunks are chosen again, another book is read or tokens are cropped, because only the contents of the
+buffers change. The buffers of the full cache can grow and be spilled. Also, most of its keys are read without a mask
+(``FullCache.fixed_span``). So its recordings are made again when its memory or the number of unmasked keys changes.
 
 If layers lie on several GPUs, each group of consecutive layers on one GPU is a separate graph. Hidden states are copied
 between graphs.
@@ -443,7 +443,7 @@ class Replays:
         self._forget({})
 
     def _forget(self, entries: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Free the memory of all recordings. The entries ``entries`` stay: they mark the keys of passes that are not
+        """Free the memory of all recordings. ``entries`` stay. They mark the keys of passes that are not
         recorded again, because their replay was not faster than the ordinary pass.
         """
         self._recordings = entries

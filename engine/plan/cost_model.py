@@ -27,7 +27,7 @@ longer book is more expensive to verify, and more of its tokens compete for the 
 Measured in assets/measurements.
 """
 
-# Maximum time that the retrieval cache adds to a middle pass, as a share of the pass's time without context.
+# Maximum time that the retrieval cache adds to a pass over it, as a share of the pass's time without context.
 _MIDDLE_SLOWDOWN = 0.25
 # Minimum ratio of the window to the retrieval budget. With a larger budget, selecting chunks would save too little.
 _WINDOW_PER_BUDGET = 16

@@ -178,10 +178,10 @@ def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Mode
 
 
 def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:
-    """The maximum factor by which the middle level speeds up answers after a book of ``tokens`` tokens. None if every
-    layer reads the whole book.
+    """The maximum factor by which the middle level (the target on the retrieval cache) speeds up answers after a book
+    of ``tokens`` tokens. None if every layer reads the whole book.
 
-    A plain step reads weights and cache. A middle pass reads hardly more than the weights.
+    A plain step reads weights and cache. A pass of the middle level reads hardly more than the weights.
     """
     if target.reading_layers == target.layers:
         return None

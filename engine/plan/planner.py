@@ -57,8 +57,8 @@ from engine.quantization import FITTED, bytes_per_weight
 
 # Tokens that are reserved for a chat after the book, if the window is large enough.
 _CHAT_TOKENS = 4096
-# Approximate number of tokens in a pass that copies experts from host memory. Most of these passes are middle passes
-# over drafted tokens.
+# Approximate number of tokens in a pass that copies experts from host memory. Most of these are passes over the
+# retrieval cache with drafted tokens.
 _PASS_TOKENS = 4
 
 
@@ -183,8 +183,8 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: devices that may be used, the one with most free memory first.
 
     Raises:
-        OptionError: a copy of the weights for the middle level is configured, but there is no room for the copy next to
-            the weights.
+        OptionError: a copy of the weights for passes over the retrieval cache is configured, but there is no room for
+            the copy next to the weights.
     """
     device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
@@ -271,8 +271,8 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Compute the bytes of one layer of a model, including the layer's copy for the middle level. Also compute the
-    bytes of everything else on the first device: embedding, head and draft model.
+    """Compute the bytes of one layer of a model, including the layer's copy for passes over the retrieval cache. Also
+    compute the bytes of everything else on the first device: embedding, head and draft model.
     """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
@@ -313,7 +313,7 @@ def host_weights(model: Any, weights_bytes: int) -> HostWeights:
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
-    """Bytes of the copy of one layer's weights that the middle level uses; 0 if there is no copy."""
+    """Bytes of the copy of one layer's weights that passes over the retrieval cache use; 0 if there is no copy."""
     dtype = architectures.pick_dtype(model, config.dtype, device)
     if config.weights != "stored" or not can_round(model, config.middle, dtype, device):
         return 0

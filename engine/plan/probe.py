@@ -57,7 +57,7 @@ _PROBE_SHARE = 0.1
 _REPEATS = 3  # maximum number of repetitions of a probe
 # Tokens of context for passes with context, if the model's window has so many.
 _CONTEXT = 4096
-_MIDDLE_TOKENS = 8  # tokens of a probed middle pass
+_MIDDLE_TOKENS = 8  # tokens of a probed pass over the retrieval cache
 _FIRST_BLOCK = 16  # tokens of the first block of prefill that is timed; further blocks are larger
 _CPU_BLOCK = 512  # maximum tokens of a timed block on a processor
 _CUDA_BLOCK = 4096  # maximum tokens of a timed block on a GPU
@@ -160,7 +160,8 @@ def measure(
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
-        # A plain step dequantizes 8-bit KV; a middle pass need not, because the retrieval cache is not quantized.
+        # A plain step dequantizes 8-bit KV. A pass over the retrieval cache need not, because this cache is not
+        # quantized.
         step, middle = probe.pass_speed(1, prepare=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]

@@ -33,12 +33,12 @@ plain steps and verifications are then timed before the word. Tests count them, 
 """
 
 KEPT = (0.8, 0.95)
-"""Minimum and maximum share of the middle level's tokens that verifications accepted, over the measured pairs
-(assets/measurements).
+"""Minimum and maximum share that verifications accepted of the tokens that the target made on the retrieval cache, over
+the measured pairs (assets/measurements).
 """
 
 DRAFT_KEPT = 0.7
-"""Assumed share of the draft model's tokens that the middle level accepts."""
+"""Assumed share of the draft model's tokens that the target on the retrieval cache accepts."""
 
 _MS = 1000.0
 
@@ -91,7 +91,8 @@ class Pass:
 class HostWeights:
     """Weights that wait in host memory. A pass over one token copies ``experts`` bytes of the chosen experts and
     ``dense`` bytes of all other weights to the device. Each token chooses ``chosen`` of ``count`` experts.
-    ``for_middle`` is False if the device holds a copy of the weights for middle passes, so that these copy none.
+    ``for_middle`` is False if the device holds a copy of the weights for passes over the retrieval cache, so that these
+    copy none.
     """
 
     dense: float = 0.0
@@ -134,7 +135,7 @@ class RoundModel:
         draft: a pass of the draft model over one token; None without a draft model.
         middle: a pass of the target over a few tokens on the retrieval cache.
         verify: a pass of the target over one or a few tokens on the full cache.
-        drafts: maximum number of drafted tokens for each middle pass.
+        drafts: maximum number of drafted tokens for each pass over the retrieval cache.
     """
 
     rates: Rates
@@ -163,7 +164,7 @@ class RoundModel:
         """The gain of speculation.
 
         Args:
-            acceptance: share of the middle level's tokens that verifications accept.
+            acceptance: share that verifications accept of the tokens that the target makes on the retrieval cache.
             plain_ms: milliseconds of the plain step to compare with; None takes this model's own.
         """
         costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, acceptance, DRAFT_KEPT * acceptance)

@@ -1,5 +1,5 @@
-"""Measures how often the full cache accepts tokens of a small cache. This is the middle level of speculation, without
-the other levels.
+"""Measures how often the full cache accepts tokens of a small cache. This is the middle level of speculation, which is
+the target on a small cache, without the other levels.
 
 The target continues a long text with its full cache. Then the target predicts the same tokens on a retrieval cache, in
 blocks. After every block, a pass over the full cache chooses the retrieval cache's chunks again, as in use. Uses the

@@ -4,7 +4,7 @@
 processor's passes as one program of our own kernels. ``JointBackend`` runs Llama's layers on a GPU with fewer kernel
 launches, because it computes matrix products with the same input as one. ``TiledBackend`` uses 4-bit copies of the
 weights on a GPU. ``RecordedBackend`` replays another backend's passes on a GPU as CUDA graphs. Draft models and the
-middle level run in these backends too.
+target on the retrieval cache run in these backends too.
 """
 
 from __future__ import annotations
