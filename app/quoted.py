@@ -332,11 +332,11 @@ class Excerpt:
     after: str
 
 
-def excerpt(text: str, start: int, end: int, around: int = _EXCERPT_AROUND) -> Excerpt:
-    """Return the characters [start, end) of a page with up to ``around`` characters before and after. Line breaks
+def excerpt(text: str, start: int, end: int, margin: int = _EXCERPT_AROUND) -> Excerpt:
+    """Return the characters [start, end) of a page with up to ``margin`` characters before and after. Line breaks
     become spaces, and no word is cut at the ends of the excerpt.
     """
-    left, right = max(0, start - around), min(len(text), end + around)
+    left, right = max(0, start - margin), min(len(text), end + margin)
     before, after = text[left:start], text[end:right]
     if left:
         before = "…" + before[before.find(" ") + 1 :]

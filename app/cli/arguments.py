@@ -393,8 +393,8 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _suggest(name: str, known: Sequence[str] | dict[str, str], otherwise: str = f"{COMMAND} --help") -> str:
+def _suggest(name: str, names: Sequence[str] | dict[str, str], advice: str = f"{COMMAND} --help") -> str:
     # names are compared without leading dashes, which would make all options look similar
-    bare = {each.lstrip("-"): each for each in known}
+    bare = {each.lstrip("-"): each for each in names}
     near = difflib.get_close_matches(name.lstrip("-"), list(bare), n=1)
-    return f"Did you mean {bare[near[0]]!r}?" if near else f"See: {otherwise}"
+    return f"Did you mean {bare[near[0]]!r}?" if near else f"See: {advice}"

@@ -125,7 +125,7 @@ def _follow(
     question: Question,
     document: Document,
     card: Abilities,
-    taker: NoteTaker,
+    note_taker: NoteTaker,
     options: argparse.Namespace,
 ) -> PartsAnswered:
     """Ask the parts, and return the final event. Progress and the parts' answers go to stderr. The text that joins the
@@ -133,7 +133,7 @@ def _follow(
     """
     line: ProgressLine | None = None
     remaining, joining = Remaining(), False
-    steps = ask_parts(engine, plan, question, document, card, taker=taker, looks_up=options.evidence)
+    steps = ask_parts(engine, plan, question, document, card, note_taker=note_taker, with_evidence=options.evidence)
     for event in steps:
         if isinstance(event, PartBegun):
             line, remaining = ProgressLine(f"Part {event.part.number}, {event.part.pages}"), Remaining()

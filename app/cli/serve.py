@@ -70,16 +70,16 @@ def _show_running(port: int, options: argparse.Namespace, settings: Settings) ->
     return 0
 
 
-def _hold_or_find(held: ExitStack, settings: Settings) -> int | None:
-    """Lock the data folder until ``held`` is closed, and return None. If another app has locked the folder, return that
-    app's port as soon as that app answers.
+def _hold_or_find(locks: ExitStack, settings: Settings) -> int | None:
+    """Lock the data folder until ``locks`` is closed, and return None. If another app has locked the folder, return
+    that app's port as soon as that app answers.
 
     Raises:
         ResourceError: another app has locked the folder and does not answer.
     """
     until = time.monotonic() + _START_TIMEOUT_S
     said = False
-    while not hold(held, settings.lock_file):
+    while not hold(locks, settings.lock_file):
         if (port := find_running(settings.instance_file)) is not None:
             return port
         if not said:
@@ -188,12 +188,12 @@ def _leave(number: int, _frame: object) -> None:
 # The lock ------------------------------------------------------------------------------------------------------------
 
 
-def hold(held: ExitStack, path: Path) -> bool:
-    """Lock a file until ``held`` is closed or the process ends in any way. Return whether the file was free. A file
+def hold(locks: ExitStack, path: Path) -> bool:
+    """Lock a file until ``locks`` is closed or the process ends in any way. Return whether the file was free. A file
     that cannot be opened counts as free.
     """
     try:
-        file = held.enter_context(path.open("ab"))
+        file = locks.enter_context(path.open("ab"))
     except OSError as error:
         logger.warning("the data folder cannot be locked: %s", error)
         return True
@@ -265,9 +265,9 @@ def read_health(port: int) -> dict[str, Any]:
     return health if isinstance(health, dict) else {}
 
 
-def pick_port(wanted: int) -> int:
+def pick_port(preferred: int) -> int:
     """Return the wanted port, or a free port if another program uses the wanted one."""
-    for port in (wanted, 0):
+    for port in (preferred, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             if os.name != "nt":  # on Windows, SO_REUSEADDR would let two programs share a port
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -276,4 +276,4 @@ def pick_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    return wanted
+    return preferred

@@ -41,9 +41,9 @@ class BookParser:
         """Whether readers' and reviewers' comments are read."""
         return self._comments
 
-    def read_comments(self, wanted: bool) -> None:
+    def read_comments(self, enabled: bool) -> None:
         """Set whether comments are read in books that are parsed later."""
-        self._comments = wanted
+        self._comments = enabled
 
     def parse(
         self,

@@ -133,13 +133,13 @@ class Books:
         """
         return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
 
-    def collect(self, documents: Sequence[Book], known: Book | None = None) -> Book:
+    def collect(self, documents: Sequence[Book], collection: Book | None = None) -> Book:
         """Store several documents as one book. A document given twice counts once, and a collection in
         ``documents`` is replaced by its own documents.
 
         Args:
-            known: an existing collection, whose documents are replaced by ``documents``. If None, return the existing
-                collection of exactly these documents in this order, or else make one.
+            collection: an existing collection, whose documents are replaced by ``documents``. If None, return the
+                existing collection of exactly these documents in this order, or else make one.
 
         Raises:
             DocumentError: no document is given, or one is no longer in the library.
@@ -150,21 +150,21 @@ class Books:
         if not ids:
             raise DocumentError("There is no document to read.", "Choose one.")
         same = (book for book in self.all() if self.listed(book) == ids)
-        if known is None and (kept := next(same, None)) is not None:
+        if collection is None and (kept := next(same, None)) is not None:
             return kept
-        left = {*self._once(known), *self.listed(known)}.difference(ids) if known else ()
-        sha256 = known.sha256 if known else secrets.token_hex(32)
+        left = {*self._once(collection), *self.listed(collection)}.difference(ids) if collection else ()
+        sha256 = collection.sha256 if collection else secrets.token_hex(32)
         folder = self._folder / sha256
-        name = known.name if known else name_of(" + ".join(part.shown for part in found))
+        name = collection.name if collection else name_of(" + ".join(part.shown for part in found))
         record = {"sha256": sha256, "name": name, "file": COLLECTION}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / COLLECTION, json.dumps({"documents": ids, "left_out": sorted(left)}).encode())
-            if known is None:
+            if collection is None:
                 write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
         except OSError as error:
             raise unwritable(folder, error) from error
-        return known or self._enter(record)
+        return collection or self._enter(record)
 
     def collections_with(self, sha256: str) -> tuple[Book, ...]:
         """The collections that contain a document."""

@@ -91,7 +91,7 @@ def ask(
     position: int | None = None,
     tab: str = "",
     evidence: bool = True,
-    every: bool = False,
+    all_parts: bool = False,
 ) -> Iterator[str]:
     """Ask a question. Yield whenever the page has something new to draw. The yielded string says what the answer waits
     for; it is "" if the answer waits for nothing.
@@ -101,8 +101,8 @@ def ask(
         tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
             closed (``AppState.leave``).
         evidence: whether to look for the evidence of each sentence.
-        every: whether the question goes to all parts of a book that is read in parts. If false, the question goes only
-            to the parts that it needs.
+        all_parts: whether the question goes to all parts of a book that is read in parts. If false, the question goes
+            only to the parts that it needs.
 
     Raises:
         Busy: another question is being answered.
@@ -112,7 +112,7 @@ def ask(
     def begin(chat: Chat) -> _ExchangeWriter:
         return _ExchangeWriter(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode, evidence)
 
-    return _run(state, begin, sampling, mode, tab, every)
+    return _run(state, begin, sampling, mode, tab, all_parts)
 
 
 def go_on(
@@ -122,7 +122,7 @@ def go_on(
     position: int,
     tab: str = "",
     evidence: bool = True,
-    every: bool = False,
+    all_parts: bool = False,
 ) -> Iterator[str]:
     """Continue the answer at ``position``, which was cut off. If the answer was made from parts of the book, ask the
     parts that have not been asked yet. Yields and raises as in ``ask``.
@@ -132,7 +132,7 @@ def go_on(
         state.chats.resume(chat.id, position)
         return _ExchangeWriter(state, chat.id, position, sampling, mode, evidence)
 
-    return _run(state, begin, sampling, mode, tab, every)
+    return _run(state, begin, sampling, mode, tab, all_parts)
 
 
 def _run(
@@ -141,7 +141,7 @@ def _run(
     sampling: SamplingParams,
     mode: Mode,
     tab: str,
-    every: bool,
+    all_parts: bool,
 ) -> Iterator[str]:
     claim = state.claim(tab)
     try:
@@ -155,7 +155,7 @@ def _run(
             in_parts = state.current.stage is Stage.PARTS
             writer.begin(in_parts)
             run = _answer_in_parts if in_parts else _answer
-            yield from run(state, writer, claim, sampling, mode, every)
+            yield from run(state, writer, claim, sampling, mode, all_parts)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
         finally:
@@ -228,7 +228,12 @@ def _waiting_words(current: OpenBook) -> str:
 
 
 def _answer_in_parts(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode, every: bool
+    state: AppState,
+    writer: _ExchangeWriter,
+    claim: threading.Event,
+    sampling: SamplingParams,
+    mode: Mode,
+    all_parts: bool,
 ) -> Iterator[str]:
     """Ask the parts of the open book that the question needs. Parts that an earlier run has asked are skipped."""
     current, taker = state.current, state.note_taker
@@ -236,23 +241,21 @@ def _answer_in_parts(
     if document is None or claim.is_set():
         return
     yield LOOKING
-    every = every or writer.asks_every
-    words = taker.prepare(document).result().words
-    plan = planned(writer.question, parts, words, len(parts) if every else 0)
+    all_parts = all_parts or writer.asks_every
+    plan = planned(writer.question, parts, taker.prepare(document).result().words, len(parts) if all_parts else 0)
     model, fit = state.engine.status().model, current.whole_fit
     time_a_token = state.experience.a_token(model, fit) if fit else None
-    notes = PartNotes(document, parts, plan, writer.kept_parts, every, time_a_token)
+    notes = PartNotes(document, parts, plan, writer.kept_parts, all_parts, time_a_token)
     writer.begin_parts(notes)
-    history = tuple(Turn(question, answer) for question, answer in writer.history())
     steps = ask_parts(
         state.engine,
         plan,
-        Question(writer.question, history, sampling, mode),
+        Question(writer.question, tuple(Turn(*turn) for turn in writer.history()), sampling, mode),
         document,
         writer.abilities,
-        taker=taker,
-        known=notes.known,
-        looks_up=writer.looks_up,
+        note_taker=taker,
+        known_answers=notes.known,
+        with_evidence=writer.looks_up,
         cancel=claim,
     )
     throttle = throttle_of(state.engine.status())
@@ -569,15 +572,15 @@ def unread(document: Document, question: str) -> list[str]:
     return [line[:1].upper() + line[1:] for line in lines]
 
 
-def _how(sampling: SamplingParams, own: SamplingParams | None) -> dict[str, Any]:
+def _how(sampling: SamplingParams, defaults: SamplingParams | None) -> dict[str, Any]:
     """The sampling options of an answer, for the record. Options that ``sampling`` leaves open have the value from
-    ``own``, the model's settings, and their names are listed under "own". Options that are switched off are None. If
-    ``own`` is None, because a server does not tell its settings, only the options of ``sampling`` are returned.
+    ``defaults``, the model's settings, and their names are listed under "own". Options that are switched off are None.
+    If ``defaults`` is None, because a server does not tell its settings, only the options of ``sampling`` are returned.
     """
-    if own is None:
+    if defaults is None:
         return asdict(sampling)
-    whole = asdict(sampling.over(own).over(GREEDY))
-    said = [name for name in OWN_SAMPLING if getattr(sampling, name) is None and getattr(own, name) is not None]
+    whole = asdict(sampling.over(defaults).over(GREEDY))
+    said = [name for name in OWN_SAMPLING if getattr(sampling, name) is None and getattr(defaults, name) is not None]
     off = [name for name in ("top_k", "repetition_penalty", "exact_quotes") if whole[name] == getattr(GREEDY, name)]
     return {**whole, **dict.fromkeys(off), "own": said}
 

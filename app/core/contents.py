@@ -59,7 +59,7 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
     return page is None or fold(page.text).find(fold(item.title)) < _TOP
 
 
-def chosen(document: Document, wanted: str) -> frozenset[int]:
+def chosen(document: Document, chapter_names: str) -> frozenset[int]:
     """Find the pages of chapters that a person names by number or title: "2, 5-7", "The Gale; 9".
 
     A number means the chapter with this number in its title, or else the chapter at this position in the table of
@@ -73,10 +73,10 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
         raise OptionError(
             "This document names no chapters: it has neither bookmarks nor headings.", "Choose pages instead (--pages)."
         )
-    if not _SEVERAL.fullmatch(wanted) and (whole := _titled(every, wanted)):
+    if not _SEVERAL.fullmatch(chapter_names) and (whole := _titled(every, chapter_names)):
         return _pages_of(whole)
     found: set[int] = set()
-    for name in filter(None, map(str.strip, re.split(r"[,;]", wanted))):
+    for name in filter(None, map(str.strip, re.split(r"[,;]", chapter_names))):
         numbers = _RANGE.fullmatch(name)
         if numbers is None:
             found |= _pages_of(_titled(every, name) or _none(document, name))
@@ -91,20 +91,20 @@ def chosen(document: Document, wanted: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _titled(every: tuple[ContentsEntry, ...], name: str) -> ContentsEntry | None:
+def _titled(entries: tuple[ContentsEntry, ...], name: str) -> ContentsEntry | None:
     """The chapter with this title, or else the first chapter whose title contains these words."""
     words = fold(name)
-    exact = next((chapter for chapter in every if words and fold(chapter.title) == words), None)
+    exact = next((chapter for chapter in entries if words and fold(chapter.title) == words), None)
     part = (
-        None if name.strip().isdecimal() else next((one for one in every if words and words in fold(one.title)), None)
+        None if name.strip().isdecimal() else next((one for one in entries if words and words in fold(one.title)), None)
     )
     return exact or part
 
 
-def _numbered(document: Document, every: tuple[ContentsEntry, ...], number: int) -> ContentsEntry | None:
+def _numbered(document: Document, entries: tuple[ContentsEntry, ...], number: int) -> ContentsEntry | None:
     found = chapters_of(document, len(document.pages)) or [item for item in document.outline if item.level == 0]
     item = chapter_asked_for(f"chapter {number}", found)
-    return next((one for one in every if item and (one.title, one.first) == (item.title, item.page)), None)
+    return next((one for one in entries if item and (one.title, one.first) == (item.title, item.page)), None)
 
 
 def _pages_of(chapter: ContentsEntry) -> frozenset[int]:

@@ -57,8 +57,8 @@ class Answer:
 class EachRun:
     """A question, the hashes of its documents, and its progress.
 
-    ``answers`` are keyed by document. ``running``: whether the run has not ended yet. ``at`` is the document that is
-    being asked ("" while the run waits to begin), ``read`` the share of it that has been read, and ``is_answering``
+    ``answers`` are keyed by document. ``running``: whether the run has not ended yet. ``document`` is the document that
+    is being asked ("" while the run waits to begin), ``read`` the share of it that has been read, and ``is_answering``
     says that its answer has begun. ``stopping``: whether the run is to end. ``unkept``: whether the answers could not
     be written to disk, so that they are lost when the program ends.
     """
@@ -68,7 +68,7 @@ class EachRun:
     answers: Mapping[str, Answer] = field(default_factory=dict)
     running: bool = False
     stopping: bool = False
-    at: str = ""
+    document: str = ""
     read: float = 0.0
     is_answering: bool = False
     unkept: bool = False
@@ -152,7 +152,7 @@ class AskEach:
                 if claim.is_set():
                     break
                 if _is_open(self.run.answers.get(sha256)):
-                    self._show(at=sha256, read=0.0, is_answering=False)
+                    self._show(document=sha256, read=0.0, is_answering=False)
                     self._ask(sha256, question, claim)
         finally:
             try:
@@ -168,7 +168,7 @@ class AskEach:
     def _end(self, claim: threading.Event) -> None:
         with self._lock:
             if self._claim is claim:  # False if the next run has already begun
-                self.run = replace(self.run, running=False, stopping=False, at="", read=0.0, is_answering=False)
+                self.run = replace(self.run, running=False, stopping=False, document="", read=0.0, is_answering=False)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
         """Ask one document. An error is written into its row; a document whose answer was stopped gets no row."""

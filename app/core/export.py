@@ -53,12 +53,12 @@ def answer_with_pages(turn: Exchange, book: str) -> str:
     return "\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n"
 
 
-def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
+def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
     """Return the answer with a footnote mark after every sentence with a known page, and the footnotes with the
     passages.
 
     Args:
-        before: number of footnotes before this answer, so that numbering continues.
+        offset: number of footnotes before this answer, so that numbering continues.
     """
     record, start = turn.notes or {}, 0
     parts: list[str] = []
@@ -67,7 +67,7 @@ def _with_footnotes(turn: Exchange, before: int) -> tuple[str, list[str]]:
         if chip["kind"] not in _FOOTNOTES:
             continue
         end = min(max(start, int(chip["at"])), len(turn.answer))
-        mark = f"[^{before + len(notes) + 1}]"
+        mark = f"[^{offset + len(notes) + 1}]"
         parts.append(f"{turn.answer[start:end]}{mark}")
         start = end
         place = format.place_named(chip, str(record.get("unit", "page")))

@@ -184,11 +184,11 @@ def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
         at = text.find(phrase.letters, at + (size if place else 1))
 
 
-def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
-    """Return the place that begins at letter ``at`` of the book; None if the gaps between words do not fit the
+def _place(index: BookIndex, phrase: _Phrase, start: int) -> _Place | None:
+    """Return the place that begins at letter ``start`` of the book; None if the gaps between words do not fit the
     phrase there, or if ``phrase.exact`` is set and the place begins or ends inside a word.
     """
-    spans = index.spans(at, at + len(phrase.letters))
+    spans = index.spans(start, start + len(phrase.letters))
     if not spans:
         return None
     number, gap = 0, ""
@@ -203,7 +203,7 @@ def _place(index: BookIndex, phrase: _Phrase, at: int) -> _Place | None:
     pages = index.document.pages
     before = pages[spans[0].page].text[: spans[0].start][-1:]
     after = pages[spans[-1].page].text[spans[-1].end :][:1]
-    place = _Place(at, at + len(phrase.letters), spans, not before.isalnum(), not after.isalnum())
+    place = _Place(start, start + len(phrase.letters), spans, not before.isalnum(), not after.isalnum())
     return None if phrase.exact and not (place.begins_word and place.ends_word) else place
 
 

@@ -175,10 +175,10 @@ class Remaining:
         return f"{stretch(self.left)} left"
 
 
-def _at_most(span: Range | None, said: Range | None) -> Range | None:
-    if span is None or said is None:
-        return span or said
-    high = min(span.high, said.high)
+def _at_most(span: Range | None, bound: Range | None) -> Range | None:
+    if span is None or bound is None:
+        return span or bound
+    high = min(span.high, bound.high)
     return Range(min(span.low, high), high)
 
 
@@ -321,8 +321,8 @@ def _load(file: Path | None) -> dict[str, _Seen]:
         return {}  # the file cannot be read, so there are no observations
 
 
-def _points(kept: Any) -> tuple[Point, ...]:
-    points = tuple((float(tokens), float(value)) for tokens, value in kept[-_KEPT:])
+def _points(stored: Any) -> tuple[Point, ...]:
+    points = tuple((float(tokens), float(value)) for tokens, value in stored[-_KEPT:])
     if not all(0.0 < number < 1e12 for point in points for number in point):
         raise ValueError("a number out of range")
     return points

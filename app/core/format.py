@@ -89,9 +89,9 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // _HOUR} h {int(seconds) % _HOUR // _MINUTE} min"
 
 
-def day(when: float, now: float) -> str:
+def day(time_s: float, now: float) -> str:
     """The day of a moment (seconds since the epoch) in local time: "today", "yesterday", "12 Mar 2026"."""
-    then, today = time.localtime(when), time.localtime(now)
+    then, today = time.localtime(time_s), time.localtime(now)
     if then[:3] == today[:3]:
         return "today"
     if then[:3] == time.localtime(now - _DAY)[:3]:
@@ -100,10 +100,10 @@ def day(when: float, now: float) -> str:
     return f"{then.tm_mday} {_MONTHS[then.tm_mon - 1]}{year}"
 
 
-def moment(when: float, now: float) -> str:
+def moment(time_s: float, now: float) -> str:
     """The day of a moment. For today the time of day is added, so that events of the same day can be distinguished."""
-    named = day(when, now)
-    return f"{named}, {time.strftime('%H:%M', time.localtime(when))}" if named == "today" else named
+    named = day(time_s, now)
+    return f"{named}, {time.strftime('%H:%M', time.localtime(time_s))}" if named == "today" else named
 
 
 # What the page shows ---------------------------------------------------------------------------------------------

@@ -267,14 +267,14 @@ def place(document: Document, note: Note, long: bool = False) -> str:
     return f"{member.title}, {name}" if member else name
 
 
-def marked(page: Page, passage: str, before: str = "", after: str = "") -> tuple[int, int]:
+def marked(page: Page, passage: str, text_before: str = "", text_after: str = "") -> tuple[int, int]:
     """Find a passage in a page's text, ignoring spacing, as (start, end); (0, 0) if it is not there.
 
     Args:
-        before, after: the text around the passage, which decides between several places.
+        text_before, text_after: the text around the passage, which decides between several places.
     """
     letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
-    found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, before, after)))
+    found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, text_before, text_after)))
     if found is None:
         return 0, 0
     start, stop = letters[found[0]][1], letters[found[1] - 1][1] + 1

@@ -31,8 +31,8 @@ class PartNotes:
 
     Args:
         document: the whole book.
-        kept: the record of an earlier run of this question.
-        every: whether all parts are to be asked.
+        record: the record of an earlier run of this question.
+        all_parts: whether all parts are to be asked.
         a_token: expected seconds for reading one token.
     """
 
@@ -41,18 +41,18 @@ class PartNotes:
         document: Document,
         parts: Sequence[Part],
         plan: PartsPlan,
-        kept: Mapping[str, Any] | None = None,
-        every: bool = False,
+        record: Mapping[str, Any] | None = None,
+        all_parts: bool = False,
         a_token: Range | None = None,
     ) -> None:
         self._a_token = a_token
         self._document = document
         self._parts = {part.number: part for part in parts}
         self._plan = plan
-        self._every = every
-        self.known = [answer for one in (kept or {}).get("asked", ()) if (answer := self._answer(one)) is not None]
+        self._every = all_parts
+        self.known = [answer for one in (record or {}).get("asked", ()) if (answer := self._answer(one)) is not None]
         self._answers = list(self.known)
-        self._spent = float((kept or {}).get("seconds", 0.0)) if self.known else 0.0
+        self._spent = float((record or {}).get("seconds", 0.0)) if self.known else 0.0
         self._began = time.monotonic()
         self._part: Part | None = None
         self._remaining = Remaining()
@@ -68,7 +68,7 @@ class PartNotes:
             most = "up to " if self._plan.until_found and event.count > 1 else ""
             self._now = {
                 "name": f"Part {event.part.number}, {event.part.pages}",
-                "at": f"{event.at} of {most}{event.count}",
+                "at": f"{event.number} of {most}{event.count}",
                 "line": "opening",
                 "text": "",
             }
@@ -165,21 +165,21 @@ class PartNotes:
             "stopped": answer.stopped.value,
         }
 
-    def _answer(self, kept: Mapping[str, Any]) -> PartAnswer | None:
+    def _answer(self, record: Mapping[str, Any]) -> PartAnswer | None:
         """A stored answer of a part; None if the part no longer exists because another model cuts the book
         differently.
         """
-        part = self._parts.get(int(kept["part"]))
-        if part is None or (part.first, part.last) != (kept["first"], kept["last"]):
+        part = self._parts.get(int(record["part"]))
+        if part is None or (part.first, part.last) != (record["first"], record["last"]):
             return None
         return PartAnswer(
             part.number,
-            str(kept["pages"]),
-            str(kept["text"]),
-            bool(kept["found"]),
-            str(kept["level"]),
-            dict(kept["record"]),
-            StopReason(kept["stopped"]),
+            str(record["pages"]),
+            str(record["text"]),
+            bool(record["found"]),
+            str(record["level"]),
+            dict(record["record"]),
+            StopReason(record["stopped"]),
             from_disk=True,
         )
 

@@ -45,10 +45,10 @@ BORNE_OUT = ("says so", "near", "not found")
 
 @dataclass(frozen=True)
 class PartBegun:
-    """A part is being opened: the part is number ``at`` (from 1) of the ``count`` parts that are asked."""
+    """A part is being opened: the part is number ``number`` (from 1) of the ``count`` parts that are asked."""
 
     part: Part
-    at: int
+    number: int
     count: int
 
 
@@ -119,9 +119,9 @@ def ask_parts(
     document: Document,
     card: Abilities,
     *,
-    taker: NoteTaker,
-    known: Sequence[PartAnswer] = (),
-    looks_up: bool = True,
+    note_taker: NoteTaker,
+    known_answers: Sequence[PartAnswer] = (),
+    with_evidence: bool = True,
     cancel: threading.Event | None = None,
 ) -> Steps:
     """Ask the parts of a plan, one after another, and join their answers.
@@ -129,15 +129,15 @@ def ask_parts(
     Args:
         document: the whole book.
         card: the model's abilities.
-        taker: finds evidence in the whole book.
-        known: answers of parts that an earlier run asked; these parts are not asked again.
-        looks_up: whether to look for evidence.
+        note_taker: finds evidence in the whole book.
+        known_answers: answers of parts that an earlier run asked; these parts are not asked again.
+        with_evidence: whether to look for evidence.
         cancel: stops the run; the last event then has the answers so far.
 
     Raises:
         TrifoldError: a part could not be read or answered. The KV of the parts read so far stays on disk.
     """
-    return _Run(engine, plan, question, document, card, taker, looks_up, cancel).steps(known)
+    return _Run(engine, plan, question, document, card, note_taker, with_evidence, cancel).steps(known_answers)
 
 
 def needs_join(answers: Sequence[PartAnswer], plan: PartsPlan, card: Abilities) -> bool:
@@ -162,12 +162,12 @@ class _Run:
     question: Question
     document: Document
     card: Abilities
-    taker: NoteTaker
-    looks_up: bool
+    note_taker: NoteTaker
+    with_evidence: bool
     cancel: threading.Event | None
 
-    def steps(self, known: Sequence[PartAnswer]) -> Steps:
-        answers = list(known)
+    def steps(self, known_answers: Sequence[PartAnswer]) -> Steps:
+        answers = list(known_answers)
         asked = {one.part for one in answers}
         last: AnswerDone | None = None
         hints = dict(zip((part.number for part in self.plan.parts), self.plan.hints, strict=False))
@@ -199,7 +199,7 @@ class _Run:
         if not self.plan.until_found or not answers:
             return False
         levels = ("says so",) if self.plan.reach is Reach.FEW else ("says so", "near")
-        return answers[-1].found and (not self.looks_up or answers[-1].level in levels)
+        return answers[-1].found and (not self.with_evidence or answers[-1].level in levels)
 
     def _stopped(self) -> bool:
         return self.cancel is not None and self.cancel.is_set()
@@ -225,7 +225,7 @@ class _Run:
             chat="",
             wait=HANDOVER_S,
         )
-        notes = NoteTaker().begin(part.document, self.question.text if self.looks_up else None, question.begun)
+        notes = NoteTaker().begin(part.document, self.question.text if self.with_evidence else None, question.begun)
         done = yield from self._answered(question, notes)
         text = question.begun + done.text
         record = shifted(self.card.supported(notes.record(), text), len(text.lstrip()) - len(text))
@@ -244,9 +244,9 @@ class _Run:
 
     def _of_book(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Correct the notes of a part's answer: remove words from "missing" that occur in another part of the book."""
-        if not self.looks_up:
+        if not self.with_evidence:
             return dict(record)
-        book = self.taker.prepare(self.document).result().words
+        book = self.note_taker.prepare(self.document).result().words
         kept = {**record, "chips": []}
         for chip in record["chips"]:
             missing = [words for words in chip.get("missing", ()) if book.lacks(words)]
@@ -290,7 +290,7 @@ class _Run:
                     chat="",
                     wait=HANDOVER_S,
                 )
-                found = self.taker.begin(self.document, self.question.text if self.looks_up else None)
+                found = self.note_taker.begin(self.document, self.question.text if self.with_evidence else None)
                 done = yield from self._answered(question, found)
                 texts.append(done.text.strip())
             if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:
@@ -318,11 +318,11 @@ class _Run:
         return PartsAnswered(text, record, tuple(answers), False, done, stopped)
 
 
-def shifted(record: Mapping[str, Any], by: int) -> dict[str, Any]:
-    """Move the positions in a text's notes by ``by`` characters. ``by`` is negative if characters at the beginning of
-    the text were removed.
+def shifted(record: Mapping[str, Any], offset: int) -> dict[str, Any]:
+    """Move the positions in a text's notes by ``offset`` characters. ``offset`` is negative if characters at the
+    beginning of the text were removed.
     """
-    moved = [{**chip, "at": chip["at"] + by, "from": chip["from"] + by} for chip in record.get("chips", ())]
+    moved = [{**chip, "at": chip["at"] + offset, "from": chip["from"] + offset} for chip in record.get("chips", ())]
     return {**record, "chips": moved}
 
 

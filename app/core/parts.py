@@ -198,8 +198,8 @@ class Mention:
 class PartsPlan:
     """The parts that a question may go to, in the order of asking. ``reach``: how much of the book the question needs.
     ``mentions``: occurrences of the question's names, which are shown to the person. ``hints``: for each part, excerpts
-    that are shown to the model again, together with the question. ``said``: a sentence about the parts left out.
-    ``until_found``: whether to stop after the first supported answer.
+    that are shown to the model again, together with the question. ``left_out_sentence``: a sentence about the parts
+    left out. ``until_found``: whether to stop after the first supported answer.
     """
 
     reach: Reach
@@ -207,7 +207,7 @@ class PartsPlan:
     until_found: bool
     mentions: tuple[Mention, ...] = ()
     hints: tuple[tuple[str, ...], ...] = ()
-    said: str = ""
+    left_out_sentence: str = ""
 
 
 def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
@@ -292,19 +292,19 @@ def _names(title: str, sought: Sequence[str]) -> bool:
     return bool(sought) and all(fold(word) in words for subject in sought for word in subject.split())
 
 
-def planned(question: str, parts: Sequence[Part], words: BookWords, wanted: int = 0) -> PartsPlan:
+def planned(question: str, parts: Sequence[Part], words: BookWords, count: int = 0) -> PartsPlan:
     """Choose the parts that a question goes to.
 
     Args:
         parts: all parts of the book, in order.
         words: the words of the whole book.
-        wanted: number of parts to ask, from the highest ranked; 0 lets the question decide.
+        count: number of parts to ask, from the highest ranked; 0 lets the question decide.
     """
     document = words.document
     reach, pages = reach_of(question, document)
-    if wanted:
-        chosen = sorted(promising(question, parts, words)[:wanted], key=lambda part: part.number)
-        return PartsPlan(reach if wanted < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
+    if count:
+        chosen = sorted(promising(question, parts, words)[:count], key=lambda part: part.number)
+        return PartsPlan(reach if count < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
     if reach is Reach.NAMED:
         chosen = [part for part in parts if any(page.number in pages for page in part.document.pages)]
         return PartsPlan(reach, tuple(chosen), until_found=False)
@@ -401,15 +401,15 @@ def _without_verbs(words: list[_Asked]) -> list[_Asked]:
     return words[first : last + 1]
 
 
-def left_out(plan: PartsPlan, parts: Sequence[Part], asked: Sequence[int]) -> str:
+def left_out(plan: PartsPlan, parts: Sequence[Part], asked_numbers: Sequence[int]) -> str:
     """Name the parts that were not asked, in words; empty if all were asked.
 
     Args:
-        asked: numbers of the parts that were asked.
+        asked_numbers: numbers of the parts that were asked.
     """
-    others = [part.number for part in parts if part.number not in asked]
+    others = [part.number for part in parts if part.number not in asked_numbers]
     words = f"{numbered(others, 'Part', 'Parts')} {'was' if len(others) == 1 else 'were'} not asked." if others else ""
-    return " ".join(part for part in (words, plan.said if others else "") if part)
+    return " ".join(part for part in (words, plan.left_out_sentence if others else "") if part)
 
 
 def mentioned(mention: Mention, reach: Reach, document: Document) -> str:
@@ -527,7 +527,7 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
     if not there:
         chosen = promising(question, parts, words)[:MOST_ASKED]
-        return PartsPlan(reach, tuple(chosen), until_found=True, said=nowhere)
+        return PartsPlan(reach, tuple(chosen), until_found=True, left_out_sentence=nowhere)
     some = [found for found in standing if found.has_all(there)]
     asked = sorted(some, key=lambda found: not found.names_all(there)) or standing
     without = sorted(found.part.number for found in standing if found not in asked)
@@ -541,7 +541,7 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
         until_found=True,
         mentions=tuple(mention for subject in there for mention in _mentions(subject, standing, reach)),
         hints=tuple(found.hints() for found in asked),
-        said=" ".join(filter(None, (nowhere, said))),
+        left_out_sentence=" ".join(filter(None, (nowhere, said))),
     )
 
 
@@ -584,12 +584,12 @@ def _genitives(sought: Sequence[str], words: BookWords) -> frozenset[str]:
 
 
 def _standing(
-    part: Part, sought: Sequence[str], reach: Reach, aside: frozenset[int], genitives: frozenset[str] | None
+    part: Part, sought: Sequence[str], reach: Reach, ignored_pages: frozenset[int], genitives: frozenset[str] | None
 ) -> _Standing:
     """Find the first or last place of each subject in a part.
 
     Args:
-        aside: numbers of pages to ignore.
+        ignored_pages: numbers of pages to ignore.
         genitives: names that may end with an s. Only whole words count; if None, the beginnings of words do too.
     """
     find = partial(Finder().find, from_end=reach is Reach.LAST)
@@ -603,7 +603,7 @@ def _standing(
             hits = list(found.hits) if found.how == "words" else []
             if genitives and form in genitives:
                 hits = sorted((*hits, *find(part.document, f"“{form}s”").hits), key=_order)
-            hits = [hit for hit in hits if pages[hit.page].number not in aside]
+            hits = [hit for hit in hits if pages[hit.page].number not in ignored_pages]
             if hits:
                 places[subject][form] = hits[-1 if reach is Reach.LAST else 0]
     return _Standing(part, places)

@@ -316,14 +316,15 @@ class RaceResult:
         book: hash of the book.
         when: seconds since the epoch.
         questions: questions answered by both runs, in order. If two answers differ, the race ends with their question.
-        instead: whether a passage of the book replaced the question, because no answer in the chat was about the book.
+        is_substitute: whether a passage of the book replaced the question, because no answer in the chat was about the
+            book.
     """
 
     number: int
     book: str
     when: float
     questions: tuple[RaceQuestion, ...]
-    instead: bool = False
+    is_substitute: bool = False
 
     @property
     def counted(self) -> tuple[RaceQuestion, ...]:
@@ -365,8 +366,8 @@ class RaceResult:
         times = plain / fast
         return times if speed.speeds_agree(times, _told_by_the_engine([one.fast for one in counted])) else None
 
-    def _total(self, of: Callable[[RaceQuestion], int]) -> int:
-        return sum(of(one) for one in self.questions)
+    def _total(self, count_of: Callable[[RaceQuestion], int]) -> int:
+        return sum(count_of(one) for one in self.questions)
 
 
 def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
@@ -425,18 +426,18 @@ class Verified:
         with self._lock:
             return None if model is None else self._all().get(identity(model))
 
-    def note(self, model: ModelInfo | None, how: str, same: int, tokens: int) -> None:
-        """Record a finished check, in which ``same`` of ``tokens`` tokens were equal. A failed check deletes the pair's
-        record.
+    def note(self, model: ModelInfo | None, kind: str, equal_tokens: int, tokens: int) -> None:
+        """Record a finished check, in which ``equal_tokens`` of ``tokens`` tokens were equal. A failed check deletes
+        the pair's record.
         """
         if model is None:  # the engine has been closed meanwhile
             return
         with self._lock:
             records = dict(self._all())
-            if same < tokens:
+            if equal_tokens < tokens:
                 records.pop(identity(model), None)
             elif tokens >= FEWEST_TOKENS:
-                records[identity(model)] = Verification(how, tokens, self._clock())
+                records[identity(model)] = Verification(kind, tokens, self._clock())
             self._save(records)
             self._records, self._read_at = records, self._written_at()
 

@@ -187,14 +187,16 @@ def _line(note: Note, source: Source) -> str:
     return f"{_place(note, source)}: {' '.join(filter(None, parts))}"
 
 
-def _key(source: Source, taken: set[str]) -> str:
-    """Make a unique citation key for an entry, such as "melville1851moby", and add it to ``taken``."""
+def _key(source: Source, used_keys: set[str]) -> str:
+    """Make a unique citation key for an entry, such as "melville1851moby", and add it to ``used_keys``."""
     author = source.authors[0] if source.authors else ""
     last = author.split(",")[0] if "," in author else (author.split() or [""])[-1]
     title = next((word for word in _words(source.title) if len(word) > 3), "")
     key = f"{''.join(_words(last))}{source.year}{title}" or "document"
-    number = next(count for count in range(1, len(taken) + 2) if f"{key}{'' if count == 1 else count}" not in taken)
-    taken.add(key := f"{key}{'' if number == 1 else number}")
+    number = next(
+        count for count in range(1, len(used_keys) + 2) if f"{key}{'' if count == 1 else count}" not in used_keys
+    )
+    used_keys.add(key := f"{key}{'' if number == 1 else number}")
     return key
 
 

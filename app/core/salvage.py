@@ -224,15 +224,15 @@ class _Pages:
             with suppress(IndexError, ValueError, struct.error):
                 yield self._row(page, at)
 
-    def _row(self, page: bytes, at: int) -> tuple[int, Record]:
-        length, at = _varint(page, at)
-        rowid, at = _varint(page, at)
-        if not 0 < page[at] <= length <= self.size * len(self._pages):
+    def _row(self, page: bytes, offset: int) -> tuple[int, Record]:
+        length, offset = _varint(page, offset)
+        rowid, offset = _varint(page, offset)
+        if not 0 < page[offset] <= length <= self.size * len(self._pages):
             raise ValueError("no row")
         local = self._local(length)
-        payload = page[at : at + local]
+        payload = page[offset : offset + local]
         if local < length:
-            payload += self._rest(_number(page, at + local), length - local)
+            payload += self._rest(_number(page, offset + local), length - local)
         return rowid, _columns(payload, length)
 
     def _local(self, length: int) -> int:
@@ -345,24 +345,24 @@ def _sum(log: bytes, content: bytes, total: tuple[int, int]) -> tuple[int, int]:
     return one, two
 
 
-def _number(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 4], "big")
+def _number(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 4], "big")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the variable-length integer at offset ``at`` (one to nine bytes). Return the integer and the offset after
-    it.
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Decode the variable-length integer at offset ``offset`` (one to nine bytes). Return the integer and the offset
+    after it.
     """
     value = 0
     for index in range(_LONGEST_VARINT):
-        byte = data[at + index]
+        byte = data[offset + index]
         if index == _LONGEST_VARINT - 1:
             value = value << 8 | byte
             break
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
             break
-    return value - (1 << 64) if value >= 1 << 63 else value, at + index + 1
+    return value - (1 << 64) if value >= 1 << 63 else value, offset + index + 1
 
 
 def _columns(payload: bytes, length: int) -> Record:

@@ -29,15 +29,15 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of reading some documents. ``said``: the cost in words. ``fits``: whether all documents together fit
-    into the window. If not, ``without`` has the hashes of documents that together fit. ``recognises``: the
+    """The cost of reading some documents. ``sentence``: the cost in words. ``fits``: whether all documents together fit
+    into the window. If not, ``fitting`` has the hashes of documents that together fit. ``recognises``: the
     hashes of documents with scanned pages. These pages are recognised before the reading, and their tokens are not
     counted.
     """
 
-    said: str
+    sentence: str
     fits: bool
-    without: tuple[str, ...] = ()
+    fitting: tuple[str, ...] = ()
     recognises: tuple[str, ...] = ()
 
 
@@ -67,8 +67,8 @@ class _Probe:
         return Recognition(self._folder, stop=stop, estimated=estimated)
 
 
-def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
-    """Count the tokens that would be read for the documents ``wanted`` (hashes) in this order. The files are parsed,
+def cost_of(state: AppState, documents: Sequence[str]) -> Cost:
+    """Count the tokens that would be read for the documents ``documents`` (hashes) in this order. The files are parsed,
     but the model does not read them. Of a scan that is not open the first pages are recognised once, which takes
     seconds.
 
@@ -76,7 +76,7 @@ def cost_of(state: AppState, wanted: Sequence[str]) -> Cost:
         DocumentError: a document cannot be read, or is no longer in the library.
         TrifoldError: no model is loaded, so tokens cannot be counted.
     """
-    books = [state.books.get(sha256) for sha256 in wanted]
+    books = [state.books.get(sha256) for sha256 in documents]
     parts = [part for book in books for part in (state.books.members(book) or (book,))]
     parts = list({part.sha256: part for part in parts}.values())
     folder, shown = state.books.folder, _shown(state)

@@ -150,15 +150,15 @@ class AppState:
         """Whether comments in a book's file, by readers or reviewers, are read as part of the book."""
         return self.parser.comments
 
-    def read_comments(self, wanted: bool) -> None:
+    def read_comments(self, enabled: bool) -> None:
         """Set whether comments in a book's file, by readers or reviewers, are read as part of the book. An open book is
         opened again.
         """
         with self._lock:
-            if wanted == self.parser.comments:
+            if enabled == self.parser.comments:
                 return
-            self.parser.read_comments(wanted)
-            keep_value(self.chats.database, _COMMENTS, wanted)
+            self.parser.read_comments(enabled)
+            keep_value(self.chats.database, _COMMENTS, enabled)
             if (book := self._current.book) is not None:
                 self.open(book)
 
@@ -173,14 +173,16 @@ class AppState:
         ready = current.stage in (Stage.READY, Stage.PARTS) and current.document is current.whole
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
-    def arrange(self, wanted: Sequence[str], *, anew: bool = False, of: str = "", agreed: Collection[str] = ()) -> None:
-        """Open these documents (hashes, in this order) as one book and read it.
+    def arrange(
+        self, hashes: Sequence[str], *, as_new: bool = False, open_sha256: str = "", agreed: Collection[str] = ()
+    ) -> None:
+        """Open the documents with these hashes, in this order, as one book and read it.
 
         Args:
-            anew: whether to make a new collection. If false and a collection is open, the open collection is changed to
-                these documents.
-            of: hash of the book that the user's page showed; "" if unknown. If a different book is open, the open book
-                is not changed.
+            as_new: whether to make a new collection. If false and a collection is open, the open collection is changed
+                to these documents.
+            open_sha256: hash of the book that the user's page showed; "" if unknown. If a different book is open, the
+                open book is not changed.
             agreed: hashes of the files for which the user has agreed to the recognition of pages that are pictures,
                 however long it takes (``app.core.several.Cost.recognises``).
 
@@ -188,10 +190,10 @@ class AppState:
             DocumentError: a document is no longer in the library.
             ResourceError: the data folder cannot be written.
         """
-        documents = [self.books.get(sha256) for sha256 in wanted]
+        documents = [self.books.get(sha256) for sha256 in hashes]
         current = self._current.book
-        changed = current if current is not None and current.is_collection and not anew else None
-        changed = changed if changed is not None and of in ("", changed.sha256) else None
+        changed = current if current is not None and current.is_collection and not as_new else None
+        changed = changed if changed is not None and open_sha256 in ("", changed.sha256) else None
         self.open(self.books.collect(documents, changed), agreed=agreed)
 
     def choose(self, first: int, last: int) -> None:
@@ -554,11 +556,11 @@ def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
 
 
 def open_book(
-    state: AppState, job: Job, book: Book, password: str | None, how: Recognition, agreed: Collection[str]
+    state: AppState, job: Job, book: Book, password: str | None, recognition: Recognition, agreed: Collection[str]
 ) -> None:
     """Parse a book's file, measure the book and read it."""
     path = state.books.path(book)
-    document = state.parser.parse(book, password, how, agreed)
+    document = state.parser.parse(book, password, recognition, agreed)
     if job.cancelled:
         return
     kept = state.books.remember(

@@ -270,13 +270,13 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
                 yield phrase
 
 
-def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: int) -> tuple[list[str], ...]:
+def _rarest_first(pages: Sequence[str], word_counts: Counter[str], text: str, most: int) -> tuple[list[str], ...]:
     """For each class, the best phrases (at most ``_PHRASES``) of ``pages`` that occur at most ``most`` times in the
     whole text. The first class has phrases of plain sentences that can be copied without risk (``astray``). The second
     class has phrases of plain sentences with a small risk. All other phrases are in the last class. Within a class,
     phrases are ordered by their risk, then by the rarity of their words.
     """
-    lowered = whole.lower()
+    lowered = text.lower()
     runs = Counter(_runs(lowered))
     best: tuple[list[str], ...] = tuple([] for _ in range(_KINDS))
     rests = dict(_phrases(pages))
@@ -292,7 +292,7 @@ def _rarest_first(pages: Sequence[str], known: Counter[str], whole: str, most: i
         elsewhere = sum(max(0, runs[run] - 1) for run in _runs(sentence))
         return elsewhere + _TWICE * sum(number > 1 for number in words.values())
 
-    for phrase in sorted(rests, key=lambda phrase: (astray(phrase), _commonness(phrase, known), phrase)):
+    for phrase in sorted(rests, key=lambda phrase: (astray(phrase), _commonness(phrase, word_counts), phrase)):
         kind = best[_KINDS - 1 if not rests[phrase] or astray(phrase) > _RISKY else min(1, astray(phrase))]
         if len(kind) < _PHRASES and lowered.count(phrase.lower()) <= most:
             kind.append(phrase)
@@ -325,11 +325,11 @@ def _is_heading(words: Sequence[str]) -> bool:
     return shouted or sum(word[0].isupper() for word in words) > len(words) // 2
 
 
-def _commonness(phrase: str, known: Counter[str]) -> float:
+def _commonness(phrase: str, word_counts: Counter[str]) -> float:
     """The sum of how often the two rarest words of a phrase occur in the book. A word that occurs only once counts as
     common, because it may be a recognition error.
     """
-    times = sorted(known[word.lower()] for word in _ANY_WORD.findall(phrase))
+    times = sorted(word_counts[word.lower()] for word in _ANY_WORD.findall(phrase))
     return sum(count if count > 1 else _PAGE_HAS for count in times[:2])
 
 

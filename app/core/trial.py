@@ -39,24 +39,24 @@ Candidates = Callable[[], Sequence[str]]
 
 @dataclass
 class _Tried:
-    """The trials of one document with one model. ``ahead``: questions that are still to be tried; None before the first
-    trial. ``good``: questions whose answers quote the book word for word. ``fair``: questions whose answers quote
-    nothing. ``answers``: the answers so far, except refusals and repetitions. ``over``: whether no more questions will
-    be tried.
+    """The trials of one document with one model. ``candidates``: questions that are still to be tried; None before the
+    first trial. ``quoting``: questions whose answers quote the book word for word. ``fair``: questions whose answers
+    quote nothing. ``answers``: the answers so far, except refusals and repetitions. ``is_over``: whether no more
+    questions will be tried.
     """
 
     document: Document
     model: str
-    ahead: list[str] | None = None
-    good: list[str] = field(default_factory=list)
+    candidates: list[str] | None = None
+    quoting: list[str] = field(default_factory=list)
     fair: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
-    over: bool = False
+    is_over: bool = False
 
     @property
     def offered(self) -> list[str]:
         """The questions to show. Questions in ``fair`` are shown only when the trials are over."""
-        return (self.good + self.fair if self.over else self.good)[:WANTED]
+        return (self.quoting + self.fair if self.is_over else self.quoting)[:WANTED]
 
 
 class Trial:
@@ -85,7 +85,7 @@ class Trial:
             tried = self._tried
             if tried is None or tried.document is not document or tried.model != model:
                 tried = self._tried = _Tried(document, model)
-            if not tried.over and not self._running and self._is_free(tried):
+            if not tried.is_over and not self._running and self._is_free(tried):
                 self._running = True
                 work = (tried, card, candidates)
                 threading.Thread(target=self._run, args=work, name="trifold-trial", daemon=True).start()
@@ -102,18 +102,18 @@ class Trial:
 
     def _run(self, tried: _Tried, card: Abilities, candidates: Candidates) -> None:
         try:
-            if tried.ahead is None:
-                tried.ahead = list(candidates()[:MOST_TRIES])
-            while tried.ahead and len(tried.good) < WANTED:
-                if not self._try(tried, card, tried.ahead[0]):
+            if tried.candidates is None:
+                tried.candidates = list(candidates()[:MOST_TRIES])
+            while tried.candidates and len(tried.quoting) < WANTED:
+                if not self._try(tried, card, tried.candidates[0]):
                     return
-                del tried.ahead[0]
-            tried.over = True
+                del tried.candidates[0]
+            tried.is_over = True
         except TrifoldError as error:
-            tried.over = True
+            tried.is_over = True
             logger.info("no more questions are tried: %s", error)
         except Exception:  # no caller would see the error, so it is only logged
-            tried.over = True
+            tried.is_over = True
             logger.exception("trying questions failed")
         finally:
             self._running = False
@@ -149,6 +149,6 @@ class Trial:
             return
         tried.answers.append(done.text)
         if quoted and all(quotation.verified for quotation in quoted):
-            tried.good.append(question)
+            tried.quoting.append(question)
         elif not quoted and not card.only_quotes and done.text.strip():
             tried.fair.append(question)

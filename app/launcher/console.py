@@ -74,9 +74,9 @@ class ProgressLine:
     def _seconds(self) -> int:
         return round(time.monotonic() - self._begin)
 
-    def _show(self, what: str) -> None:
+    def _show(self, text: str) -> None:
         self._told = time.monotonic()
-        line = on_one_line(f"{self._title}: {what}")
+        line = on_one_line(f"{self._title}: {text}")
         if self._live:
             line = line[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write("\r" + line.ljust(self._width))

@@ -76,20 +76,20 @@ _DIAGNOSES = (
 )
 
 
-def ensure(environment: Environment, package_sets: Sequence[PackageSet], afresh: bool = False) -> None:
+def ensure(environment: Environment, package_sets: Sequence[PackageSet], rebuild: bool = False) -> None:
     """Install the package sets that are missing or incomplete.
 
     Args:
         environment: the environment.
         package_sets: the sets to install, beginning with the program's.
-        afresh: whether to delete the environment and begin again.
+        rebuild: whether to delete the environment and begin again.
 
     Raises:
         LaunchError: the install failed. An incomplete install is not recorded as complete.
     """
     _make_folder(environment.notes)
     with _lock(environment):
-        if afresh:
+        if rebuild:
             say(f"Removing the environment in {environment.folder} to make it afresh.")
             _remove(environment)
         missing = [package_set for package_set in package_sets if not environment.is_ready(package_set)]
@@ -316,7 +316,7 @@ def brings_pip() -> bool:
     return importlib.util.find_spec("ensurepip") is not None
 
 
-def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressLine) -> None:
+def run_pip(environment: Environment, arguments: Sequence[str], progress_line: ProgressLine) -> None:
     """Run ``pip install`` with some arguments.
 
     Raises:
@@ -329,13 +329,13 @@ def run_pip(environment: Environment, arguments: Sequence[str], shown: ProgressL
         begin = log.tell()
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
-        status = run_logged(command, log, shown)
+        status = run_logged(command, log, progress_line)
     if status != 0:
         said = environment.log.read_bytes()[begin:].decode("utf-8", "replace")
         raise diagnose(said[-_LOG_TAIL_CHARACTERS:], environment.log)
 
 
-def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None = None) -> int:
+def run_logged(command: Sequence[str], log: IO[str], progress_line: ProgressLine | None = None) -> int:
     """Run a command, log its output and show its progress. If this process is interrupted, the command is stopped.
     Returns the command's exit status.
     """
@@ -357,8 +357,8 @@ def run_logged(command: Sequence[str], log: IO[str], shown: ProgressLine | None 
             if line:
                 log.write(line)
                 progress.hear(line)
-            if shown:
-                shown.update(str(progress))
+            if progress_line:
+                progress_line.update(str(progress))
         return process.wait()
     except BaseException:
         process.terminate()

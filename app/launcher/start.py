@@ -51,7 +51,7 @@ def prepare(
     from app.launcher.console import LaunchError, say
 
     try:
-        install.ensure(environment, package_sets, afresh=repair)
+        install.ensure(environment, package_sets, rebuild=repair)
     except LaunchError as error:
         say(str(error))
         return EXIT_BAD_INPUT

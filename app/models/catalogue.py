@@ -139,13 +139,13 @@ def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str
     return Pair(row["id"], row["title"], target, draft, _note(row, target, rows), rows["tested"][row["tested"]])
 
 
-def _file(row: Mapping[str, Any], of: Model, rows: Mapping[str, Any]) -> Pair:
-    """Make a pair from a 4-bit GGUF file of the model ``of``. The pair has no draft."""
-    assert of.shape is not None
-    stored = row["bytes"] / of.shape.parameters
+def _file(row: Mapping[str, Any], original: Model, rows: Mapping[str, Any]) -> Pair:
+    """Make a pair from a 4-bit GGUF file of the model ``original``. The pair has no draft."""
+    assert original.shape is not None
+    stored = row["bytes"] / original.shape.parameters
     fitted = Q4_K_M_FITTED if "Q4_K_M" in row["name"] else 1.0
-    shape = replace(of.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
-    model = Model(row["name"], shape, of.licence)
+    shape = replace(original.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
+    model = Model(row["name"], shape, original.licence)
     note = f"{rows['remarks']['file']} {row['note']}".strip()
     return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])
 

@@ -150,14 +150,14 @@ class EngineProxy:
         self._status = None
         self._settled.set()
 
-    def _settled_until(self, until: float, cancel: threading.Event | None) -> EngineLike:
-        """Wait until an engine is loaded, and return it. ``until``: the latest time, by ``time.monotonic``.
+    def _settled_until(self, deadline: float, cancel: threading.Event | None) -> EngineLike:
+        """Wait until an engine is loaded, and return it. ``deadline``: the latest time, by ``time.monotonic``.
 
         Raises:
             Busy: no engine was loaded in time, or ``cancel`` was set.
             TrifoldError: the last engine could not be loaded, or the proxy is closed.
         """
-        while not self._settled.is_set() and (left := until - time.monotonic()) > 0:
+        while not self._settled.is_set() and (left := deadline - time.monotonic()) > 0:
             if cancel is not None and cancel.is_set():
                 break
             self._settled.wait(min(left, _LOOK_S))

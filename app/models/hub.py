@@ -179,11 +179,11 @@ class Download:
             return self._process
 
 
-def _last_words(said: str) -> str:
+def _last_words(output: str) -> str:
     """Return the last line of a failed process's output, which states the error. The traceback before it is left out,
     because it contains paths.
     """
-    return (said.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
+    return (output.strip().splitlines() or [""])[-1][:_LAST_WORDS].rstrip(".")
 
 
 def _program(name: str) -> str:
@@ -437,11 +437,11 @@ def _arrived(folder: Path, file: HubFile) -> int:
     return min(part.stat().st_size, file.size) if part.is_file() else 0
 
 
-def check_disk(folder: Path, name: str, need: int) -> None:
+def check_disk(folder: Path, name: str, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
-    if need and free < need + DISK_RESERVE:
+    if needed_bytes and free < needed_bytes + DISK_RESERVE:
         raise ResourceError(
-            f"{name} needs {size(need)} more on the disk, and {size(free)} are free at {folder}.",
+            f"{name} needs {size(needed_bytes)} more on the disk, and {size(free)} are free at {folder}.",
             "Free some space, or set TRIFOLD_DATA to a folder on another disk.",
         )
 
@@ -560,11 +560,11 @@ def error_words(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading_words(what: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
+def reading_words(subject: str, broken: Callable[[Exception], ModelError]) -> Iterator[None]:
     """Turn exceptions during the reading of a file into errors with a cause and a remedy.
 
     Args:
-        what: what is being loaded, such as "the reader". It is named in the error if memory runs out.
+        subject: what is being loaded, such as "the reader". It is named in the error if memory runs out.
         broken: makes the error from any exception that is not about memory or the disk.
     """
     try:
@@ -572,7 +572,7 @@ def reading_words(what: str, broken: Callable[[Exception], ModelError]) -> Itera
     except TrifoldError:
         raise
     except MemoryError as error:
-        raise ResourceError(f"There is not enough memory for {what}.", "Close other programs.") from error
+        raise ResourceError(f"There is not enough memory for {subject}.", "Close other programs.") from error
     except OSError as error:
         raise disk_error(error) or broken(error) from error
     except Exception as error:

@@ -136,12 +136,12 @@ def pip_settings() -> dict[str, str]:
     return parse_settings(done.stdout) if done is not None and not done.returncode else {}
 
 
-def parse_settings(listed: str) -> dict[str, str]:
+def parse_settings(output: str) -> dict[str, str]:
     """Parse the output of ``pip config list``, with lines such as ``global.index-url='https://…'``. The keys are the
     names without the section.
     """
     found: dict[tuple[int, str], str] = {}
-    for line in listed.splitlines():
+    for line in output.splitlines():
         name, _, value = line.partition("=")
         section, _, key = name.rpartition(".")
         if section in _SECTIONS:

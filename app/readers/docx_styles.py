@@ -103,12 +103,12 @@ def _style(node: ElementTree.Element, base: Style) -> Style:
     return style
 
 
-def heading(properties: ElementTree.Element, otherwise: int | None) -> int | None:
-    """Return the heading level that a paragraph's properties state (0 for text); ``otherwise`` if they state none."""
+def heading(properties: ElementTree.Element, default: int | None) -> int | None:
+    """Return the heading level that a paragraph's properties state (0 for text); ``default`` if they state none."""
     for setting in properties:
         if local(setting.tag) == "outlineLvl" and (value := attribute(setting, "val")).isdigit():
             return int(value) + 1 if int(value) < _DEEPEST_HEADING else 0
-    return otherwise
+    return default
 
 
 def numbered(properties: ElementTree.Element) -> Numbered:

@@ -93,22 +93,22 @@ _NOTHING = _About()
 class Surroundings:
     """Gives the reader of one part of a Word file access to the other parts.
 
-    ``alive`` reports progress. ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted`` returns
-    the blocks of an embedded document by relation id.
+    ``progress`` reports progress. ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted``
+    returns the blocks of an embedded document by relation id.
     """
 
     styles: DocxStyles = field(default_factory=DocxStyles)
     numbering: Numbering = field(default_factory=Numbering)
     drawn: Callable[[str], list[Block]] = lambda identity: []
     inserted: Callable[[str], list[Block]] = lambda identity: []
-    alive: Callable[[], None] = lambda: None
+    progress: Callable[[], None] = lambda: None
 
 
 class DocxReader:
     """Reads the parts of a file one after another. Counters and open comments are kept from part to part."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._around = surroundings
         self.left_out: Counter[str] = Counter()
         self.objects: Counter[str] = Counter()  # number of embedded objects, keyed by program
         self.anchors: dict[str, str] = {}  # passages that comments refer to, keyed by comment id
@@ -179,7 +179,7 @@ class DocxReader:
     def _paragraph(self, node: ElementTree.Element) -> Iterator[Block]:
         self._paragraphs += 1
         if self._paragraphs % _ALIVE == 0:
-            self._around.alive()
+            self._around.progress()
         for at, around in enumerate(self._fields):
             if not around.in_result:
                 del self._fields[at:]  # the field was never closed, so its end is assumed here
@@ -350,8 +350,8 @@ class DocxReader:
         styled = over(base, self._around.styles.of(character).look) if character else base
         return over(styled, look(properties))
 
-    def _text(self, text: str, own: Look, script: str) -> None:
-        if own.hidden:
+    def _text(self, text: str, look: Look, script: str) -> None:
+        if look.hidden:
             self.left_out[_HIDDEN] += _size(text)
             return
         if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
@@ -365,9 +365,9 @@ class DocxReader:
             self._fields[-1].has_text = True
         if text.strip():
             first = not any(run.text.strip() for run in self._runs)
-            self._monospaced = (first or self._monospaced) and bool(own.font and _MONOSPACED.search(own.font))
-        if own.font and symbols.is_symbolic(own.font):
-            text = symbols.spelled(text, own.font)
+            self._monospaced = (first or self._monospaced) and bool(look.font and _MONOSPACED.search(look.font))
+        if look.font and symbols.is_symbolic(look.font):
+            text = symbols.spelled(text, look.font)
         elif not text.isascii() and _PRIVATE.search(text):
             self.left_out["signs"] += len(_PRIVATE.findall(text))
         self._add(text, script)
@@ -611,8 +611,8 @@ def _name_of(code: str) -> str:
     return code.split(None, 1)[0].upper() if code.strip() else ""
 
 
-def _whole(text: str, otherwise: int) -> int:
-    return int(text) if re.fullmatch(r"\d{1,6}", text) else otherwise
+def _whole(text: str, default: int) -> int:
+    return int(text) if re.fullmatch(r"\d{1,6}", text) else default
 
 
 def _size(text: str) -> int:

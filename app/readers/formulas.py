@@ -157,20 +157,20 @@ def _is_bracketed(text: str) -> bool:
     return False
 
 
-def fraction(over: str, under: str) -> str:
-    """Return ``over`` divided by ``under`` as text on one line, such as "1/4"."""
-    return _fraction(over, under)[0]
+def fraction(numerator: str, denominator: str) -> str:
+    """Return ``numerator`` divided by ``denominator`` as text on one line, such as "1/4"."""
+    return _fraction(numerator, denominator)[0]
 
 
-def _fraction(over: str, under: str, *, bar: bool = True) -> _Piece:
+def _fraction(numerator: str, denominator: str, *, bar: bool = True) -> _Piece:
     if not bar:
-        return f"{over} choose {under}", ""
-    return f"{_group(over)}/{_group(under)}", "fraction"
+        return f"{numerator} choose {denominator}", ""
+    return f"{_group(numerator)}/{_group(denominator)}", "fraction"
 
 
-def _script(base: _Piece, under: str, over: str) -> _Piece:
+def _script(base: _Piece, subscript: str, superscript: str) -> _Piece:
     text = base[0] if base[1] == "name" else _group(base[0])
-    text += (f"_{_group(under)}" if under else "") + (f"^{_group(over)}" if over else "")
+    text += (f"_{_group(subscript)}" if subscript else "") + (f"^{_group(superscript)}" if superscript else "")
     return text, base[1] if base[1] == "name" else "script"
 
 
@@ -187,8 +187,8 @@ def _accent(base: str, sign: str, *, below: bool = False) -> _Piece:
     return f"{_group(base)}{'_' if below else '^'}{sign}" if sign not in "⏞⏟︷︸" else base, ""
 
 
-def _rows(rows: Sequence[Sequence[str]], between: str = ", ") -> _Piece:
-    return "; ".join(between.join(row) for row in rows), "matrix"
+def _rows(rows: Sequence[Sequence[str]], separator: str = ", ") -> _Piece:
+    return "; ".join(separator.join(row) for row in rows), "matrix"
 
 
 # MathML, where the order of an element's children gives their meaning

@@ -231,33 +231,33 @@ class _Bytes:
             self._file.seek(start + at)
 
 
-def _found(taken: _Bytes, size: int) -> _Found:
-    version = taken.number("I")
+def _found(data: _Bytes, size: int) -> _Found:
+    version = data.number("I")
     if version not in _VERSIONS:
         raise Refused(f"is a GGUF file of version {version}; {_VERSIONS[0]} and {_VERSIONS[1]} are read.", _AGAIN)
-    tensors, count = taken.number("Q"), taken.number("Q")
+    tensors, count = data.number("Q"), data.number("Q")
     if tensors > _MOST_TENSORS or count > _MOST_FIELDS:
         raise Refused("claims more parts than any model has.", _AGAIN)
     fields: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     for _ in range(count):
-        name = taken.text(_LONGEST_NAME)
+        name = data.text(_LONGEST_NAME)
         if name in fields or name in lengths:
             raise Refused(f"says {name!r} twice.", _AGAIN)
-        kind = taken.number("I")
+        kind = data.number("I")
         if kind == _ARRAY:
-            lengths[name], values = _array(taken, name)
+            lengths[name], values = _array(data, name)
             if values:
                 fields[name] = values
         elif kind == _STRING:
-            fields[name] = on_one_line(taken.text()[:_LONGEST_NAME])
+            fields[name] = on_one_line(data.text()[:_LONGEST_NAME])
         elif kind in _SCALARS:
-            fields[name] = taken.number(_SCALARS[kind])
+            fields[name] = data.number(_SCALARS[kind])
             _check_finite((fields[name],), name)
         else:
             raise EOFError
     found = _Found(fields, lengths, {}, set(), Counter(), 0)
-    _take_tensors(taken, tensors, size, found)
+    _take_tensors(data, tensors, size, found)
     return found
 
 
@@ -281,28 +281,28 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
         raise Refused(f"says of {on_one_line(name)} what is no number.", _AGAIN)
 
 
-def _array(taken: _Bytes, name: str) -> tuple[int, list[Any]]:
+def _array(data: _Bytes, name: str) -> tuple[int, list[Any]]:
     """Read an array. Return its length, and its values if it is an array of at most ``_SHORT`` numbers, otherwise
     [].
     """
-    kind, length = taken.number("I"), taken.number("Q")
+    kind, length = data.number("I"), data.number("Q")
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
     found: list[Any] = []
     if kind == _STRING:
-        taken.skip_texts(length)
+        data.skip_texts(length)
     elif kind in _SCALARS and (kind in _FLOATS or length <= _SHORT):
-        for values in taken.numbers(length, _SCALARS[kind]):
+        for values in data.numbers(length, _SCALARS[kind]):
             _check_finite(values, name)
             found += values if length <= _SHORT else ()
     elif kind in _SCALARS:
-        taken.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
+        data.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
     else:
         raise EOFError
     return int(length), found
 
 
-def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
+def _take_tensors(data: _Bytes, count: int, size: int, found: _Found) -> None:
     """Read the shapes, types and offsets of ``count`` tensors into ``found``. Check that all tensors lie within the
     ``size`` bytes of the file and do not overlap.
     """
@@ -311,12 +311,12 @@ def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)
     spans: list[tuple[int, int]] = []
     for _ in range(count):
-        name = taken.text(_LONGEST_NAME)
-        dimensions = taken.number("I")
+        name = data.text(_LONGEST_NAME)
+        dimensions = data.number("I")
         if name in found.shapes or not 0 < dimensions <= _MOST_DIMENSIONS:
             raise EOFError
-        shape = found.shapes[name] = [taken.number("Q") for _ in range(dimensions)]
-        kind, offset = taken.number("I"), taken.number("Q")
+        shape = found.shapes[name] = [data.number("Q") for _ in range(dimensions)]
+        kind, offset = data.number("I"), data.number("Q")
         values = math.prod(shape)
         if kind not in BLOCKS:
             raise Refused(f"holds weights of a kind that is not known here (number {kind}).", "Choose another file.")
@@ -328,7 +328,7 @@ def _take_tensors(taken: _Bytes, count: int, size: int, found: _Found) -> None:
         found.kinds.add(kind)
         if dimensions > 1 and name.startswith(_LAYER):
             found.blocks[kind] += values
-    begin = -(-taken.at // alignment) * alignment
+    begin = -(-data.at // alignment) * alignment
     if spans and (needed := begin + max(end for _, end in spans)) > size:
         raise Refused(f"is cut off: it describes {needed:,} bytes, and {size:,} are there.", _AGAIN)
     end = 0

@@ -193,9 +193,9 @@ def _latin_word(text: str, start: int, word: str) -> float:
     return 1.0 if 2 * plain >= len(word) else 0.8 if plain else 0.4
 
 
-def _in_place(text: str, at: int) -> float:
+def _in_place(text: str, index: int) -> float:
     """Score a symbol from 0 to 1 by whether the characters around it are usual for it."""
-    sign, before, after = text[at], text[at - 1 : at] or " ", text[at + 1 : at + 2] or " "
+    sign, before, after = text[index], text[index - 1 : index] or " ", text[index + 1 : index + 2] or " "
     outside = before.isspace() or before in "([{\"'/=*_-–—>,;:|"
     place = {
         "°": before.isdigit() or (before in " \u00a0" and after in "CF"),
@@ -220,7 +220,7 @@ def _in_place(text: str, at: int) -> float:
     if sign in "£€¥¢":
         return float(after.isdigit() or before.isdigit() or (before in "( /" and after in ") /"))
     if sign in "²³¹ªº":
-        long_word = at > 2 and text[at - 3 : at].isalpha()  # at least three letters, so not a unit such as km
+        long_word = index > 2 and text[index - 3 : index].isalpha()  # at least three letters, so not a unit such as km
         return float(before.isalnum() and not after.isalpha() and not long_word)
     if sign in "½¼¾":
         return float(not before.isalpha() and not after.isalpha())

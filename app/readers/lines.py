@@ -198,12 +198,12 @@ def items(rows: Sequence[str]) -> list[list[str]]:
     return [list(rows[start:end]) for start, end in zip(cuts, [*cuts[1:], len(rows)], strict=True)]
 
 
-def tabs(text: str, whole: bool) -> str:
+def tabs(text: str, keeps_breaks: bool) -> str:
     """Replace tabs by indentations or borders between cells.
 
     Args:
         text: text with line feeds as the only line breaks.
-        whole: whether all line breaks of the text are kept. If they are, a tab between words becomes two spaces.
+        keeps_breaks: whether all line breaks of the text are kept. If they are, a tab between words becomes two spaces.
     """
     if "\t" not in text:
         return text
@@ -211,7 +211,7 @@ def tabs(text: str, whole: bool) -> str:
     shown: list[str] = []
     for tabbed, run in groupby(rows, lambda row: "\t" in row):
         neighbours = list(run)
-        shown += _bordered(neighbours, whole) if tabbed else neighbours
+        shown += _bordered(neighbours, keeps_breaks) if tabbed else neighbours
     return "\n".join(shown)
 
 
@@ -221,12 +221,12 @@ def _indented(row: str) -> str:
     return indent + (words if "\t" in words.rstrip() else words.rstrip())
 
 
-def _bordered(rows: Sequence[str], whole: bool) -> list[str]:
-    """Replace the tabs between words in consecutive lines. If ``whole`` is set or there is only one line, a tab becomes
-    two spaces. Otherwise it becomes a cell border. If all lines have equally many tabs, two adjacent tabs become two
-    borders, so that empty cells stay.
+def _bordered(rows: Sequence[str], keeps_breaks: bool) -> list[str]:
+    """Replace the tabs between words in consecutive lines. If ``keeps_breaks`` is set or there is only one line, a tab
+    becomes two spaces. Otherwise it becomes a cell border. If all lines have equally many tabs, two adjacent tabs
+    become two borders, so that empty cells stay.
     """
-    if whole or len(rows) < 2:
+    if keeps_breaks or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]
     border = r" *\t *" if len({row.count("\t") for row in rows}) == 1 else r" *\t[\t ]*"
     return [re.sub(border, CELLS, row).rstrip() for row in rows]

@@ -122,14 +122,14 @@ class Lists:
         self._waiting.clear()
         return prefix + text, used
 
-    def _generated(self, around: List) -> str:
+    def _generated(self, outer: List) -> str:
         """Return the number that a style sheet generates for an item. The last of the list's counters counts the items.
         In files of Google Docs, the other counters belong to outer lists.
         """
-        own = next(name for name, _ in reversed(around.counters) if name)
-        self._counts[own] = around.value
+        own = next(name for name, _ in reversed(outer.counters) if name)
+        self._counts[own] = outer.value
         texts = (
-            numerals.written(self._counts.get(name, 1), style) if name else style for name, style in around.counters
+            numerals.written(self._counts.get(name, 1), style) if name else style for name, style in outer.counters
         )
         return f"{''.join(texts).strip()} "
 

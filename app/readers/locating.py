@@ -13,15 +13,15 @@ def folded(text: str) -> str:
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
 
 
-def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[int, int] | None:
+def locate(text: str, passage: str, text_before: str = "", text_after: str = "") -> tuple[int, int] | None:
     """Find a folded passage in a folded text: the whole passage, or else its start or its end.
 
     Args:
         text: the folded text.
         passage: the folded passage.
-        before: the folded text before the passage. If the passage occurs several times, the place whose surroundings
-            agree best with ``before`` and ``after`` is returned.
-        after: the folded text after the passage.
+        text_before: the folded text before the passage. If the passage occurs several times, the place whose
+            surroundings agree best with ``text_before`` and ``text_after`` is returned.
+        text_after: the folded text after the passage.
 
     Returns:
         Start and end of the passage in ``text``; None if it is not found.
@@ -36,8 +36,8 @@ def locate(text: str, passage: str, before: str = "", after: str = "") -> tuple[
     if starts:
 
         def alike(start: int) -> int:
-            end = start + len(passage)
-            return _shared(text[:start][-len(before) :][::-1], before[::-1]) + _shared(text[end:][: len(after)], after)
+            left, right = text[:start][-len(text_before) :], text[start + len(passage) :][: len(text_after)]
+            return _shared(left[::-1], text_before[::-1]) + _shared(right, text_after)
 
         best = max(starts, key=alike)
         return best, best + len(passage)

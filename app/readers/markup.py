@@ -98,47 +98,47 @@ class Markup:
 
 def read(
     text: str,
-    alive: Callable[[], None] = lambda: None,
+    progress: Callable[[], None] = lambda: None,
     styles: Styles | None = None,
     *,
     contents: bool = True,
-    inside: int = 0,
+    depth: int = 0,
 ) -> Markup:
     """Read HTML or XHTML.
 
     Args:
         text: the markup.
-        alive: called after each piece, to report progress.
+        progress: called after each piece, to report progress.
         styles: rules of the style sheets that the markup links to.
         contents: whether to read tables of contents (``nav`` elements) too.
-        inside: nesting depth of this page; 0 if it is not embedded in another page.
+        depth: nesting depth of this page; 0 if it is not embedded in another page.
     """
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
     text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
-    found = _collected(text, alive, styles, hides=True, contents=contents)
+    found = _collected(text, progress, styles, hides=True, contents=contents)
     # If a hidden element was never closed, or if all text is hidden until a script shows it, hidden text is read too.
     if found.lost or not found.blocks:
-        found = _collected(text, alive, styles, hides=False, contents=contents)
+        found = _collected(text, progress, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))
     said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)
-    for inner in found.inner[:_MOST_INNER] if inside < _DEEPEST else ():
-        page = read(inner, alive, styles, inside=inside + 1)
+    for inner in found.inner[:_MOST_INNER] if depth < _DEEPEST else ():
+        page = read(inner, progress, styles, depth=depth + 1)
         said.blocks += page.blocks
         said.left_out.update(page.left_out)
     return said
 
 
 def _collected(
-    text: str, alive: Callable[[], None], styles: Styles | None, *, hides: bool, contents: bool
+    text: str, progress: Callable[[], None], styles: Styles | None, *, hides: bool, contents: bool
 ) -> BlockCollector:
     collector = BlockCollector(text, hides=hides, styles=styles, contents=contents)
     if not text.strip():
         return collector
     parser = etree.HTMLParser(target=collector, encoding="utf-8", huge_tree=True)
     for start in range(0, len(text), _PIECE):
-        alive()
+        progress()
         parser.feed(text[start : start + _PIECE].encode("utf-8", errors="replace"))
     collector.at_end = True
     parser.close()

@@ -89,5 +89,5 @@ class Parsed:
     date: str = ""
 
 
-def damaged(what: str = "is damaged and cannot be opened.") -> Refused:
-    return Refused(what, "Try to open it in another program; if that fails too, get the file again.")
+def damaged(problem: str = "is damaged and cannot be opened.") -> Refused:
+    return Refused(problem, "Try to open it in another program; if that fails too, get the file again.")

@@ -80,9 +80,9 @@ def fine_parts(piece: Line) -> list[Line]:
     return _parts(piece, groups)
 
 
-def _gap(before: Word, word: Word) -> float:
+def _gap(previous: Word, word: Word) -> float:
     """Return the gap in points between two words, which may run from right to left."""
-    return max(word[1] - before[2], before[1] - word[2])
+    return max(word[1] - previous[2], previous[1] - word[2])
 
 
 def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:

@@ -49,8 +49,8 @@ _FEWEST_LINES = 5  # minimum drawn lines of a grid, horizontal and vertical line
 class Rules:
     """The straight lines drawn on a page: horizontal as (y, x0, x1), vertical as (x, top, bottom)."""
 
-    across: list[Span] = field(default_factory=list)
-    down: list[Span] = field(default_factory=list)
+    horizontal: list[Span] = field(default_factory=list)
+    vertical: list[Span] = field(default_factory=list)
 
 
 @dataclass
@@ -105,7 +105,7 @@ def frames(rules: Rules) -> list[Span]:
         (top, bottom, left) of each group of at least two lines. The topmost group comes first.
     """
     runs: dict[tuple[int, int], list[tuple[float, float, float]]] = defaultdict(list)
-    for y, drawn in _lines(rules.across):
+    for y, drawn in _lines(rules.horizontal):
         for start, end in _joined(drawn):
             if end - start < _WIDE:
                 continue
@@ -129,24 +129,24 @@ def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
     """Yield groups of lines that cross one another: (horizontal lines, vertical lines)."""
-    down = sorted(rules.down)
+    down = sorted(rules.vertical)
     places = [x for x, _, _ in down]
-    group = list(range(len(rules.across) + len(down)))
+    group = list(range(len(rules.horizontal) + len(down)))
 
-    def first(at: int) -> int:
-        while group[at] != at:
-            group[at] = group[group[at]]
-            at = group[at]
-        return at
+    def first(index: int) -> int:
+        while group[index] != index:
+            group[index] = group[group[index]]
+            index = group[index]
+        return index
 
-    for at, (y, x0, x1) in enumerate(rules.across):
+    for at, (y, x0, x1) in enumerate(rules.horizontal):
         for other in range(bisect_left(places, x0 - _CROSS), bisect_right(places, x1 + _CROSS)):
             if down[other][1] - _CROSS <= y <= down[other][2] + _CROSS:
-                group[first(len(rules.across) + other)] = first(at)
+                group[first(len(rules.horizontal) + other)] = first(at)
     parts: dict[int, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
-    for at, line in enumerate(rules.across):
+    for at, line in enumerate(rules.horizontal):
         parts[first(at)][0].append(line)
-    for at, line in enumerate(down, len(rules.across)):
+    for at, line in enumerate(down, len(rules.horizontal)):
         parts[first(at)][1].append(line)
     yield from (part for part in parts.values() if part[0] and part[1])
 
@@ -173,8 +173,8 @@ def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
     return [*before, *lines, *([(end, [])] if end > lines[-1][0] + _ONE_LINE else [])]
 
 
-def _grid(down: list[Line], across: list[Line]) -> Grid:
-    xs, ys = [x for x, _ in down], [y for y, _ in across]
+def _grid(vertical: list[Line], horizontal: list[Line]) -> Grid:
+    xs, ys = [x for x, _ in vertical], [y for y, _ in horizontal]
     width = len(xs) - 1
     # union-find: the parent of each place. The root of a cell is the cell's first place, which is its own parent.
     first = list(range(width * (len(ys) - 1)))
@@ -189,9 +189,9 @@ def _grid(down: list[Line], across: list[Line]) -> Grid:
         for column, (left, right) in enumerate(pairwise(xs)):
             place = row * width + column
             beside = above = place
-            if column and not _is_drawn(down[column][1], (top + bottom) / 2):
+            if column and not _is_drawn(vertical[column][1], (top + bottom) / 2):
                 beside = root(place - 1)
-            if row and not _is_drawn(across[row][1], (left + right) / 2):
+            if row and not _is_drawn(horizontal[row][1], (left + right) / 2):
                 above = root(place - width)
             first[place] = first[beside] = first[above] = min(beside, above)
     places: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -239,9 +239,9 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
         for box in boxes:
             x0, x1, top, bottom = turn(*box)
             if bottom - top <= THIN < x1 - x0:
-                rules.across.append(((top + bottom) / 2, x0, x1))
+                rules.horizontal.append(((top + bottom) / 2, x0, x1))
             elif x1 - x0 <= THIN < bottom - top:
-                rules.down.append(((x0 + x1) / 2, top, bottom))
+                rules.vertical.append(((x0 + x1) / 2, top, bottom))
     return rules
 
 

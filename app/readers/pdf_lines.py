@@ -74,7 +74,7 @@ def page_lines(
     page: pdfium.PdfPage,
     filled: Callable[[str], Sequence[Line]] = lambda _: (),
     layers: Layers | None = None,
-    whole: set[str] | None = None,
+    vocab: set[str] | None = None,
     pictures: list[Box] | None = None,
 ) -> list[Line]:
     """Read the lines of a page.
@@ -83,8 +83,8 @@ def page_lines(
         page: an open page.
         filled: called with the page's own text; returns the values that are filled in on the page.
         layers: the hidden layers of the file; None if there are none.
-        whole: words of earlier pages in which pdfium missed no space, so that they are not checked again. The words of
-            this page in which it missed none are added.
+        vocab: words of earlier pages in which pdfium missed no space, so that they are not checked again. The
+            words of this page in which it missed none are added.
         pictures: list to which the boxes of the page's pictures are added.
 
     Returns:
@@ -100,7 +100,7 @@ def page_lines(
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(joined_rows(text, boxes), boxes, shapes.bars)
-        pieces = _pieces(as_read(text, boxes), boxes, suspects, whole if whole is not None else set())
+        pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())
     finally:
         text_page.close()
     mark_unseen(page, pieces)
@@ -145,10 +145,10 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
     return page.get_textpage()
 
 
-def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
+def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, vocab: set[str]) -> list[Line]:
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
-        found = _words(text, match, boxes, suspects, whole)
+        found = _words(text, match, boxes, suspects, vocab)
         for piece in found:
             piece.text = cleaning.tidy(piece.text)
             piece.shown = boxes.shows(piece)
@@ -159,7 +159,7 @@ def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, whole: set[str
     return pieces
 
 
-def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, whole: set[str]) -> list[Line]:
+def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, vocab: set[str]) -> list[Line]:
     """Convert the run of text ``match`` to a line, or to several lines if it has wide gaps or several rows, or if only
     a part of it may be invisible.
     """
@@ -168,7 +168,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
     height = 0.0
     written = 0
     stacked = boxes.upright and all(map(_FIGURES.match, match[0].split()))
-    for start, end in _parted(text, match, boxes, whole, stacked=stacked):
+    for start, end in _parted(text, match, boxes, vocab, stacked=stacked):
         box = boxes.span(start, end - 1)
         if box is None:
             continue
@@ -258,7 +258,7 @@ def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
 
 
 def _parted(
-    text: str, match: re.Match[str], boxes: CharacterBoxes, whole: set[str], *, stacked: bool
+    text: str, match: re.Match[str], boxes: CharacterBoxes, vocab: set[str], *, stacked: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield start and end of the words in a run of text, split also at spaces that pdfium missed.
 
@@ -266,11 +266,11 @@ def _parted(
         text: the page's text.
         match: the run.
         boxes: boxes of the characters.
-        whole: words in which pdfium missed no space; further such words are added.
+        vocab: words in which pdfium missed no space; further such words are added.
         stacked: whether a word may be several short cells one below another.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
-        if not stacked and word[0] in whole:
+        if not stacked and word[0] in vocab:
             yield word.span()
             continue
         start = word.start()
@@ -278,16 +278,16 @@ def _parted(
             yield start, row
             start = row
         for letters in _LETTERS.finditer(text, start, word.end()):
-            if letters[0] in whole:
+            if letters[0] in vocab:
                 continue
             at = boxes.wide_gap(*letters.span())
             if at is None:
-                whole.add(letters[0])
+                vocab.add(letters[0])
             else:
                 yield start, at
                 start = at
         if start == word.start():
-            whole.add(word[0])
+            vocab.add(word[0])
         yield start, word.end()
 
 

@@ -144,14 +144,14 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 @dataclass(frozen=True)
 class _Fraction:
     """A fraction that replaces the characters from ``start`` up to ``end``. ``text`` is the fraction on one line, and
-    ``bar`` its fraction bar. ``beside`` is (top, bottom) of a character next to the fraction.
+    ``bar`` its fraction bar. ``span`` is (top, bottom) of a character next to the fraction.
     """
 
     start: int
     end: int
     text: str
     bar: Box
-    beside: tuple[float, float]
+    span: tuple[float, float]
     joins: tuple[bool, bool]  # whether the line of text continues before the fraction, and after it
 
 
@@ -178,7 +178,7 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
         x0, x1 = one.bar[:2]
         step = (x1 - x0) / len(one.text)
         for place in range(len(one.text)):
-            places[len(signs) + place] = x0 + place * step, x0 + (place + 1) * step, *one.beside
+            places[len(signs) + place] = x0 + place * step, x0 + (place + 1) * step, *one.span
         signs += one.text
         numbers += [one.start] * len(one.text)
         at = one.end
@@ -234,12 +234,12 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     return _Fraction(start, end, written, bar, line, (on_left is not None, on_right is not None))
 
 
-def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]:
-    """Return start and end of the run of characters around ``at`` that lie on the same side of the bar, between the
+def _run(text: str, boxes: CharacterBoxes, index: int, bar: Box) -> tuple[int, int]:
+    """Return start and end of the run of characters around ``index`` that lie on the same side of the bar, between the
     bar's ends.
     """
     y = (bar[2] + bar[3]) / 2
-    side = _is_below(boxes, at, y)
+    side = _is_below(boxes, index, y)
 
     def inside(other: int) -> bool:
         box = boxes.span(other, other)
@@ -249,20 +249,20 @@ def _run(text: str, boxes: CharacterBoxes, at: int, bar: Box) -> tuple[int, int]
             return True
         return bar[0] - _INSIDE < (box[0] + box[1]) / 2 < bar[1] + _INSIDE and _is_below(boxes, other, y) == side
 
-    start, end = at, at + 1
+    start, end = index, index + 1
     while start and inside(start - 1) and end - start <= _LONGEST:
         start -= 1
     while end < len(text) and inside(end) and end - start <= _LONGEST:
         end += 1
-    while text[start].isspace() and start < at:
+    while text[start].isspace() and start < index:
         start += 1
-    while text[end - 1].isspace() and end - 1 > at:
+    while text[end - 1].isspace() and end - 1 > index:
         end -= 1
     return start, end
 
 
-def _is_below(boxes: CharacterBoxes, at: int, y: float) -> bool:
-    box = boxes.span(at, at)
+def _is_below(boxes: CharacterBoxes, index: int, y: float) -> bool:
+    box = boxes.span(index, index)
     return box is not None and (box[2] + box[3]) / 2 > y
 
 

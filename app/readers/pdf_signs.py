@@ -393,13 +393,13 @@ class CharacterBoxes:
         self._known.clear()
         self._known.update(places or {})
 
-    def found_at(self, x: float, y: float, across: float, down: float) -> int | None:
-        """Return the index of the character at a point of an unrotated page, with the tolerances ``across`` and
-        ``down``; None if no character is there, or if the characters have been renumbered.
+    def found_at(self, x: float, y: float, tolerance_x: float, tolerance_y: float) -> int | None:
+        """Return the index of the character at a point of an unrotated page, with the tolerances ``tolerance_x`` and
+        ``tolerance_y``; None if no character is there, or if the characters have been renumbered.
         """
         if self._numbers is not None:
             return None
-        at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, across, down)
+        at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, tolerance_x, tolerance_y)
         return at if at >= 0 else None
 
     def pdfium_number(self, index: int) -> int:
@@ -451,14 +451,14 @@ class CharacterBoxes:
             return None
         return left - self._left, right - self._left, self._top - high, self._top - low
 
-    def floats(self, index: int, beside: int, line: Box) -> bool:
-        """Whether a character's ink is clearly higher than the ink of the character ``beside`` on the same line. The
+    def floats(self, index: int, neighbour: int, line: Box) -> bool:
+        """Whether a character's ink is clearly higher than the ink of the character ``neighbour`` on the same line. The
         ink is compared, because pdfium's boxes may have the same height for all characters.
         """
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
             return False
-        two = self.ink(beside, beside)
+        two = self.ink(neighbour, neighbour)
         return two is not None and two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
 
     @property

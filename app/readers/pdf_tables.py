@@ -162,7 +162,7 @@ def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[
     """Yield each table among ``rows`` as (its rows, its rows written as lines). Rows that are no table as a whole are
     split at their widest vertical gap, at most ``depth`` times, and each part is tried.
     """
-    if len(rows) < 2 or (depth < _DEEPEST and len(drawn.down) < _GRID and not _has_wide_gaps(rows)):
+    if len(rows) < 2 or (depth < _DEEPEST and len(drawn.vertical) < _GRID and not _has_wide_gaps(rows)):
         return
     for some in map(_without_prose_above, _segments(rows)):
         full = _first_full(some)
@@ -369,13 +369,13 @@ def _has_cells(row: Sequence[Line]) -> bool:
     return any(two.x0 - one.x1 > FINE * min(one.height, two.height) for one, two in pairwise(row))
 
 
-def _is_line_of_cell(row: Sequence[Line], of: Sequence[Line], beside: Sequence[Line]) -> bool:
-    """Whether ``row`` continues a cell of the table row ``of``, except the first cell. It does if it is a single piece,
-    aligned with the cell's left edge, and close to the neighbouring row ``beside``.
+def _is_line_of_cell(row: Sequence[Line], table_row: Sequence[Line], neighbour: Sequence[Line]) -> bool:
+    """Whether ``row`` continues a cell of the table row ``table_row``, except the first cell. It does if it is a single
+    piece, aligned with the cell's left edge, and close to the neighbouring row ``neighbour``.
     """
     piece = row[0]
-    near = abs(piece.top - beside[0].top) < CELL_PITCH * piece.height
-    return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < SAME_RULE for other in of[1:])
+    near = abs(piece.top - neighbour[0].top) < CELL_PITCH * piece.height
+    return len(row) == 1 and near and any(abs(piece.x0 - other.x0) < SAME_RULE for other in table_row[1:])
 
 
 def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[Line]:
@@ -426,7 +426,7 @@ def _is_column(filled: Sequence[bool]) -> bool:
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
     """Return the x positions of the vertical ruling lines that are along most of a table's height."""
     found: dict[float, float] = {}
-    for x, y0, y1 in sorted(rules.down):
+    for x, y0, y1 in sorted(rules.vertical):
         inside = min(y1, bottom + height) - max(y0, top - height)
         if inside > 0 and left - 2 * height < x < right + 2 * height:
             key = next((known for known in reversed(found) if abs(known - x) < SAME_RULE), x)
@@ -437,7 +437,7 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
     """Return the y positions of the ruling lines between a table's rows that are along most of its width."""
     found: dict[float, float] = {}
-    for y, x0, x1 in sorted(rules.across):
+    for y, x0, x1 in sorted(rules.horizontal):
         inside = min(x1, right) - max(x0, left)
         if inside > 0 and top < y < bottom:
             key = next((known for known in reversed(found) if abs(known - y) < SAME_RULE), y)

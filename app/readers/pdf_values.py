@@ -32,11 +32,11 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
     return document[index]
 
 
-def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, own: str) -> list[Line]:
+def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, page_text: str) -> list[Line]:
     """Return the values filled in on a page as lines at their positions. Hidden values are left out.
 
-    The flattened page's text starts with the page's own text (``own``), and the values follow. If the page cannot be
-    flattened, or if its text does not start with ``own``, only checkboxes and radio buttons are returned.
+    The flattened page's text starts with the page's own text (``page_text``), and the values follow. If the page cannot
+    be flattened, or if its text does not start with ``page_text``, only checkboxes and radio buttons are returned.
     """
     if not _is_filled_in(page):
         return []
@@ -48,7 +48,7 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, 
     try:
         text = raw_text(text_page)
         boxes = CharacterBoxes(text_page, whole.get_rotation(), whole.get_bbox())
-        values = _value_lines(text, len(own), boxes) if text.startswith(own) else []
+        values = _value_lines(text, len(page_text), boxes) if text.startswith(page_text) else []
         return ticks + [value for value in values if not any(_covers_value(tick, value) for tick in ticks)]
     finally:
         text_page.close()

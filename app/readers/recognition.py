@@ -169,7 +169,7 @@ def _lines(folder: Path, start: str) -> Iterator[dict[str, Any]]:
 
 
 def recognise(
-    path: Path, sha256: str, password: str | None, numbers: Iterable[int], how: Recognition, records: Records
+    path: Path, sha256: str, password: str | None, numbers: Iterable[int], recognition: Recognition, records: Records
 ) -> None:
     """Recognise pages of a file in order, and add them to ``records``. A page on which the recogniser fails is left
     out.
@@ -180,20 +180,20 @@ def recognise(
     waiting = sorted(set(numbers) - records.keys())
     total, done, spent, failures = len(waiting), 0, 0.0, 0
     page: int | None = None
-    speed = how.speed(sha256) if records else None
+    speed = recognition.speed(sha256) if records else None
     expected = speed.seconds(total) if speed else None
     if waiting:
-        how.progress(0, total, expected)
+        recognition.progress(0, total, expected)
         if speed:
-            _estimate(how, path.name, speed, len(waiting), len(records))
-    while waiting and failures < _FAILURES and not how.stop.is_set():
+            _estimate(recognition, path.name, speed, len(waiting), len(records))
+    while waiting and failures < _FAILURES and not recognition.stop.is_set():
         request = {"work": "recognise", "path": str(path.resolve()), "password": password, "numbers": waiting}
         begun, start = time.monotonic(), None
         deadline = begun + _SECONDS_A_PAGE * len(waiting)
         try:
             with closing(run_in_child(request, _LIMITS, deadline)) as heard:
                 for message in heard:
-                    if how.stop.is_set():
+                    if recognition.stop.is_set():
                         return
                     left = spent / done * (total - done) if done else expected
                     if message["type"] == "refused":
@@ -207,12 +207,13 @@ def recognise(
                         waiting.remove(number)
                         failures, done, spent = 0, done + 1, spent + float(message["seconds"])
                         left = spent / done * (total - done)
-                        _keep(how, sha256, {"number": number, "agreed": how.agreed, "page": message["page"]}, password)
-                    how.progress(done, total, left)
+                        record = {"number": number, "agreed": recognition.agreed, "page": message["page"]}
+                        _keep(recognition, sha256, record, password)
+                    recognition.progress(done, total, left)
                     if message["type"] == "recognised" and done == PROBED_PAGES and waiting:
                         speed = RecognitionSpeed(round(start or 0.0, 2), round(spent / done, 2))
-                        _keep(how, sha256, {"start": speed.start, "seconds_a_page": speed.page}, password)
-                        _estimate(how, path.name, speed, len(waiting), len(records))
+                        _keep(recognition, sha256, {"start": speed.start, "seconds_a_page": speed.page}, password)
+                        _estimate(recognition, path.name, speed, len(waiting), len(records))
             return
         except ChildFailed as failure:
             logger.warning("page %s of a file was not recognised: %s", failure.page, failure.reason)
@@ -221,15 +222,15 @@ def recognise(
             total, failures = total - 1, failures + 1
 
 
-def _estimate(how: Recognition, name: str, speed: RecognitionSpeed, waiting: int, done: int) -> None:
+def _estimate(recognition: Recognition, name: str, speed: RecognitionSpeed, waiting: int, done: int) -> None:
     """Tell the time for the ``waiting`` pages of a file of which ``done`` pages are recognised.
 
     Raises:
         LongRecognition: it is long, and the user has not agreed to that.
     """
     seconds = speed.seconds(waiting)
-    how.estimated(waiting, seconds)
-    if seconds > _LONGEST_UNASKED_S and not how.agreed and not how.stop.is_set():
+    recognition.estimated(waiting, seconds)
+    if seconds > _LONGEST_UNASKED_S and not recognition.agreed and not recognition.stop.is_set():
         raise _long(name, waiting + done, seconds)
 
 
@@ -242,11 +243,11 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
     )
 
 
-def _keep(how: Recognition, sha256: str, record: Mapping[str, Any], password: str | None) -> None:
-    if how.folder is None or password:  # nothing of a book with a password is stored
+def _keep(recognition: Recognition, sha256: str, record: Mapping[str, Any], password: str | None) -> None:
+    if recognition.folder is None or password:  # nothing of a book with a password is stored
         return
     try:
-        file = how.folder(sha256) / FILE
+        file = recognition.folder(sha256) / FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as stream:
             stream.write(_dumped({"made_by": _MADE_BY, **record}) + "\n")

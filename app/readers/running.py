@@ -261,11 +261,11 @@ def _find_headers(pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]
                     (found.headers if repeats else found.first)[index].update(row.lines)
 
 
-def _returns(row: _Row, alike: Sequence[_Row]) -> bool:
+def _returns(row: _Row, similar_rows: Sequence[_Row]) -> bool:
     """Whether a row recurs at the same position on enough nearby pages to be a running header."""
     near = {
         other.page
-        for other in alike
+        for other in similar_rows
         if 0 < abs(other.page - row.page) <= _WINDOW and abs(other.top - row.top) < _SAME_PLACE
     }
     return len(near) >= _RETURNS
@@ -308,13 +308,13 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
     return room is None or room > _APART * min(pitch, 2 * median(line.height for line in others))
 
 
-def _repeats(row: _Row, alike: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
+def _repeats(row: _Row, similar_rows: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
     """Whether a running header was on a nearby earlier page, and the pages between have only running headers and page
     numbers at the header's place.
 
     Left and right pages may have different headers. If other text came between, the header counts as new and stays.
     """
-    before = [other.page for other in alike if other.page < row.page and abs(other.top - row.top) < _SAME_PLACE]
+    before = [other.page for other in similar_rows if other.page < row.page and abs(other.top - row.top) < _SAME_PLACE]
     if not before or row.page - before[-1] > _WINDOW:
         return False
     between = (other for page in range(before[-1] + 1, row.page) for other in rows[page])

@@ -32,20 +32,20 @@ _SEEN_BACK = 24  # number of characters that are examined before a superscript
 _LONGEST_MARK = 12  # maximum characters of a note's mark
 
 
-def raised(before: str, text: str, *, linked: bool = False) -> str:
+def raised(line: str, text: str, *, linked: bool = False) -> str:
     """Return a superscript as text on the line, such as "^2", or "[2]" for a note's mark.
 
     Args:
-        before: the line before the superscript, which distinguishes a power from a note's mark.
+        line: the line before the superscript, which distinguishes a power from a note's mark.
         text: the superscript.
         linked: whether the superscript links to a note.
     """
     inner = text.strip()
-    last = _LAST.search(before[-_SEEN_BACK:])
+    last = _LAST.search(line[-_SEEN_BACK:])
     base = last[0] if last else ""
     if not any(sign.isalnum() for sign in inner) or inner[0] in "[(*†‡§¶" or inner in "ªº°":
         return f"^{inner}" if base and inner in ("+", "-", "−", "–") else text
-    if len(inner) <= _LONGEST_MARK and (linked or (_COUNT.match(inner) and _takes_notes(before, base))):
+    if len(inner) <= _LONGEST_MARK and (linked or (_COUNT.match(inner) and _takes_notes(line, base))):
         return f"[{inner}]"
     if base and (_NOTE_IN_BRACKET.match(inner) or base[-1] >= _FIRST_CJK):
         return f"[{inner}]"
@@ -56,13 +56,13 @@ def raised(before: str, text: str, *, linked: bool = False) -> str:
     return f"^{inner}" if inner.isalnum() or _SIGNED.match(inner) else f"^({inner})"
 
 
-def _takes_notes(before: str, base: str) -> bool:
-    """Whether a number after ``before`` is a note's mark: after a word, a year or the end of a sentence, or at the
+def _takes_notes(line: str, base: str) -> bool:
+    """Whether a number after ``line`` is a note's mark: after a word, a year or the end of a sentence, or at the
     start of a line.
     """
     if not base:
-        return not before or not before[-1].isspace()
-    if base.isalpha() and _OPERATOR.search(before[: len(before) - len(base)][-_SEEN_BACK:]):
+        return not line or not line[-1].isspace()
+    if base.isalpha() and _OPERATOR.search(line[: len(line) - len(base)][-_SEEN_BACK:]):
         return False
     return _is_word(base) or bool(_YEAR.fullmatch(base)) or base[-1] in ".,"
 
@@ -85,23 +85,23 @@ def _is_shortened(base: str, inner: str) -> bool:
     return bool(_ORDINAL.fullmatch(inner)) or (base.isalpha() and not (len(base) == 1 and base.islower()))
 
 
-def lowered(before: str, text: str) -> str:
-    """Return a subscript as text on the line, such as "_i". ``before`` is the line before the subscript."""
+def lowered(line: str, text: str) -> str:
+    """Return a subscript as text on the line, such as "_i". ``line`` is the line before the subscript."""
     inner = text.strip()
-    if not inner or not before or not (before[-1].isalnum() or before[-1] in ")]∑∫∏"):
+    if not inner or not line or not (line[-1].isalnum() or line[-1] in ")]∑∫∏"):
         return text
-    if inner.isdigit() and _CHEMISTRY.search(before[-_SEEN_BACK:]):
+    if inner.isdigit() and _CHEMISTRY.search(line[-_SEEN_BACK:]):
         return inner
     return f"_{inner}" if _INDEX.match(inner) else f"_({inner})"
 
 
-def fuses(before: str, text: str) -> bool:
-    """Whether ``text`` starts with a digit that would fuse with a superscript or subscript at the end of ``before``."""
-    return text[:1].isdigit() and _OPEN_END.search(before[-_SEEN_BACK:]) is not None
+def fuses(line: str, text: str) -> bool:
+    """Whether ``text`` starts with a digit that would fuse with a superscript or subscript at the end of ``line``."""
+    return text[:1].isdigit() and _OPEN_END.search(line[-_SEEN_BACK:]) is not None
 
 
-def over_a_line(before: str) -> str:
-    """Return ``before`` with the raised numerator at its end as a number: "2^1/" becomes "2 1/". Call this function
+def over_a_line(line: str) -> str:
+    """Return ``line`` with the raised numerator at its end as a number: "2^1/" becomes "2 1/". Call this function
     when the denominator follows.
     """
-    return _UPPER_PART.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], before)
+    return _UPPER_PART.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], line)

@@ -84,36 +84,36 @@ def losses(raw: str, name: str) -> list[str]:
     return said
 
 
-def _plain(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+def _plain(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     raw = raw.replace("\r\n", "\n").replace("\r", "\n")
     whole = lines.kept(raw, suffix)
     text = cleaning.characters(lines.tabs(raw, whole))
-    alive()
-    chapters = [Chapter("", text, listed=False)] if whole else plain_chapters(text, alive)
-    alive()
+    progress()
+    chapters = [Chapter("", text, listed=False)] if whole else plain_chapters(text, progress)
+    progress()
     title, author = ("", "") if whole else _names(text)
     sections, outline = finish(chapters)
     return Parsed("text", "section", sections, title, author, outline)
 
 
-def _markdown(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+def _markdown(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     title, author, text = _front_matter(cleaning.characters(raw))
     blocks = markdown_blocks(text)
-    alive()
+    progress()
     title = title or next((block.text for block in blocks if block.level == 1), "")
     sections, outline = finish(by_headings(blocks, split_levels(blocks)))
     return Parsed("markdown", "section", sections, title, author, outline)
 
 
-def _notebook(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+def _notebook(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     """Read a Jupyter notebook: text, code and output, in order. A damaged notebook is read as plain text."""
     try:
         cells = json.loads(raw)["cells"]
         parts = [part for cell in cells for part in _cell(cell)]
         drawn = sum("image/" in kind for cell in cells for kind in _kinds(cell))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return _plain(raw, ".json", alive)
-    parsed = _markdown("\n\n".join(part.strip("\n") for part in parts if part.strip()), suffix, alive)
+        return _plain(raw, ".json", progress)
+    parsed = _markdown("\n\n".join(part.strip("\n") for part in parts if part.strip()), suffix, progress)
     if drawn:
         parsed.warnings.append(f"Pictures that the program drew are not read: {drawn}.")
     return parsed
@@ -138,7 +138,7 @@ def _kinds(cell: dict[str, Any]) -> list[str]:
     return [kind for output in cell.get("outputs", ()) for kind in output.get("data", ())]
 
 
-def _table(raw: str, suffix: str, alive: Callable[[], None]) -> Parsed:
+def _table(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     raw = raw.replace("\r\n", "\n").replace("\r", "\n")
     separator = delimited.separator_of(raw[: encoding.HEAD], suffix)
     sections, said = delimited.pages(raw, separator or ",")
@@ -174,10 +174,10 @@ def _front_matter(text: str) -> tuple[str, str, str]:
     return found.get("title", ""), found.get("author", ""), kept + text[match.end() :]
 
 
-def plain_chapters(text: str, alive: Callable[[], None] = lambda: None) -> list[Chapter]:
-    """Split a plain text into chapters with each paragraph on one line. ``alive`` is called to report progress."""
-    paragraphs = _paragraphs(text, alive)
-    alive()
+def plain_chapters(text: str, progress: Callable[[], None] = lambda: None) -> list[Chapter]:
+    """Split a plain text into chapters with each paragraph on one line. ``progress`` is called to report progress."""
+    paragraphs = _paragraphs(text, progress)
+    progress()
     heads = _headings(paragraphs)
     if len(heads) < 2:
         return [Chapter("", "\n\n".join(paragraphs), listed=False)]
@@ -251,20 +251,20 @@ def _is_heading(paragraph: str) -> bool:
     return bool(_NUMBERED.match(first) or _ALONE.match(first))
 
 
-def _title(paragraphs: list[str], at: int) -> str:
+def _title(paragraphs: list[str], index: int) -> str:
     """Return a heading's title. If the heading has one or two words, such as "CHAPTER IV", a short line below it is
     added.
     """
-    title = " ".join(paragraphs[at].split())
+    title = " ".join(paragraphs[index].split())
     bare = len(title.split()) <= 2
-    below = paragraphs[at + 1] if bare and at + 1 < len(paragraphs) else ""
+    below = paragraphs[index + 1] if bare and index + 1 < len(paragraphs) else ""
     short = below and len(below) <= _LONGEST_HEADING // 2 and "\n" not in below and not _is_heading(below)
     if short and not below.rstrip().endswith((".", ",", ";", "!", "?", "”", '"')):
         return f"{title.rstrip('.')}. {below}"
-    return title if len(title) <= _LONGEST_HEADING else _first_line(paragraphs[at])
+    return title if len(title) <= _LONGEST_HEADING else _first_line(paragraphs[index])
 
 
-def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
+def _paragraphs(text: str, progress: Callable[[], None]) -> list[str]:
     """Join each paragraph into one line if the file is hard-wrapped. Verse, lists, columns and code keep their
     lines.
     """
@@ -278,13 +278,13 @@ def _paragraphs(text: str, alive: Callable[[], None]) -> list[str]:
             group if all(kept for kept, _ in lines.blocks(group.split("\n"))) else group.strip() for group in groups
         ]
     words = cleaning.vocabulary(groups)
-    alive()
+    progress()
     cut = [_cut(group) for group in groups]
     margins = Margins([part for parts in cut for part in parts if not isinstance(part, str)])
     paragraphs = []
     for at, parts in enumerate(cut):
         if at % _ALIVE == 0 or sum(map(len, parts)) > _LONGEST_GROUP // 2:
-            alive()
+            progress()
         if parts:
             paragraphs.append(
                 "\n".join(part if isinstance(part, str) else reflow(part, words, margins) for part in parts)

@@ -102,13 +102,20 @@ class DocumentsPanel:
         asked = await parsed(request, DocumentsAsked)
         cost = await run_in_threadpool(cost_of, self._state, asked.ids)
         return JSONResponse(
-            {"said": cost.said, "fits": cost.fits, "without": list(cost.without), "recognise": list(cost.recognises)}
+            {
+                "said": cost.sentence,
+                "fits": cost.fits,
+                "without": list(cost.fitting),
+                "recognise": list(cost.recognises),
+            }
         )
 
     async def arrange(self, request: Request) -> None:
         asked = await parsed(request, DocumentsAsked)
         anew, agreed = asked.anew is True, asked.recognise
-        await run_in_threadpool(lambda: self._state.arrange(asked.ids, anew=anew, of=asked.of, agreed=agreed))
+        await run_in_threadpool(
+            lambda: self._state.arrange(asked.ids, as_new=anew, open_sha256=asked.of, agreed=agreed)
+        )
 
 
 def documents_view(document: Document) -> list[View]:

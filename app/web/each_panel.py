@@ -64,11 +64,11 @@ class EachTable:
 
     rows: tuple[View, ...] = ()
 
-    def since(self, before: object) -> View:
-        """Return the rows that have changed since ``before``. If the documents have changed too, return all rows, with
-        ``whole`` True.
+    def since(self, previous: object) -> View:
+        """Return the rows that have changed since ``previous``. If the documents have changed too, return all rows,
+        with ``whole`` True.
         """
-        known = before.rows if isinstance(before, EachTable) else ()
+        known = previous.rows if isinstance(previous, EachTable) else ()
         if [row["id"] for row in known] != [row["id"] for row in self.rows] or not known:
             return {"whole": True, "rows": self.rows}
         return {"whole": False, "rows": [row for row, old in zip(self.rows, known, strict=True) if row is not old]}
@@ -144,7 +144,7 @@ class EachPanel:
 
 def _run_view(run: EachRun, books: Sequence[Book]) -> View:
     ids = [book.sha256 for book in books]
-    at = ids.index(run.at) + 1 if run.at in ids else 0
+    at = ids.index(run.document) + 1 if run.document in ids else 0
     done = len(ids) - run.left + (_READING_SHARE * run.read if run.running else 0.0)
     return {
         "question": run.question,
@@ -153,20 +153,20 @@ def _run_view(run: EachRun, books: Sequence[Book]) -> View:
         "done": round(done / max(1, len(ids)), 3),
         "left": 0 if run.running else run.left,
         "unkept": run.unkept,
-        "at": run.at,
+        "at": run.document,
     }
 
 
-def _line(run: EachRun, ids: Sequence[str], at: int) -> str:
+def _line(run: EachRun, ids: Sequence[str], number: int) -> str:
     if not run.running:
         answers = map(run.answers.get, ids)
         answered = sum(answer is not None and not answer.error for answer in answers)
         return f"{answered} of {counted(len(ids), 'document')} answered"
     if run.stopping:
         return "Stopping…"
-    if not at:
+    if not number:
         return "Waiting until the model and the open book are ready"
-    where = f"Document {at} of {len(ids)}"
+    where = f"Document {number} of {len(ids)}"
     if run.is_answering:
         return f"{where}: it is being asked"
     return f"{where}: {round(100 * run.read)} % read" if run.read else f"{where}: it is being opened"

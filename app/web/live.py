@@ -66,8 +66,8 @@ _LOADING = "The model is being loaded. You can open a book already."
 class Growing(Protocol):
     """A value of the live stream that is sent in part: a tab gets only what is new in the value."""
 
-    def since(self, before: object) -> View:
-        """The changes to send to a tab. ``before``: the view that was sent to this tab last; None if none was sent."""
+    def since(self, previous: object) -> View:
+        """The changes to send to a tab. ``previous``: the view that this tab was sent last; None if none was sent."""
         ...
 
 
@@ -76,26 +76,26 @@ class RunningAnswer:
     """The answer that is being written. A tab that already has the beginning of the answer is sent only the new part.
 
     ``answer`` is the id of the answer's message, and ``text`` is the answer so far. ``html`` is the beginning of
-    ``text``, formatted; it ends before the UTF-16 unit ``at``. Before the first word, ``waiting`` says what the answer
-    waits for.
+    ``text``, formatted; it ends before the UTF-16 unit ``html_end``. Before the first word, ``waiting`` says what the
+    answer waits for.
     """
 
     answer: int
     text: str
     html: str = ""
-    at: int = 0
+    html_end: int = 0
     waiting: str = ""
 
-    def since(self, before: object) -> View:
-        """The changes for a tab that was last sent ``before``. ``whole``: whether ``text`` is the whole answer so far,
-        not only its new part.
+    def since(self, previous: object) -> View:
+        """The changes for a tab that was last sent ``previous``. ``whole``: whether ``text`` is the whole answer so
+        far, not only its new part.
         """
-        known = before if isinstance(before, RunningAnswer) and before.answer == self.answer else None
+        known = previous if isinstance(previous, RunningAnswer) and previous.answer == self.answer else None
         whole = known is None or not self.text.startswith(known.text)
         news: View = {"answer": self.answer, "whole": whole}
         news["text"] = self.text if known is None or whole else self.text[len(known.text) :]
         if known is None or known.html != self.html:
-            news.update(html=self.html, at=self.at)
+            news.update(html=self.html, at=self.html_end)
         if known is None or known.waiting != self.waiting:
             news["waiting"] = self.waiting
         return news

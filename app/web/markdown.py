@@ -53,15 +53,15 @@ def closed(content: str) -> str:
     return words
 
 
-def rendered(markdown: str, ours: Callable[[str], str]) -> str:
+def rendered(markdown: str, insert: Callable[[str], str]) -> str:
     """Turn Markdown that has been made harmless into HTML.
 
     The Markdown parser is set to accept no HTML, so no HTML comes from a model.
 
     Args:
-        ours: called with every escaped piece of text, to insert our own HTML into it. Not called for attributes.
+        insert: called with every escaped piece of text, to insert our own HTML into it. Not called for attributes.
     """
-    return str(_library().render(markdown, {_OURS: ours}))
+    return str(_library().render(markdown, {_OURS: insert}))
 
 
 _OURS = "ours"

@@ -151,18 +151,18 @@ def _with_marks(answer: str, record: Mapping[str, Any] | None) -> str:
     return "".join([*parts, text[start:]])
 
 
-def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, before: int = 0) -> str:
+def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, offset: int = 0) -> str:
     """Replace marks by buttons.
 
     Args:
-        before: number of the exchange's citations that come before those of ``record``.
+        offset: number of the exchange's citations that come before those of ``record``.
     """
     chips, unit = _own_chips(record), _unit(record)
 
     def button(mark: re.Match[str]) -> str:
         number = int(mark[1])
         follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
-        return _of_notes(_citation_button(chips[number], unit, f"{turn}.{before + number}", follows), record)
+        return _of_notes(_citation_button(chips[number], unit, f"{turn}.{offset + number}", follows), record)
 
     return _MARK.sub(button, text)
 
@@ -293,20 +293,20 @@ through the live stream, so this HTML never changes and Gradio draws it once.
 """
 
 
-def messages(exchanges: Sequence[Exchange], made: Made | None = None) -> list[ChatMessage]:
+def messages(exchanges: Sequence[Exchange], messages_made: Made | None = None) -> list[ChatMessage]:
     """Make the messages of the whole chat, with the placeholder ``WRITING`` for an answer that is being written.
 
     Args:
-        made: messages made earlier; finished exchanges are not made again, and new ones are added.
+        messages_made: messages made earlier; finished exchanges are not made again, and new ones are added.
     """
-    made = {} if made is None else made
+    messages_made = {} if messages_made is None else messages_made
     shown: list[ChatMessage] = []
     for turn, exchange in enumerate(exchanges):
-        known = made.get(turn)
+        known = messages_made.get(turn)
         if known is None or known[0] is not exchange or exchange.stopped is None:
             asked = _asked(exchange.question) + under_question(exchange)
             answer = _answer(exchange, turn)
-            known = made[turn] = exchange, [{"role": "user", "content": asked}, answer]
+            known = messages_made[turn] = exchange, [{"role": "user", "content": asked}, answer]
         shown += [dict(message) for message in known[1]]
     return shown
 
@@ -359,7 +359,7 @@ def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
     before, rows = len(parts.get("mentions", ())), []
     for one in parts.get("asked", ()):
         record = one["record"]
-        ours = partial(_with_buttons, record=record, turn=turn, before=before)
+        ours = partial(_with_buttons, record=record, turn=turn, offset=before)
         words = rendered(harmless(_with_marks(one["text"], record)), ours)
         name = html.escape(f"Part {one['part']}, {one['pages']}")
         rows.append(f'<div class="part"><b>{name}</b>{words}</div>')

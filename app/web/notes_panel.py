@@ -149,13 +149,13 @@ class NotesPanel:
         kept, again = self._state.notes.noted(note)
         return JSONResponse({**_view(self._open()[0], kept), "again": again})
 
-    def _marked(self, asked: NewNoteAsked) -> Note:
+    def _marked(self, note: NewNoteAsked) -> Note:
         document, book = self._open()
-        page = document.page(asked.page or 0)
+        page = document.page(note.page or 0)
         if page is None:
             raise OptionError("There is no such page in this book.", "Open the page again.")
         member = document.member_at(page.number)
-        start, stop = notes.marked(page, asked.passage, asked.before, asked.after)
+        start, stop = notes.marked(page, note.passage, note.before, note.after)
         return Note(
             "",
             member.sha256 if member else book,
@@ -163,9 +163,9 @@ class NotesPanel:
             page.label,
             start,
             stop,
-            page.text[start:stop] or asked.passage.strip(),
-            words=asked.words,
-            colour=asked.colour,
+            page.text[start:stop] or note.passage.strip(),
+            words=note.words,
+            colour=note.colour,
         )
 
     def _answered(self, asked: NewNoteAsked) -> Note:

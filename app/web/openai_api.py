@@ -145,9 +145,9 @@ class Api:
         return ModelEntry(id=model.name, object="model", created=0, owned_by=OWNER, context_length=model.context_limit)
 
     @staticmethod
-    def _check_model(asked: str | None, loaded: str) -> None:
-        if asked not in (None, "", loaded, OWNER):
-            raise ApiError(404, f"The model {shown(asked)} is not loaded; {loaded!r} is.", "model_not_found", "model")
+    def _check_model(name: str | None, loaded: str) -> None:
+        if name not in (None, "", loaded, OWNER):
+            raise ApiError(404, f"The model {shown(name)} is not loaded; {loaded!r} is.", "model_not_found", "model")
 
     # Chat ----------------------------------------------------------------------------------------------------
 
@@ -166,9 +166,14 @@ class Api:
         return await self._whole(request, asked, head, first, events)
 
     async def _whole(
-        self, request: Request, asked: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
+        self,
+        request: Request,
+        chat_request: ChatRequest,
+        head: Completion,
+        first: Event,
+        events: AsyncGenerator[Event, None],
     ) -> Response:
-        stops, text = Stops(asked.stop), ""
+        stops, text = Stops(chat_request.stop), ""
         async with aclosing(_from(first, events)) as all_events:
             async for event in all_events:
                 if isinstance(event, TextDelta):
@@ -176,16 +181,16 @@ class Api:
                 done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
                 if isinstance(done, AnswerDone):
                     text += stops.rest()
-                    more = await asyncio.to_thread(about_book, self._state, done, asked, text)
+                    more = await asyncio.to_thread(about_book, self._state, done, chat_request, text)
                     return _json(head.whole(text, done, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
         raise ApiError(500, "The answer ended without a result.", "internal_error")
 
     async def _stream(
-        self, asked: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
+        self, chat_request: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
     ) -> AsyncIterator[str]:
-        stops, text = Stops(asked.stop), ""
+        stops, text = Stops(chat_request.stop), ""
         yield _event(head.piece({"role": "assistant", "content": ""}).json_text)
         try:
             async with aclosing(_from(first, events)) as all_events:
@@ -198,9 +203,9 @@ class Api:
                         if words := stops.rest():
                             text += words
                             yield _event(head.piece({"content": words}).json_text)
-                        more = await asyncio.to_thread(about_book, self._state, done, asked, text)
+                        more = await asyncio.to_thread(about_book, self._state, done, chat_request, text)
                         yield _event(head.last_piece(done, more).json_text)
-                        if asked.include_usage:
+                        if chat_request.include_usage:
                             yield _event(head.usage_piece(done).json_text)
                         break
         except TrifoldError as error:
@@ -254,18 +259,18 @@ def _event(data: str) -> str:
 # From the question to the events of its answer -----------------------------------------------------------------------
 
 
-async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[Event, None]:
+async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGenerator[Event, None]:
     """Ask, and yield the engine's events. If the model's card prescribes how an answer begins, these words are put
     before the first piece of text. Ending the iteration early stops the answer.
     """
-    system, history, question = asked.conversation
+    system, history, question = chat_request.conversation
     model = state.engine.status().model
     begun = (abilities(str(model.path)) if model else Abilities()).lead(question)
-    wanted = asked.options.book or None
+    wanted = chat_request.options.book or None
     sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
     if not sent:
         await _book(state, wanted)
-        question, history = asked.instructed
+        question, history = chat_request.instructed
     claim = state.claim()
     try:
         if sent:
@@ -273,7 +278,7 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
         turns = tuple(Turn(*turn) for turn in history)
         request = await asyncio.to_thread(
             state.engine.ask,
-            Question(question, turns, asked.sampling, asked.mode, begun, wait=HANDOVER_S),
+            Question(question, turns, chat_request.sampling, chat_request.mode, begun, wait=HANDOVER_S),
             cancel=claim,
         )
         async for event in _follow(request):
@@ -290,9 +295,11 @@ async def answer_events(state: AppState, asked: ChatRequest) -> AsyncGenerator[E
         state.release(claim)
 
 
-def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str, most: int = 3) -> dict[str, Any]:
-    """The book that an answer is about, and the pages that the answer attended to most. If ``asked`` wants evidence,
-    also the evidence of each sentence. Empty if no book is open.
+def about_book(
+    state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str, most: int = 3
+) -> dict[str, Any]:
+    """The book that an answer is about, and the pages that the answer attended to most. If ``chat_request`` wants
+    evidence, also the evidence of each sentence. Empty if no book is open.
 
     Args:
         text: the answer as sent.
@@ -316,9 +323,9 @@ def about_book(state: AppState, done: AnswerDone, asked: ChatRequest, text: str,
     if current.document.members:
         book["documents"] = [member.title for member in current.document.members]
     more = {"book": book, "pages_read_most": read}
-    if not asked.options.evidence:
+    if not chat_request.options.evidence:
         return more
-    _, _, question = asked.conversation
+    _, _, question = chat_request.conversation
     had = current.read.pages_read if current.read and current.read.stopped else 0
     notes = state.note_taker.begin(current.document, question, text, pages_read=had)
     notes.close()
@@ -336,18 +343,18 @@ _CHOICES = {
 """What a person has to do before a book can be asked about."""
 
 
-async def _book(state: AppState, wanted: str | None) -> None:
-    """Open and read the book ``wanted`` unless it is open; None means the open book. Raises an error if the book cannot
+async def _book(state: AppState, sha256: str | None) -> None:
+    """Open and read the book ``sha256`` unless it is open; None means the open book. Raises an error if the book cannot
     be asked about.
     """
     current = state.current
-    if wanted is not None and not (
-        current.book and current.book.sha256 == wanted and current.stage is not Stage.FAILED
+    if sha256 is not None and not (
+        current.book and current.book.sha256 == sha256 and current.stage is not Stage.FAILED
     ):
         if current.asking:
             raise Busy("One question at a time: another one is being answered.", "Try again in a moment.")
-        state.open(state.books.get(wanted))
-    while wanted is not None and state.current.stage.is_on_the_way:
+        state.open(state.books.get(sha256))
+    while sha256 is not None and state.current.stage.is_on_the_way:
         await asyncio.sleep(_LOOK_SECONDS)
     current = state.current
     if current.stage is Stage.READY:

@@ -274,16 +274,16 @@ _KINDS = {
 }
 
 
-def _refusal_of(wrong: Mapping[str, Any]) -> ApiError:
+def _refusal_of(error: Mapping[str, Any]) -> ApiError:
     """Turn an error of pydantic into an ``ApiError`` that names the field as OpenAI does, such as
     "messages[0].role".
     """
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in wrong["loc"]).lstrip(".")
-    if wrong["type"] == "json_invalid":
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]).lstrip(".")
+    if error["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON.", "invalid_json")
     if not param:
         return ApiError(400, "The body is not a JSON object.", "invalid_json")
-    return ApiError(400, f"{param} must be {_KINDS.get(wrong['type'], 'valid')}.", "invalid_type", param)
+    return ApiError(400, f"{param} must be {_KINDS.get(error['type'], 'valid')}.", "invalid_type", param)
 
 
 # Answers -------------------------------------------------------------------------------------------------------------

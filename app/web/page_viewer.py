@@ -189,25 +189,25 @@ class PageViewer:
             raise InputError("No book is open.", "Open one first.")
         return current.book, document
 
-    def _origin(self, of: _Own, page: Page) -> str:
+    def _origin(self, own_page: _Own, page: Page) -> str:
         """Return a sentence about a page that is a picture, or has recognised or doubtful text; "" for any other
         page.
         """
         said = _ORIGINS.get(page.picture, "")
         if page.picture == "recognised":
-            path, _ = self._file(of.sha256)
-            count = illegible_lines(recognition.load_page(path.parent, of.number) or {})
+            path, _ = self._file(own_page.sha256)
+            count = illegible_lines(recognition.load_page(path.parent, own_page.number) or {})
             said += f" {counted(count, 'line')} could not be read reliably." if count else ""
         return said
 
-    def _is_recognisable(self, of: _Own, page: Page) -> bool:
+    def _is_recognisable(self, own_page: _Own, page: Page) -> bool:
         """Whether text recognition could still find text on the page. False if recognition is not installed, or has
         already been tried on this page.
         """
         if page.picture not in ("unread", "doubtful") or recognition.missing():
             return False
-        path, _ = self._file(of.sha256)
-        return recognition.load_page(path.parent, of.number) is None
+        path, _ = self._file(own_page.sha256)
+        return recognition.load_page(path.parent, own_page.number) is None
 
     def _file(self, sha256: str) -> tuple[Path, str | None]:
         """The path of a document's file, and its password."""

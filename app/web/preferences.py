@@ -168,7 +168,7 @@ def sized(
 
 def switch_view(switching: SwitchState, present: ModelChoice | None) -> View:
     """The state of a switch to another model, with the progress of the download, for the live stream."""
-    wanted, progress = switching.wanted, switching.progress
+    wanted, progress = switching.choice, switching.progress
     view: View = {
         "stage": switching.stage,
         "line": _line(switching),
@@ -241,7 +241,7 @@ def _is_here(local_models: LocalModels, pair: Pair) -> bool:
 def _line(switching: SwitchState) -> str:
     progress = switching.progress
     if switching.stage == "looking":
-        wanted = switching.wanted
+        wanted = switching.choice
         if wanted and wanted.remote:
             return f"Asking {_host(wanted.remote.address)} for its models…"
         return f"Reading {_short(wanted.model)}…" if wanted and is_gguf(wanted.model) else "Looking for the model…"
@@ -287,14 +287,14 @@ def ask_the_hub(name: str) -> dict[str, Any]:
         raise ResourceError("The request to the hub was not completed.", "Try again.") from error
 
 
-def about_view(about: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
-    """Describe a model of the hub that is not in the catalogue. ``about`` is the result of ``ask_the_hub``.
+def about_view(description: dict[str, Any], name: str, free: FreeMemory, rates: MachineRates | None = None) -> View:
+    """Describe a model of the hub that is not in the catalogue. ``description`` is the result of ``ask_the_hub``.
 
     Raises:
         ModelError: the engine does not support this kind of model.
     """
-    shape = shape_of(about["config"], name, about["weights"])
-    return sized(shape, None, about["licence"], about["gated"], free, rates)
+    shape = shape_of(description["config"], name, description["weights"])
+    return sized(shape, None, description["licence"], description["gated"], free, rates)
 
 
 _LONGEST_NAME = 1000  # maximum characters of a model's name

@@ -159,7 +159,7 @@ def detail(result: RaceResult) -> str:
         told.append("Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain.")
     if result.times is None and result.counted:
         told.append("The machine had other work during one of the runs, so the times say nothing. Race again later.")
-    if result.instead:
+    if result.is_substitute:
         told.append("No answer of this chat was about the book: a passage of it was taken instead.")
     return " ".join([*told, *_left_out(result)])
 
@@ -182,14 +182,14 @@ def _left_out(result: RaceResult) -> list[str]:
     return [f"{', '.join(said)}: {rest}."]
 
 
-def _run_view(runs: Sequence[RaceRun], asked: Sequence[RaceQuestion]) -> View:
-    """Return the runs of one mode as data; ``runs`` holds one run for each question in ``asked``. The field
+def _run_view(runs: Sequence[RaceRun], raced: Sequence[RaceQuestion]) -> View:
+    """Return the runs of one mode as data; ``runs`` holds one run for each question in ``raced``. The field
     ``questions`` holds for each question its text, the time when it begins, and the steps of its answer as (time,
     text). Times are milliseconds since the first run began.
     """
     first, mean = runs[0].figures, mean_ms(tuple(runs))
     questions, before = [], 0.0
-    for run, one in zip(runs, asked, strict=True):
+    for run, one in zip(runs, raced, strict=True):
         steps = [[round(before + at, 2), text] for at, text in run.steps]
         questions.append({"question": one.question, "begins": round(before, 2), "steps": steps})
         before += run.ms

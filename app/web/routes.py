@@ -342,7 +342,7 @@ class ChatRoutes:
             await run_in_threadpool(self._state.stop_asking, wait=HANDOVER_S)
         return await self._begin(
             chat_run.ask(
-                self._state, asked.question, sampling, mode, position, tab, evidence, every=asked.every is True
+                self._state, asked.question, sampling, mode, position, tab, evidence, all_parts=asked.every is True
             )
         )
 

@@ -160,8 +160,7 @@ def measure(
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
-        # A plain step dequantizes 8-bit KV. A pass over the retrieval cache need not, because this cache is not
-        # quantized.
+        # Only a plain step dequantizes 8-bit KV, because the retrieval cache is not quantized.
         step, middle = probe.pass_speed(1, prepare=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
         tokens, alone = blocks[-1]

@@ -155,7 +155,7 @@ def test_the_rest_can_be_asked_as_soon_as_the_run_has_ended(
     wait_for(lambda: not each.run.running)
     assert at_release == [(True, False, True)], "who sees the end of the run can ask"
     each.start(ASKED, ids, GREEDY, "hierarchical")
-    assert (each.run.running, each.run.at, engine.asked) == (True, "", []), "it waits for the open book"
+    assert (each.run.running, each.run.document, engine.asked) == (True, "", []), "it waits for the open book"
     engine.reading_seconds = 0.001
     state.stop_reading()
     wait_for(lambda: not each.run.running)
@@ -214,7 +214,7 @@ def test_a_run_waits_for_the_model(state: AppState, engine: ScriptedEngine, tmp_
     each, ids, ready = AskEach(state), kept(state.books, tmp_path, ["a"]), engine.now
     engine.now = replace(engine.now, state="loading", model=None)
     each.start(ASKED, ids, GREEDY, "plain")
-    assert (each.run.running, each.run.at, engine.asked) == (True, "", [])
+    assert (each.run.running, each.run.document, engine.asked) == (True, "", [])
     engine.now = ready
     wait_for(lambda: not each.run.running)
     assert answers(each) == [ANSWER]

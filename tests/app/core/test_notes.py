@@ -113,7 +113,7 @@ def test_a_passage_is_found_on_its_page_whatever_its_spacing_and_the_right_one_o
     page = document("Lease", LEASE, "The rent is due. The light-\nhouse stands. The rent is late.").pages[0]
     start, stop = notes.marked(page, "lighthouse  stands")
     assert page.text[start:stop] == "light-\nhouse stands"
-    start, _ = notes.marked(page, "The rent is", before="house stands.", after="late")
+    start, _ = notes.marked(page, "The rent is", text_before="house stands.", text_after="late")
     assert start == page.text.rindex("The rent")
     start, stop = notes.marked(page, "(The rent is due.)")
     assert page.text[start:stop] == "The rent is due.", "with its signs, as far as they stand there"

@@ -127,7 +127,7 @@ def test_what_is_first_is_looked_for_from_the_start_in_the_parts_that_name_it() 
     assert [part.number for part in plan.parts] == [2, 3]
     assert plan.mentions == (Mention("goose", 4, "4"),)
     assert "sold him a goose" in plan.hints[0][0]
-    assert plan.said == "Part 1 does not name “goose”."
+    assert plan.left_out_sentence == "Part 1 does not name “goose”."
     assert left_out(plan, in_parts(), [2]) == "Parts 1 and 3 were not asked. Part 1 does not name “goose”."
     assert left_out(plan, in_parts(), [1, 2, 3]) == ""
     assert mentioned(plan.mentions[0], Reach.FIRST, BOOK) == "“goose” first stands on page 4."
@@ -142,7 +142,7 @@ def test_what_is_last_is_looked_for_from_the_end() -> None:
 def test_two_names_have_to_stand_in_a_part() -> None:
     plan = plan_for("Where does Marta first meet Jonas?")
     assert [part.number for part in plan.parts] == [2]
-    assert plan.said == "Parts 1 and 3 do not name both “Marta” and “Jonas”."
+    assert plan.left_out_sentence == "Parts 1 and 3 do not name both “Marta” and “Jonas”."
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_short_names_and_chapters_of_a_first_place(question: str, reach: Reach, 
 
 def test_a_name_that_stands_nowhere_is_told() -> None:
     plan = plan_for("When does Ahab first appear?")
-    assert plan.said == "“Ahab” stands nowhere in the book."
+    assert plan.left_out_sentence == "“Ahab” stands nowhere in the book."
     assert plan.parts
 
 
@@ -322,7 +322,9 @@ class Reader(ScriptedEngine):
 def asked(engine: Reader, question: str, wanted: int = 0, **options: Any) -> list[Any]:
     taker = NoteTaker()
     plan = planned(question, in_parts(), taker.prepare(BOOK).result().words, wanted)
-    steps = ask_parts(engine, plan, Question(question), BOOK, options.pop("card", Abilities()), taker=taker, **options)
+    steps = ask_parts(
+        engine, plan, Question(question), BOOK, options.pop("card", Abilities()), note_taker=taker, **options
+    )
     return list(steps)
 
 
@@ -391,7 +393,7 @@ def test_chapters_keep_their_letters_above_what_was_said_of_them() -> None:
     question, taker = "List what Marta did.", NoteTaker()
     plan = planned(question, cut(book, fit(book, 340)), taker.prepare(book).result().words)
     engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
-    *_, done = ask_parts(engine, plan, Question(question), book, Abilities(only_quotes=True), taker=taker)
+    *_, done = ask_parts(engine, plan, Question(question), book, Abilities(only_quotes=True), note_taker=taker)
     assert isinstance(done, PartsAnswered)
     assert done.text.startswith("The A Gale – The B Gale: “The mill")
 
@@ -411,7 +413,7 @@ def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
     engine, cancel = Reader(goose), threading.Event()
     taker = NoteTaker()
     plan = planned("List the animals.", in_parts(), taker.prepare(BOOK).result().words)
-    options: Any = {"taker": taker}
+    options: Any = {"note_taker": taker}
     kept: list[Any] = []
     steps = ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), cancel=cancel, **options)
     for event in steps:
@@ -420,7 +422,9 @@ def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
             cancel.set()
     assert isinstance(event, PartsAnswered)
     assert (event.stopped, [one.part for one in event.answers]) == (True, [1])
-    events = list(ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), known=kept, **options))
+    events = list(
+        ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), known_answers=kept, **options)
+    )
     assert [event.part.number for event in events if isinstance(event, PartBegun)] == [2, 3]
     assert [one.part for one in events[-1].answers] == [1, 2, 3]
 

@@ -145,14 +145,14 @@ def test_what_was_not_asked_is_said_and_can_be_asked(state: AppState) -> None:
     engine = state.engine
     assert isinstance(engine, Reader)
     before = len(engine.opened)
-    turn = go_on(state, every=True)
+    turn = go_on(state, all_parts=True)
     assert sorted(parts_of(turn)) == [1, 2, 3]
     assert [document.pages[0].number for document in engine.opened[before:]] == [1, 5, 1], "and the last pass"
     assert "not asked" not in messages.messages([turn])[1]["content"]
 
 
 def test_all_parts_are_asked_where_that_is_wanted(state: AppState) -> None:
-    assert parts_of(ask(state, "Who bought the goose?", every=True)) == [1, 2, 3]
+    assert parts_of(ask(state, "Who bought the goose?", all_parts=True)) == [1, 2, 3]
 
 
 def test_stopped_it_goes_on_with_the_parts_that_are_left(state: AppState) -> None:

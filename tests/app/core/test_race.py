@@ -182,14 +182,14 @@ def test_where_no_answer_counts_no_speed_is_told() -> None:
 def test_a_race_takes_a_passage_where_the_chat_has_only_refusals(quoting: AppState, tmp_path: Path) -> None:
     list(chat_run.ask(quoting, "What of nothing?", SamplingParams(), "hierarchical"))
     found = raced(quoting, tmp_path, "")
-    assert (found.questions[0].question, found.instead) == (PASSAGES[0], True)
+    assert (found.questions[0].question, found.is_substitute) == (PASSAGES[0], True)
     assert "No answer of this chat was about the book" in race_panel.detail(found)
 
 
 def test_a_passage_that_was_asked_for_in_the_chat_is_no_stopgap(quoting: AppState, tmp_path: Path) -> None:
     list(chat_run.ask(quoting, PASSAGES[0], SamplingParams(), "hierarchical"))
     found = raced(quoting, tmp_path, "")
-    assert (found.questions[0].question, found.instead) == (PASSAGES[0], False)
+    assert (found.questions[0].question, found.is_substitute) == (PASSAGES[0], False)
 
 
 def test_an_answer_that_was_raced_has_one_speed_everywhere(quoting: AppState, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_an_answer_that_was_raced_has_one_speed_everywhere(quoting: AppState, tm
     quoting.chats.update(chat.id, 0, replace(chat.exchanges[0], figures=slower))
     record = record_of(quoting.chat)
     found = raced(quoting, tmp_path, "")
-    assert (found.questions[0].question, found.instead) == ("Who kept the light?", False)
+    assert (found.questions[0].question, found.is_substitute) == ("Who kept the light?", False)
     turn = quoting.chats.get(chat.id).exchanges[0]
     assert turn.figures is not None
     assert turn.figures.speedup_vs_plain == pytest.approx(RaceResult(1, "", 0.0, found.questions[:1]).times)

@@ -84,9 +84,9 @@ def test_documents_are_added_kept_and_opened_again(make_state: Make, tmp_path: P
     assert [book.sha256 for book in state.books.members(more)] == [a.sha256, b.sha256, c.sha256]
     assert state.chat is not None
     assert state.chat.id == chat.id
-    other = opened(state, [c, a], anew=True)
+    other = opened(state, [c, a], as_new=True)
     assert other.sha256 != both.sha256
-    assert opened(state, [c, a], anew=True).sha256 == other.sha256  # it was there
+    assert opened(state, [c, a], as_new=True).sha256 == other.sha256  # it was there
     again = Books(tmp_path / "books", Database())  # whose database was lost
     assert sorted(len(again.members(book)) for book in again.all() if book.is_collection) == [2, 3]
 
@@ -96,8 +96,8 @@ def test_documents_that_were_agreed_to_of_another_book_leave_the_open_one_as_it_
 ) -> None:
     state = make_state(Counting(), reader=reader)
     a, b, c = taken_in(state, tmp_path, "a", "b", "c")
-    seen, other = opened(state, [a, b]), opened(state, [b, c], anew=True)
-    made = opened(state, [a, c], of=seen.sha256)  # seen in another tab
+    seen, other = opened(state, [a, b]), opened(state, [b, c], as_new=True)
+    made = opened(state, [a, c], open_sha256=seen.sha256)  # seen in another tab
     assert len({seen.sha256, other.sha256, made.sha256}) == 3
     assert state.books.members(other) == (state.books.get(b.sha256), state.books.get(c.sha256))
 
@@ -133,14 +133,14 @@ def test_the_cost_is_said_before(make_state: Make, tmp_path: Path) -> None:
     state = make_state(engine, reader=reader)
     a, b, c = (book.sha256 for book in taken_in(state, tmp_path, "a", "b", "c"))
     engine.known = [f"{TEXTS['a']}\n\nThe end."]
-    assert cost_of(state, [a]).said == "All of it was read before and comes back from disk."
+    assert cost_of(state, [a]).sentence == "All of it was read before and comes back from disk."
     cost = cost_of(state, [a, c, a])
     assert cost.fits
-    assert cost.said.startswith("24 tokens to read, ")
-    assert cost.said.endswith(". From disk, where they were read before: 26 tokens.")
-    assert cost_of(state, [c, a]).said.startswith("50 tokens to read, ")
+    assert cost.sentence.startswith("24 tokens to read, ")
+    assert cost.sentence.endswith(". From disk, where they were read before: 26 tokens.")
+    assert cost_of(state, [c, a]).sentence.startswith("50 tokens to read, ")
     long = cost_of(state, [a, b, c])
-    assert (long.fits, long.without) == (False, (a, c))
+    assert (long.fits, long.fitting) == (False, (a, c))
     assert engine.readings == []
 
 
@@ -200,7 +200,7 @@ def test_a_scan_that_was_never_opened_is_added_with_its_minutes_said(make_state:
     wait_for(lambda: state.current.stage is Stage.READY)
     cost = cost_of(state, [a.sha256, scan.sha256])
     assert (cost.fits, cost.recognises) == (True, (scan.sha256,))
-    assert cost.said.startswith("Words in pictures of pages are recognised first: 3 pages, about 2 min. ")
+    assert cost.sentence.startswith("Words in pictures of pages are recognised first: 3 pages, about 2 min. ")
     assert asked[0].folder is not None, "the pages that were recognised for the estimate are kept"
     both = opened(state, [a, scan], agreed=cost.recognises)
     assert (asked[-1].agreed, asked[-1].doubtful) == (True, False)
@@ -236,7 +236,7 @@ def test_a_scan_whose_adding_is_cancelled_is_tried_once(
     state.open(a)
     wait_for(lambda: state.current.stage is Stage.READY)
     first = cost_of(state, [a.sha256, scan.sha256])
-    assert ": 6 pages, about 2 min. " in first.said
+    assert ": 6 pages, about 2 min. " in first.sentence
     assert first.recognises == (scan.sha256,)
     assert cost_of(state, [a.sha256, scan.sha256]) == first
     assert tried == [1, 2, 3]
@@ -252,7 +252,7 @@ def test_agreeing_to_a_scan_that_is_added_resumes_no_other(make_state: Make, tmp
     (tmp_path / "books" / stopped.sha256 / TEXT).unlink()  # as if the person had stopped its recognition
     cost = cost_of(state, [stopped.sha256, added.sha256])
     assert cost.recognises == (added.sha256,)
-    assert ": 3 pages, " in cost.said, "of a document that is open no page is recognised"
+    assert ": 3 pages, " in cost.sentence, "of a document that is open no page is recognised"
     asked.clear()
     opened(state, [stopped, added], agreed=cost.recognises)
     assert [how.agreed for how in asked] == [False, True]

@@ -71,7 +71,7 @@ def offered(state: AppState, card: Abilities, *questions: str, trial: Trial | No
         nonlocal found
         assert state.current.document is not None
         found = trial.passed(state.current.document, MODEL, card, lambda: questions)
-        return not trial._running and trial._tried is not None and trial._tried.over
+        return not trial._running and trial._tried is not None and trial._tried.is_over
 
     wait_for(over)
     return found

@@ -128,7 +128,7 @@ def test_failed_install_leaves_no_stamp(made: Environment) -> None:
 def test_repair_begins_again(made: Environment) -> None:
     leftover = made.folder / "leftover"
     leftover.touch()
-    install.ensure(made, [made.program], afresh=True)
+    install.ensure(made, [made.program], rebuild=True)
     assert made.is_ready(made.program)
     assert not leftover.exists()
 

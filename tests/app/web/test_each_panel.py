@@ -84,11 +84,11 @@ def test_a_refusal_is_an_answer_and_nonsense_is_not(state: AppState, tmp_path: P
 
 
 def test_a_document_that_is_being_asked_is_not_done() -> None:
-    run = EachRun("What?", ("a", "b"), running=True, at="a", read=1.0, is_answering=True)
+    run = EachRun("What?", ("a", "b"), running=True, document="a", read=1.0, is_answering=True)
     view = _run_view(run, [Book("a", "a.txt", "a.txt"), Book("b", "b.txt", "b.txt")])
     assert view["line"] == "Document 1 of 2: it is being asked"
     assert 0.4 < view["done"] < 0.5
-    assert _run_view(replace(run, at=""), [])["line"] == "Waiting until the model and the open book are ready"
+    assert _run_view(replace(run, document=""), [])["line"] == "Waiting until the model and the open book are ready"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_row_is_made_and_sent_once(state: AppState, tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").write_text(name)
         ids.append(state.books.copy_in(tmp_path / f"{name}.txt").sha256)
     one, other = (Answer({"answer": text}) for text in ("One.", "Other."))
-    each.run = EachRun("What?", tuple(ids), {ids[0]: one}, running=True, at=ids[1])
+    each.run = EachRun("What?", tuple(ids), {ids[0]: one}, running=True, document=ids[1])
     first = panel.view()["each_table"]
     assert [row["id"] for row in first.since(None)["rows"]] == ids
     assert first.since(None)["whole"]

@@ -711,8 +711,8 @@ def test_an_answer_is_formatted_when_its_citations_are_looked_up(endless: AppSta
         writing = stream.view()["writing"]
         if writing is None or not writing.html:
             return False
-        assert len(writing.text) >= writing.at
-        assert f'<span class="caret at-{writing.at}"></span>' in writing.html
+        assert len(writing.text) >= writing.html_end
+        assert f'<span class="caret at-{writing.html_end}"></span>' in writing.html
         return "<strong>Maren</strong>" in writing.html
 
     wait_for(formatted)
