@@ -149,8 +149,8 @@ class EvidenceIndex:
         return self._absence.unmentioned(question, answered)
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
-        """Return the start and end of each clause of a sentence that says something of one document and, after a comma,
-        something of another. Any other sentence is one clause. Each of these clauses needs a passage of its own.
+        """Cut a sentence that compares documents ("The rent of A is 890, while that of B is 980") into clauses, because
+        each clause needs its own passage. Return the start and end of each clause. Any other sentence is one clause.
         """
         borders = [0, *(match.end() for match in _CONTRAST.finditer(sentence)), len(sentence)]
         clauses = list(pairwise(borders))

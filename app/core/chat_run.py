@@ -396,7 +396,8 @@ class _ExchangeWriter:
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
             self.abilities = abilities(str(model.path))
-            if not in_parts:  # if the book is asked in parts, each part's answer begins with the prescribed words
+            # If the book is asked in parts, the answer of each part gets this beginning instead of the whole answer.
+            if not in_parts:
                 self.begun = self.begun or self.abilities.lead(self.question)
         document = self._state.current.document
         self._unread = unread(document, self.question) if document is not None else []

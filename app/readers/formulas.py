@@ -137,8 +137,8 @@ def _joins(sign: str) -> bool:
 
 
 def _group(text: str) -> str:
-    """Return a part of a fraction, root or script in brackets, or unchanged if it is a single number, name or sign, or
-    already has brackets.
+    """Put brackets around a part of a formula, such as the numerator of a fraction. A single number, name or sign, and
+    a part that already has brackets, is returned unchanged.
     """
     text = text.strip()
     if not text or _ATOM.match(text) or _is_bracketed(text):

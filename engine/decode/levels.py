@@ -307,8 +307,8 @@ class Hierarchy:
             replays.drop()
 
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
-        """Decode from a context on which the levels have been started. On a new book, the costs of passes are timed or
-        derived first.
+        """Decode from a context on which the levels have been started. On a new book, the
+        costs of passes are first measured or estimated (``first_costs``).
         """
         self._answered = context
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)

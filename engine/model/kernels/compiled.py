@@ -39,10 +39,11 @@ class Compiled:
         self._at = ctypes.addressof(self._arguments)
 
     def address(self, name: str, *kind: Any, lanes: int | None = None) -> int:
-        """The address of the kernel with this name and kind. The first call for a kernel compiles it.
+        """The address of a kernel. The first call for a kernel compiles it.
 
         Args:
-            kind: the arguments of the kernel's emitter that follow ``lanes``.
+            name: the key in ``emitters`` of the function that emits the kernel's code.
+            kind: further arguments of this function, such as the dtype of the weights.
             lanes: number of lanes of the kernel's vectors, if different from ``self.lanes``.
         """
         key = (name, lanes, *kind)
