@@ -43,14 +43,14 @@ _SAMPLE = 3  # number of lines that are read to find a page's orientation
 _UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page is upright
 _BETTER = 0.05  # minimum gain in certainty for the page to be turned upside down
 _SIDEWAYS = 1.5  # minimum ratio of height to width of a line that counts as vertical
-_LONG = 5.0  # minimum length in line heights of a line that is used to measure a page's slant
+_LONG = 5.0  # minimum length, in line heights, of a line that is used to measure a page's slant
 _FEWEST = 0.5  # minimum certainty of a line that is kept; a line with a lower certainty is dropped
 # maximum width of a line per recognised letter, in line heights; a wider line has letters that were missed
 _WIDEST = 1.2
 # minimum share of the lines' total width in lines that were read completely; a page with less has an unknown script
 _READ = 0.5
 _LEGIBLE = 0.9  # minimum certainty of a legible line; Greek letters are read as Latin with a certainty of 0.8 to 0.88
-# minimum length in line heights of a line that may count as illegible; a shorter one may be a page number or a speck
+# minimum length, in line heights, of a line that may count as illegible; a shorter one may be a page number or a speck
 _FRAGMENT = 4.0
 # minimum mean certainty of a page in a known script; with a lower certainty, the lines of the page are dropped
 _KNOWN = 0.86

@@ -50,10 +50,10 @@ _PAIR = 3  # words with at most this many letters are not checked for letters dr
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # matches letters of scripts that separate words with spaces
-_TAB = 1.2  # maximum gap in line heights within a row; a wider gap may separate columns, so the row is split
+_TAB = 1.2  # maximum gap, in line heights, within a row; a wider gap may separate columns, so the row is split
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
-_MARK_REACH = 3.0  # maximum distance in line heights from a list mark to its item
+_MARK_REACH = 3.0  # maximum distance, in line heights, from a list mark to its item
 # Maximum distance, in line heights, by which a line may begin above the preceding line and belong to the same block.
 _ROW = 0.5
 # Maximum distance, in line heights, by which a line may begin below the preceding line and belong to the same block.

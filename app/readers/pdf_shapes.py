@@ -37,7 +37,7 @@ _WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as w
 _TICK_PARTS = 3
 _TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of its box's width
 _DOT_SIZE = 0.6  # maximum height of a bullet in line heights
-_DOT_REACH = 2.5  # maximum distance in line heights from a bullet to its text
+_DOT_REACH = 2.5  # maximum distance, in line heights, from a bullet to its text
 _COLUMN_LETTERS = 3  # minimum letters of an item whose bullet is aligned with another
 _ALONE_LETTERS = 12  # minimum letters of an item whose bullet is aligned with no other
 _ALREADY = "•·▪◦‣■□●○*-–—"
@@ -45,7 +45,7 @@ _LONGEST = 40  # maximum characters above or below a fraction bar
 _FARTHEST = 3 * _LONGEST  # maximum number of characters in the text between a character above the bar and one below it
 _CLOSING = ".,;:!?)]}%…’”»"  # characters without a space before them
 _NEAR = 5.0  # maximum distance in points of a character above or below a bar
-_BESIDE = 1.5  # maximum distance in line heights to the text next to a fraction
+_BESIDE = 1.5  # maximum distance, in line heights, to the text next to a fraction
 # maximum vertical distance between the bar and the centre of the text next to the fraction, as a share of the text's
 # height
 _AXIS = 0.3
@@ -235,8 +235,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, index: int, bar: Box) -> tuple[int, int]:
-    """Return start and end of the run of characters around ``index`` that lie on the same side of the bar, between the
-    bar's ends.
+    """Return start and end of the numerator or denominator around the character ``index``: neighbouring characters that
+    lie on the same side of the fraction bar, and not beyond its ends.
     """
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, index, y)

@@ -24,7 +24,7 @@ _ACCENTS = dict(
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
 _CROWDED = 0.6  # minimum width of a CJK character in line heights; a narrower one may be drawn twice
-SAME_PLACE = 0.2  # maximum distance in line heights between two drawings of one letter
+SAME_PLACE = 0.2  # maximum distance, in line heights, between two drawings of one letter
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
@@ -47,15 +47,15 @@ _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
 # if at least this share of a page's line breaks is between touching characters, pdfium has split its rows
 _BROKEN_SHARE = 0.5
-_SAME_WORD = 0.15  # maximum gap in line heights between characters of one word
-# maximum gap in line heights between characters of one right-to-left word; joined Arabic letters leave more space
+_SAME_WORD = 0.15  # maximum gap, in line heights, between characters of one word
+# maximum gap, in line heights, between characters of one right-to-left word; joined Arabic letters leave more space
 _SAME_RTL_WORD = 0.2
 _SAME_PHRASE = 1.0
 _SAME_ROW = 0.5  # minimum overlap of two characters of one row, as a share of the lower height
 _STACKED = 1.2  # minimum ratio of height to width for a word that may contain several rows
 _LEVEL = 0.1  # maximum rotation of an upright character in radians
 _LEGIBLE = 3.0  # minimum letter height in points; boxes of smaller letters are too imprecise
-TOUCH = 0.15  # maximum gap in line heights between two pieces of one word
+TOUCH = 0.15  # maximum gap, in line heights, between two pieces of one word
 # right-to-left characters except digits
 _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
@@ -74,7 +74,7 @@ _BRACKET = re.compile(r"[()\[\]{}«»]")
 _OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
 _NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that never join the next letter
-_TOUCHING = 0.05  # maximum gap in line heights between adjacent letters of one word
+_TOUCHING = 0.05  # maximum gap, in line heights, between adjacent letters of one word
 _SPELLED = 2  # maximum letters of one ligature
 
 

@@ -17,7 +17,7 @@ _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STA
 # Maximum annotations of a page. On a page with more, the filled-in text is not read, because pdfium's time grows
 # quadratically with their number.
 _MOST_ANNOTATIONS = 2_000
-_VALUES_APART = 1.2  # maximum gap in line heights between two words of one value
+_VALUES_APART = 1.2  # maximum gap, in line heights, between two words of one value
 
 
 def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:

@@ -20,14 +20,14 @@ Box = tuple[float, float, float, float]
 Placed = tuple[str, float, float]
 """A word with the x positions of its left and right edges."""
 
-_TAB = 1.2  # maximum gap in line heights within a piece; a wider gap may separate columns or cells
+_TAB = 1.2  # maximum gap, in line heights, within a piece; a wider gap may separate columns or cells
 # maximum ratio between the heights of two lines of the same type size; the heights of detected boxes vary
 _ALIKE = 1.25
 _ROW = 0.5  # minimum overlap of two pieces of one row, as a share of the lower height
 _COLUMN_ROWS = 6  # minimum lines of a column
 _COLUMN_TEXT = 20  # minimum mean characters per line in a column of text; cells of tables have fewer
 _EDGE = 0.25  # line heights by which a detected box may be too long at each end
-_WORD_GAP = 0.75  # maximum gap in line heights between words of a sentence
+_WORD_GAP = 0.75  # maximum gap, in line heights, between words of a sentence
 _TITLE = 15  # a line with fewer characters than this on each side of a gutter is a title across both columns
 _BINS = 400  # number of steps across a page in which a gutter is searched
 _CROSSING = 0.4  # maximum share of lines that cross a gutter, because they are titles or outside of the columns

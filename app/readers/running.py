@@ -26,7 +26,7 @@ _HEADER_LETTERS = 3
 # maximum type size of a running header, as a factor of the page's usual size; a larger row is text, such as a title
 _LARGER = 1.15
 _APART = 1.25  # minimum distance between a running header and the text, in line pitches
-_WIDE_GAP = 0.6  # minimum gap in line heights between a header's words and the page number
+_WIDE_GAP = 0.6  # minimum gap, in line heights, between a header's words and the page number
 _AT_EDGE = 0.1  # maximum distance of a page number from the edge of the text, as a share of the text's width
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25

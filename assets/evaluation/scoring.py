@@ -130,7 +130,7 @@ def _marks(row: Mapping[str, Any], index: EvidenceIndex, text: str) -> Iterable[
 
 
 def _is_false(sentence: str, row: Mapping[str, Any], right: bool, text: str) -> bool:
-    """Whether a *says so* is false, by the rules of this module.
+    """Whether the app wrongly marked a sentence as stated by the book (*says so*), by the rules of this module.
 
     Args:
         right: the answer has the fact.

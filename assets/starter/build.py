@@ -47,8 +47,8 @@ def _write(gguf: Path, out: Path, adapter_file: Path | None) -> None:
     model, tokenizer = real_model.read(gguf)
     if adapter_file is not None:
         adapter.merge(model, adapter.read(adapter_file))
-        # Trifold's keys: only words of the book may be quoted, and passages are added to a question. A new
-        # GenerationConfig is made, because one that was derived from the model's configuration would be derived again.
+        # ``exact_quotes`` and ``passages`` are settings that only Trifold reads. They are put into a new
+        # GenerationConfig, because transformers makes the present one anew from the model's configuration when saving.
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         ids = {name: getattr(model.generation_config, name) for name in names}
         model.generation_config = GenerationConfig(**ids, exact_quotes=True, passages=NUM_PASSAGES)

@@ -566,8 +566,11 @@ class Staging:
         return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Copy KV (1, kv_heads, n, storage_dim), which is being stored from ``start`` on, into the buffer that holds
-        this layer, if there is one.
+        """If a buffer holds this layer, copy KV into it, because the same KV is now stored in the cache.
+
+        Args:
+            start: index in the context of the first token of the KV.
+            k, v: (1, kv_heads, n, storage_dim).
         """
         buffer = self._holding(layer)
         if buffer is not None:

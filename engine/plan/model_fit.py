@@ -101,17 +101,18 @@ class FreeMemory:
 
 @dataclass(frozen=True)
 class ModelFit:
-    """The memory that running a pair takes, and whether the ``free`` memory holds it.
+    """The memory that running a target model and its draft takes, and whether the ``free`` memory holds it.
 
-    ``tokens`` is the longest context whose KV fits on the compute devices next to the weights, ``spilled`` the longest
-    context with slower tiers in addition. ``verdict``: "whole" if ``tokens`` are the whole window, "part" if
-    ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". ``weights`` are the bytes of weights in memory,
-    ``kv_per_1k`` the bytes of cache for 1,000 tokens.
+    ``tokens`` is the longest context whose KV fits on the compute devices next to the weights. ``spilled`` is the
+    longest context whose KV fits there and in slower memory (host memory, disk) together. ``verdict`` is "whole" if
+    ``tokens`` are the whole window, "part" if ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". ``weights``
+    are the bytes of weights in memory, ``kv_per_1k`` the bytes of cache for 1,000 tokens.
 
     ``rounded_file``: whether the target is a GGUF file that fits only because it is rounded for the GPUs.
 
     Loading the weights takes ``loading`` bytes of host memory, of which ``loading_room`` are free. ``loads`` is False,
-    and the verdict "none", if the model is ``ModelShape.expanded`` and ``loading`` exceeds ``loading_room``.
+    and the verdict "none", if the model's 4-bit weights are dequantized while they are loaded
+    (``ModelShape.expanded``) and host memory has no room for that.
     """
 
     verdict: Verdict

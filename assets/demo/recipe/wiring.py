@@ -4,15 +4,15 @@ Copying a passage needs three things: heads that attend to the tokens just befor
 whose last few tokens equal the newest tokens (lookup heads), and a key that wins if there is no such place (the sink).
 Small models learn these late, and only for the lengths of their training. The whole circuit can be written by hand:
 
-    layer 0   lag heads 1, 2, 3: add the codes of the three preceding tokens to each position, as a sum X, and with a
-              smaller gain as Y
-    layer 1   lag heads 3 and 6: add the sums X of three and six tokens earlier to X, with lower weights, so that X
-              covers nine tokens. Role head: finds whose turn this is (book, question, answer)
+    layer 0   lag heads 1, 2, 3: add the codes of the three preceding tokens to each position, as a sum X, and once
+              more with a smaller gain as Y, which layer 2 uses for short matches
+    layer 1   lag heads 3 and 6: add to X, with lower weights, the sums X of the positions three and six tokens earlier,
+              so that X covers nine tokens. Role head: finds whose turn this is (book, question, answer)
     layer 2   lookup heads: the query has the newest codes, the key X or Y, so that the longest match wins. The value is
               the token of the attended position, added to the copy C. The first head looks in the book by nine tokens.
               The second looks in the book by three tokens, only in the first nine tokens of a quotation, because its
               few words do not suffice for a match of nine. The third looks in the question by three tokens, and never
-              copies the token that ends the searched words there (a mark or the end of the message)
+              copies the token after the quoted words of the question (a quotation mark or the end of the message)
     layer 3   start head: is trained to find, from the wording of the question, the first token to copy
     last      a head that attends to its own position and copies C to the output dimensions
 

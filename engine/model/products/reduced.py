@@ -42,8 +42,9 @@ def reduce(block: nn.Module, weights: str) -> None:
 
 
 def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
-    """Make a layer in the format ``weights`` ("stored", "8bit", "4bit" or ``FITTED``) from one in the blocks of a file,
-    whose pages are released. The layer is not rounded if its width does not allow 4 bits.
+    """Make a layer in the format ``weights`` ("stored", "8bit", "4bit" or ``FITTED``) from a layer whose weights are in
+    the blocks of a GGUF file, and release the memory into which these blocks were mapped. The layer is not rounded if
+    its width does not allow 4 bits.
     """
     formats = [fitted_format(part.kind) for part in layer.parts] if weights == FITTED else [weights]
     # a joined layer takes the format of its part with the most bits

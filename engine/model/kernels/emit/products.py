@@ -70,8 +70,9 @@ def emit_product(
     near: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
-    """Emit the product with weights as single numbers or, with ``pairs``, as pairs. A word is one row of a panel: for
-    every column, the weight of one input, or the weights of a pair of inputs.
+    """Emit the product of activations with weights. With ``pairs``, two neighbouring bfloat16 numbers are multiplied by
+    one instruction; otherwise each number alone. A word is one row of a panel: for every column, the weight of one
+    input, or the weights of a pair of inputs.
 
     Args:
         near: loads the word at an address, as vectors.
@@ -136,7 +137,8 @@ def emit_product4(
     add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
     pairs: bool = False,
 ) -> None:
-    """Emit the product with 4-bit weights as single numbers or, with ``pairs``, as pairs.
+    """Emit the product of activations with 4-bit weights. With ``pairs``, two neighbouring bfloat16 numbers are
+    multiplied by one instruction; otherwise each number alone.
 
     Args:
         lowest: number that is added to each quant that ``add_some`` multiplies: -8 if these quants are 0 to 15, 0 if
