@@ -14,8 +14,8 @@ from engine.errors import ModelError
 
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
-# Placeholders for the title, the book, the questions and the answer, which are rendered to cut a template. They consist
-# of letters, so that no template escapes or trims them.
+# Placeholders for the title, the book, the questions and the answer. A template is rendered with them, and the result
+# is split where they stand. They consist of letters, so that no template escapes or trims them.
 _TITLE_MARK = "TRIFOLDTITLEMARK"
 _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"

@@ -66,7 +66,7 @@ class RecognisedPage:
     illegible: int = 0
 
     def straightened(self, x: float, y: float) -> tuple[float, float]:
-        """Convert a point of the upright page to the straightened page."""
+        """Convert a point of the upright page, whose lines may slant, to the page without slant."""
         return self._swung(x, y, -self.slant)
 
     def on_picture(self, x: float, y: float) -> tuple[float, float]:

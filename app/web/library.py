@@ -164,7 +164,8 @@ class Library:
         card = abilities(str(model.path))
         is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
         own = self._sample.questions if is_sample else ()
-        # the sample's own questions need no trial: its author has tried them
+        # The author of the bundled sample book has tried its questions. Questions about other books are tried first, if
+        # the model may refuse to answer them.
         if card.refusals and not (own and card.only_quotes):
 
             def candidates() -> list[str]:

@@ -94,7 +94,7 @@ _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 # matches the first 12 digits of a document's hash, from which the CSS class of its citation buttons is made
 _HASH = re.compile(r"[0-9a-f]{12}")
-# if at least this share of a quotation's words stand together in the book, its button says how many words do
+# if at least this share of a quotation's words stand together in the book, its button says how many words these are
 _NEARLY = 0.5
 
 _WORDS = {

@@ -115,7 +115,7 @@ def judged_by(found: dict[str, Text], *, together: bool) -> dict[str, tuple[str,
 
 
 def half(tasks: tuple[Task, ...], which: str) -> tuple[Task, ...]:
-    """Return all tasks, or every second task of each kind."""
+    """Return all tasks if ``which`` is "both", otherwise every second task of each kind."""
     if which == "both":
         return tasks
     kept = []

@@ -187,8 +187,8 @@ class OwnAttention:
 
 
 def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The addresses (kinds, layers) of tensors. Each of ``kinds`` has a tensor for each layer, such as the keys of a
-    cache.
+    """The addresses of a cache's tensors, (number of arguments, layers). Each argument lists one tensor for each layer:
+    the keys of all layers, for example, or their values.
     """
     return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 

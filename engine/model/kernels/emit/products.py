@@ -55,10 +55,10 @@ def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales
         scales: kind of the quants' scales, one for each output.
     """
 
-    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+    def load_word(e: Emitter, place: ir.Value) -> list[ir.Value]:
         return [e.load_vector(place, long(at * lanes), KINDS[weights]) for at in range(PANEL_VECTORS)]
 
-    emit_product(module, name, lanes, weights, scales, near)
+    emit_product(module, name, lanes, weights, scales, load_word)
 
 
 def emit_product(
@@ -67,15 +67,15 @@ def emit_product(
     lanes: int,
     weights: str,
     scales: str,
-    near: Callable[[Emitter, ir.Value], list[ir.Value]],
+    load_word: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
     """Emit the product of activations with weights. With ``pairs``, two neighbouring bfloat16 numbers are multiplied by
-    one instruction; otherwise each number alone. A word is one row of a panel: for every column, the weight of one
-    input, or the weights of a pair of inputs.
+    one instruction; otherwise each number alone. A panel holds the weights of some neighbouring outputs. A word is the
+    part of a panel that belongs to one input, or to a pair of inputs.
 
     Args:
-        near: loads the word at an address, as vectors.
+        load_word: loads the word at an address, as vectors.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
@@ -92,7 +92,7 @@ def emit_product(
         sums = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in range(block)]
         with e.loop(long(0), words) as word:
             place = e.at(here, e.b.mul(word, long(together * width)), KINDS[weights])
-            add_products(e, lines, word, near(e, place), sums, pairs)
+            add_products(e, lines, word, load_word(e, place), sums, pairs)
         places = [e.b.add(column, long(at * lanes)) for at in range(PANEL_VECTORS)]
         factors = [e.load_vector(scale, place, KINDS[scales]) for place in places] if scale is not None else []
         store_sums(e, out, row, column, outputs, sums, factors)
@@ -327,14 +327,14 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
         scales: kind of the quants' scales, one for each output.
     """
 
-    def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
+    def load_word(e: Emitter, place: ir.Value) -> list[ir.Value]:
         if not scales:
             return [e.load_vector(place, long(at * lanes)) for at in range(PANEL_VECTORS)]
         quants = e.load(place, QUANTS, align=1)
         size = e.intrinsic(f"llvm.abs.v{QUANTS.count}i8", QUANTS, quants, ir.Constant(ir.IntType(1), 0))
         return [*e.looked_up(size, _SIZES, quants)]
 
-    emit_product(module, name, lanes, weights, scales, near, pairs=True)
+    emit_product(module, name, lanes, weights, scales, load_word, pairs=True)
 
 
 def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
