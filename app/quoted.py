@@ -107,6 +107,7 @@ class BookIndex:
     def __init__(self, document: Document) -> None:
         self.document = document
         self._mapped: dict[int, list[int]] = {}
+        vars(self)  # as in ``Document.__post_init__``
 
     @cached_property
     def _folded(self) -> tuple[str, list[int]]:

@@ -103,6 +103,11 @@ class Document:
     members: tuple[Member, ...] = ()
     date: str = ""
 
+    def __post_init__(self) -> None:
+        # Make ``__dict__`` now. Cached properties are first used by several threads at once, and in CPython 3.11 two
+        # threads that make the ``__dict__`` of one object at the same time free its values twice.
+        vars(self)
+
     @classmethod
     def from_text(cls, title: str, text: str) -> Document:
         """Make a document of one section from a text without pages.

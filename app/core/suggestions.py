@@ -368,6 +368,7 @@ class Sample:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        vars(self)  # as in ``Document.__post_init__``
 
     @cached_property
     def file(self) -> Path | None:

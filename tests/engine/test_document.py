@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +107,44 @@ def test_a_summary_of_several_documents_goes_along_them() -> None:
     three = Document.together([LEASE, NEXT, LETTER])
     asked = "What are these documents about?"
     assert guided(asked, three, 6) == f"{asked}\n\n{ALONG['en']} Lease 2024; Lease 2025; Lease 2024 (2)"
+
+
+# CPython 3.11 makes the ``__dict__`` of an object when it is first asked for. If the interpreter has no spare dict,
+# that may collect garbage, and a finalizer may let another thread make the same ``__dict__``. The script forces this.
+TWO_THREADS = """
+import gc, threading, time
+from engine.document import Document
+
+class LetsOthersRun:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        time.sleep(0.001)
+
+def first_use(document, together):
+    together.wait()
+    LetsOthersRun()
+    document.text
+
+held = [{} for _ in range(500)]
+for _ in range(300):
+    held.append([{} for _ in range(90)])
+    document, together = Document.from_pages("A", ["x", "y"]), threading.Barrier(2)
+    threads = [threading.Thread(target=first_use, args=(document, together)) for _ in range(2)]
+    gc.set_threshold(1)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.set_threshold(700)
+    document.__dict__.get("text")
+    ["abcdefgh" * 20 for _ in range(50)]
+gc.collect()
+"""
+
+
+def test_two_threads_may_be_the_first_to_use_a_document() -> None:
+    """The process ended with a segmentation fault."""
+    ran = subprocess.run([sys.executable, "-c", TWO_THREADS], cwd=Path(__file__).parents[2], timeout=120, check=False)
+    assert ran.returncode == 0
