@@ -241,8 +241,8 @@ class PagesScored:
 
 @dataclass(frozen=True)
 class AnswerDone:
-    """The whole answer with its final figures. ``text`` joins the text of all ``TextDelta`` events, and lacks a
-    character that was cut off at the end.
+    """The whole answer with its final figures. ``text`` joins the text of all ``TextDelta`` events. If the
+    answer stopped within a character of several tokens, this character is left out.
 
     ``page_scores`` is summed over the answer. ``pages_scored`` are all ``PagesScored`` events of the answer.
     """

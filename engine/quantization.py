@@ -131,7 +131,8 @@ def fitted_size(kind: int, weights: int) -> float:
 
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
-    """Whether mean keys have 8 bits, each with a scale. On a processor they have 8 bits only if the kernel for 8-bit
+    """Whether the mean keys of chunks, by which the retrieval cache chooses chunks, are stored in 8 bits, each with a
+    scale. On a processor they have 8 bits only if the kernel for 8-bit
     weights can read them, so only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``. On a GPU they always have 8 bits,
     because a GPU dequantizes a layer quickly and has little memory.
     """

@@ -396,7 +396,8 @@ class _ExchangeWriter:
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
             self._made = {"model": name, "draft": draft, **self._made}
             self.abilities = abilities(str(model.path))
-            # If the book is asked in parts, the answer of each part gets this beginning instead of the whole answer.
+            # A model's card may prescribe the first words of an answer. If the book is asked in parts, these are the
+            # first words of each part's answer, not of the whole answer.
             if not in_parts:
                 self.begun = self.begun or self.abilities.lead(self.question)
         document = self._state.current.document

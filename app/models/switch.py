@@ -279,8 +279,8 @@ class ModelSwitch:
         return lambda: engine
 
     def _config(self, choice: ModelChoice, model: str, draft: str | None) -> EngineConfig:
-        """Make the engine's configuration. The context window in the startup settings is used only for the target model
-        in the startup settings.
+        """Make the engine's configuration. The startup settings name a target model and a context window. The window
+        applies only to this model.
         """
         same = choice.model == self._settings.model
         context = self._settings.context if same else None

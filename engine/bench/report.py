@@ -535,7 +535,8 @@ def add_figures(
 
     Args:
         model: the model's name or shape, with a note about its weights.
-        here: an earlier result of ``machine``; None calls it now, which may fail after an error of the GPU.
+        here: the description of this machine, as ``machine()`` returned it earlier. If it is None, ``machine()`` is
+            called, which may fail after an error of the GPU.
     """
     results = results_of(out)
     run = {

@@ -14,8 +14,8 @@ After every round, the full cache holds the KV of all committed tokens except th
 next round. A caller may therefore close a loop's generator after any round. The draft model and the retrieval cache may
 lack committed tokens after a round. These tokens are added before the draft model or the retrieval cache is used again.
 
-Whether a proposal ends early depends only on tokens that are already in the proposal and stay in it, so early stops
-cannot change the distribution.
+Whether a proposal ends early depends only on the tokens that it already has, and none of these is removed then. So
+early stops cannot change the distribution.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ SCORED_QUERIES = 4
 
 # Number of tokens at the start of a context that count as attention sinks. They attract attention whatever they say.
 _SINKS = 8
-# An answer that copies the book moves forward through it. So ``spread_forward`` passes a part of a chunk's score to the
-# chunks after it.
-_FORWARD_REACH = 32  # maximum distance, in tokens, between a chunk and a later chunk that gets a part of its score
+# An answer that copies the book moves forward through it. So a chunk's score, decayed, also counts for
+# the chunks after it (``spread_forward``), up to this number of tokens away.
+_FORWARD_REACH = 32
 _FORWARD_DECAY = 0.7  # a passed score is multiplied by this for every ``_FORWARD_STEP`` tokens of distance
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.

@@ -115,9 +115,8 @@ class OwnAttention:
         scaling: float,
         cap: float | None = None,
     ) -> list[int]:
-        """Make the arguments of the two attention kernels whose addresses ``addresses`` returns. The arguments point to
-        working memory that all calls share, so hold the ``lock`` of the kernels from this call until the kernels have
-        run.
+        """Make the arguments of the two attention kernels (see ``addresses``). The arguments point to working memory
+        that all calls share, so hold the ``lock`` of the kernels from this call until the kernels have run.
 
         Args:
             size: (kv_heads, rows, head_dim), the shape of ``q`` and ``out``.
