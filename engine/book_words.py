@@ -249,9 +249,11 @@ class BookWords:
         """Yield the title of each of several documents, and the indexes of its passages. Yields nothing for a book of
         one document.
         """
+        if len(self.document.members) < 2:
+            return
         for member, run in groupby(range(len(self.places)), key=self._member_of):
             places = list(run)
-            if member is not None and len(self.document.members) > 1:
+            if member is not None:
                 yield member.title, range(places[0], places[-1] + 1)
 
     def _member_of(self, place: int) -> Member | None:

@@ -153,10 +153,12 @@ class EvidenceIndex:
         each clause needs its own passage. Return the start and end of each clause. Any other sentence is one clause.
         """
         borders = [0, *(match.end() for match in _CONTRAST.finditer(sentence)), len(sentence)]
-        clauses = list(pairwise(borders))
+        clauses, whole = list(pairwise(borders)), [(0, len(sentence))]
+        if len(clauses) == 1 or len(self.document.members) < 2:
+            return whole
         named = [self.words.documents_named(self.words.terms(sentence[start:end]), 0.0) for start, end in clauses]
-        apart = len(clauses) > 1 and all(len(documents) == 1 for documents in named)
-        return clauses if apart and len({documents[0] for documents in named}) > 1 else [(0, len(sentence))]
+        apart = all(len(documents) == 1 for documents in named) and len({documents[0] for documents in named}) > 1
+        return clauses if apart else whole
 
     def find(
         self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None
