@@ -361,9 +361,7 @@ class Notes:
         clauses = self._support.clauses(passage) if self._support else []
         if len(clauses) > 1:
             for start, end in clauses:
-                yield from self._unquoted(
-                    Span(sentence.start + start, sentence.start + len(passage[:end].rstrip(" ,;")))
-                )
+                yield from self._unquoted(Span(sentence.start + start, sentence.start + len(passage[:end].rstrip())))
             return
         evidence = self._support and self._support.find(passage, self._scores(sentence), self._done)
         if evidence and (evidence.level or not evidence.claims):

@@ -234,7 +234,7 @@ def test_each_half_of_a_comparing_sentence_has_its_own_citation() -> None:
         ("Lease 2024", 2),
         ("Lease 2025", 3),
     ]
-    assert answer[: first["at"]].endswith("three months before")
+    assert answer[: first["at"]].endswith("three months before,")
     assert answer[second["from"] :].startswith("while")
     assert {entry["sentence"] for entry in evidence(notes.record(), answer)} == {answer}
 
