@@ -1,8 +1,8 @@
 """Turns files into books: ``read_document`` reads a file into a ``Document``, ``page_images`` draws and searches PDF
 pages.
 
-Untrusted bytes are parsed only in a child process. The child imports this package too. ``read_document`` runs in the
-parent and needs ``engine``, so it is imported only on first use. This lets the child start quickly.
+Untrusted bytes are parsed only in a child process. The child imports this package too, but never calls
+``read_document``, whose imports are slow. Therefore ``read_document`` is imported on first use only.
 """
 
 from __future__ import annotations

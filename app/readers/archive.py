@@ -61,8 +61,8 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 class Names:
-    """Looks up the names of a container's entries. Ignores case and the kind of slash, because other programs do so
-    too.
+    """Looks up entries of a zip container by name. Ignores case and takes a backslash for a slash, as other programs
+    do.
     """
 
     def __init__(self, files: zipfile.ZipFile) -> None:
@@ -73,7 +73,7 @@ class Names:
         return self.find(name) is not None
 
     def find(self, name: str) -> str | None:
-        """Return the name of the entry that ``name`` refers to; None if there is no such entry."""
+        """Return the entry's name as the container spells it; None if there is no such entry."""
         return self._names.get(name) or self._folded.get(_folded(name))
 
 
@@ -86,11 +86,11 @@ def read_xml(data: bytes, part: str) -> ElementTree.Element:
 
     Args:
         data: the XML.
-        part: name of the part, for the error message.
+        part: what the XML is, for the error message, such as "its table of contents".
 
     Raises:
         Refused: the XML defines entities.
-        BrokenXml: the XML is not well formed.
+        BrokenXml: the XML is not well formed even after the repair.
     """
     try:
         return _parsed(data, part)
@@ -104,7 +104,7 @@ def read_xml(data: bytes, part: str) -> ElementTree.Element:
 
 
 class BrokenXml(Refused):
-    """Raised for XML that is not well formed but also not hostile."""
+    """Raised for XML that is not well formed. Hostile XML raises a plain ``Refused``."""
 
 
 def _parsed(data: bytes, part: str) -> ElementTree.Element:

@@ -1,6 +1,6 @@
-"""The process that parses untrusted bytes: ``python -m app.readers.child``, started by ``engine.sandbox``.
+"""Parses untrusted bytes in a process of its own: ``python -m app.readers.child``, started by ``engine.sandbox``.
 
-Imports as little as possible at the start. The parser for a request is imported after the process limits are set.
+Imports little at the start. The parser of a request is imported after the limits for memory and time are set.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Drops useless characters, and joins words that were split at a line end. Runs only in the child process
-(``app.readers.child``).
+"""Drops control, invisible and private-use characters, and joins words that are hyphenated at a line end. Runs only in
+the child process (``app.readers.child``).
 
 The cleaned text is read by the model and quoted to the user. It is in Unicode normal form NFC, has one kind of space,
-and has no control characters. It has no direction overrides either, because these can make the displayed text differ
-from the stored text.
+and has no control characters. Overrides of the text direction are dropped too, because they can make the displayed text
+differ from the stored text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DROPPED = [
 ]  # fmt: skip
 _SPACES = [0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F]
 _BREAKS = [0x0B, 0x0C, 0x85, 0x2028, 0x2029]
-# Latin and Arabic presentation forms
+# ligatures: Latin and Arabic presentation forms
 _LIGATURES = [*range(0xFB00, 0xFB07), *range(0xFB50, 0xFDFE), *range(0xFE70, 0xFEFD)]
 _BULLETS = [0xF0B7, 0xF0A7, 0xF0D8]  # bullets of the Symbol and Wingdings fonts, written by word processors
 
@@ -43,7 +43,7 @@ PRIVATE = re.compile(
 """Matches private-use characters and object placeholders. All of these are dropped. Known bullets are not matched."""
 
 # Combining marks. At most 30 consecutive marks are kept, because NFC takes quadratic time to sort them. No script needs
-# more.
+# more than 30.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff"
     "\ufe20-\ufe2f"
@@ -70,8 +70,8 @@ _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble
 
 
 def characters(text: str) -> str:
-    """Clean the characters of a text: drop useless ones, expand ligatures, compose (NFC). Line breaks become
-    newlines.
+    """Clean the characters of a text: drop those of ``_DROPPED``, expand ligatures, compose (NFC). Every line break
+    becomes a line feed.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _PILED_MARKS.sub(r"\1", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))
@@ -79,7 +79,7 @@ def characters(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Clean a line of text from pdfium: join surrogate pairs, drop useless characters, merge spaces."""
+    """Clean a line of text from pdfium: join surrogate pairs, clean the characters, merge spaces."""
     if _PLAIN.match(text):
         return " ".join(text.split())
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
@@ -114,7 +114,7 @@ def one_line(text: str, longest: int = 200) -> str:
 
 
 def vocabulary(lines: Iterable[str]) -> Counter[str]:
-    """Count how often each word occurs in the book. A hyphenated compound counts as one word."""
+    """Count how often each word occurs in ``lines``. A hyphenated compound counts as one word."""
     counts: Counter[str] = Counter()
     for line in lines:
         words = [word.casefold() for word in _WORD.findall(line)]
@@ -123,20 +123,21 @@ def vocabulary(lines: Iterable[str]) -> Counter[str]:
 
 
 def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
-    """Join two lines, the first of which ends in a hyphen. ``words`` has the counts of the book's words.
+    """Join the line ``left``, which ends in a hyphen, and the line ``right``. ``words`` has the counts of the book's
+    words.
 
     The hyphen is dropped if ``right`` starts with a lowercase letter, except in three cases:
 
     - The book has the word more often with the hyphen than without.
-    - A hyphen also follows the first word of ``right``.
-    - The book does not have the word without the hyphen, but has both parts as words that can form a compound.
+    - A hyphen follows the first word of ``right`` too, as in state-of-the-art.
+    - The book never has the word without the hyphen, but has its two parts as words that can form a compound.
     """
     last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
     if last is None or first is None or not right[0].islower():
         return left + right
     one, two = last[1].casefold(), first[0].casefold()
     whole, compound = words[one + two], words[f"{one}-{two}"]
-    if compound > whole or right[first.end() :].startswith("-"):  # for example well-known, or state-of-the-art
+    if compound > whole or right[first.end() :].startswith("-"):  # the hyphen belongs to the word, as in well-known
         return left + right
     words_both = min(len(one), len(two)) >= _COMPOUND_PART and words[one] > 1 and words[two] > 1
     if not whole and words_both and one not in _CLOSED_FIRST and not _ENDING.fullmatch(two):

@@ -68,9 +68,10 @@ NAMELESS = re.compile(
 _DEEPEST_FORMULA = 200
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
-_NEAR = 4  # number of preceding pieces of text that are examined when a superscript or subscript is written
+_NEAR = 4  # number of items of ``BlockCollector._parts`` that are examined before a superscript or subscript
 _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # texts of links that lead from a note back to the text
-# maximum nesting of elements whose end may change their text; deeper elements are read as plain text
+# maximum nesting of elements whose text is changed when they end, such as superscripts; deeper elements are read as
+# plain text
 _DEEPEST_FRAME = 40
 _TICKED, _OPEN = "☒", "☐"
 _SILENT_INPUTS = ("hidden", "submit", "button", "reset", "image", "file", "password", "range", "color")
@@ -88,7 +89,7 @@ class _OpenTable:
 
 @dataclass
 class _Frame:
-    """An open element that may change its text when it ends.
+    """An open element whose text may be changed when it ends, such as a superscript or a link.
 
     ``start`` is the index in ``BlockCollector._parts`` at which the element's text starts.
     """
@@ -108,8 +109,8 @@ class BlockCollector:
     embeds as frames. ``inner`` has pages embedded as ``srcdoc`` attributes.
 
     Args:
-        text: the whole markup, which is searched for links and formulas before the parser reaches them.
-        hides: whether to leave out text that no browser shows, so that the model reads only what a person could see.
+        text: the whole markup. It is searched for links and formulas that the parser has not reached yet.
+        hides: whether to leave out hidden text, so that the model reads only what a browser shows.
         styles: rules of external style sheets.
         contents: whether to read tables of contents (``nav`` elements) too.
     """
@@ -146,7 +147,7 @@ class BlockCollector:
         self._open: list[_Frame | None] = []  # the ``_Frame`` of each open element; None for an element without one
         self._frames: list[_Frame] = []
         self._lists = Lists()
-        self._marks: dict[str, str] = {}  # marks of notes (such as "3"), keyed by the note's anchor
+        self._marks: dict[str, str] = {}  # marks of footnotes and endnotes, such as "3", keyed by the note's anchor
         self._tables: list[_OpenTable] = []
         self._flat_tables = 0  # number of open tables beyond the maximum nesting
         self._navigation = 0
@@ -244,7 +245,7 @@ class BlockCollector:
         self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
 
     def comment(self, text: str) -> None:
-        """Read formulas from Word's conditional comments, which hide them from browsers."""
+        """Read the formulas that Word puts into conditional comments, where browsers ignore them."""
         if "msEquation" in text and not self._skipped and self._formula is None:
             for found in re.findall(r"<m:oMath>.*?</m:oMath>", text, re.S):
                 self._add_formula(_parsed(f'<r xmlns:m="m" xmlns:w="w" xmlns:o="o">{found}</r>'))
@@ -261,8 +262,8 @@ class BlockCollector:
     # Skipped elements
 
     def _reason_to_skip(self, tag: str, attributes: Mapping[str, str]) -> str | None:
-        """Return None if the element is read. If it is skipped, return the key under which its characters are counted;
-        "" if they are not counted.
+        """Return None for an element that is read. For a skipped element, return the key under which its characters are
+        counted; "" if they are not counted.
         """
         if tag in _FRAMES:
             self._remember_frame(attributes)
@@ -455,7 +456,7 @@ class BlockCollector:
                 here.table.rows.append(here.row)
             columns, rows = whole(attributes.get("colspan")), whole(attributes.get("rowspan"))
             here.cell = Cell(columns=columns or 1, rows=rows or 1)
-            if not here.in_head:  # a first row with only header cells is a header too
+            if not here.in_head:  # without ``thead``, a first row that has only header cells is the header
                 first = here.row is here.table.rows[0] and (not here.row.cells or here.row.header)
                 here.row.header = tag == "th" and first
             here.row.cells.append(here.cell)
@@ -590,8 +591,8 @@ class BlockCollector:
             self._close_choice(frame)
 
     def _close_link(self, frame: _Frame, text: str) -> None:
-        """Close a link. Remove a link that leads from a note back to the text. If a link leads to a note, the link's
-        text is the note's mark. The mark is put in brackets, unless it is a superscript.
+        """Close a link. A link from a note back to the text is removed. The text of a link to a note is the note's
+        mark, which is put in brackets unless it is a superscript.
         """
         if not text or len(text) > 8:
             return
@@ -605,7 +606,7 @@ class BlockCollector:
         elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
             self._replace(frame, f"[{text}]")
         elif frame.target and not frame.start and mark[:1].isalnum():
-            self._after_formula = True  # This is a note's number. The note's text may follow without a space.
+            self._after_formula = True  # the link is the number before a note's text, which may follow without a space
         if frame.target and (raised is not None or frame.linked or text != mark) and mark[:1].isalnum():
             self._marks.setdefault(frame.target, mark.strip("[]^()"))
 
@@ -632,7 +633,7 @@ class BlockCollector:
             text = "".join(self._parts)
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if self._initial and len(text) == 1:
-                self._held = text  # the next block continues this text
+                self._held = text  # a drop cap, which belongs to the next block
             elif text.strip():
                 text, self._held = self._held + text, ""
                 text, marked = self._lists.headed(text)

@@ -1,9 +1,9 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors that name an element, a class, or both. If ``li`` follows, the rule is for the list items in such
-an element. A rule for a class overrides one for an element, and a rule for both overrides either. Among rules with the
-same selector, the last one wins. Other selectors, other properties and at-rules such as ``@media`` are ignored. Runs
-only in the child process (``app.readers.child``).
+Understands selectors that name an element, a class, or both. A selector that goes on with ``li`` is for the list items
+in such an element. A rule for a class overrides a rule for an element, and a rule for both overrides these two. Among
+rules with the same selector, the last one wins. Other selectors, other properties and at-rules such as ``@media`` are
+ignored. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NONE: Declarations = {}
 
 
 class Styles:
-    """Declarations keyed by element, class, and whether they are for list items."""
+    """The rules of style sheets, keyed by element, class, and whether they are for list items in the element."""
 
     def __init__(self, *sheets: str) -> None:
         self._rules: dict[tuple[str, str, bool], Declarations] = {}
@@ -66,7 +66,7 @@ class Styles:
         return bool(self._rules)
 
     def of(self, tag: str, classes: Iterable[str], *, items: bool = False) -> Declarations:
-        """Return the declarations for an element or, if ``items``, for the list items in the element."""
+        """Return the declarations for an element or, if ``items`` is set, for the list items in it."""
         if not self._rules:
             return _NONE
         found: Declarations = {}
@@ -93,14 +93,14 @@ def declarations(body: str) -> Declarations:
 
 
 def list_type(found: Declarations) -> str:
-    """Return how a list's items are numbered, for example "lower-roman" or "none"; "" if not stated."""
+    """Return the numbering style of a list, for example "lower-roman" or "none"; "" if the declarations state none."""
     words = [word for word in found.get("list-style-type", "").split() if word not in _NOT_A_TYPE]
     return words[0] if words else ""
 
 
 def counters(found: Declarations) -> list[tuple[str, str]]:
-    """Return the text that a style sheet generates in front of an item, as pairs: (name, style) for a counter, ("",
-    text) for text between counters. Return [] if there is no counter.
+    """Return what a style sheet generates in front of a list item, as pairs: (name, style) for a counter, ("", text)
+    for the text around counters. Return [] if there is no counter.
     """
     parts = [
         (name, style or "decimal") if name else ("", text)
@@ -110,8 +110,8 @@ def counters(found: Declarations) -> list[tuple[str, str]]:
 
 
 def bullet(found: Declarations) -> str:
-    """Return the generated character in front of an item; "" if there is none. Circles, squares and icons all become
-    "•".
+    """Return the character that a style sheet generates in front of a list item; "" if there is none. Circles, squares
+    and icons all become "•".
     """
     content = found.get("content", "")
     match = _STRING.match(content)

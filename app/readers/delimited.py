@@ -25,9 +25,9 @@ CELLS = " | "
 
 _SAMPLE = 200  # leading rows that are used to find the separator
 _FEWEST_ROWS = 3
-# Minimum cells per row of a table, in a file whose name has no extension for tables (``NAMES``).
+# Minimum cells per row of a table. Applies only to files without an extension for tables (``NAMES``).
 _FEWEST_CELLS = 3
-# Maximum characters of a cell of a table, in a file whose name has no extension for tables (``NAMES``).
+# Maximum characters of a cell of a table. Applies only to files without an extension for tables (``NAMES``).
 _LONGEST_CELL = 120
 # Maximum line breaks in a row. A row with more has an unclosed quotation mark, and all quotation marks are then read as
 # ordinary characters.
@@ -41,7 +41,7 @@ Row = tuple[str, list[str]]  # a row as written, and its cells
 
 
 def separator_of(text: str, suffix: str) -> str | None:
-    """Find the separator of cells; None if the text is no table.
+    """Find the character that separates a table's cells; None if the text is no table.
 
     Args:
         text: the start of the file; its last line may be cut.
@@ -60,19 +60,19 @@ def separator_of(text: str, suffix: str) -> str | None:
 
 
 def _is_table(rows: list[list[str]], width: int, share: float, separator: str) -> bool:
-    """Whether rows are regular enough to be a table. Asked only if the file's name has no extension for tables."""
+    """Whether rows are regular enough to be a table. Called only for files without an extension for tables."""
     if len(rows) < _FEWEST_ROWS or any(len(cell) > _LONGEST_CELL for cells in rows for cell in cells):
         return False
     if separator == "\t":
         return share >= _SAME_WIDTH
     cells = [cell for row in rows for cell in row[1:]]
-    # cells that start with a space, as after the commas of a sentence
+    # number of cells that start with a space; many do if the separators are commas of sentences
     spaced = sum(cell.startswith(" ") for cell in cells)
     return share == 1 and width >= _FEWEST_CELLS and spaced < len(cells) / 2
 
 
 def _width(rows: list[list[str]]) -> tuple[int, float]:
-    """Return the most frequent number of cells per row, and the share of rows that have it."""
+    """Return the most frequent number of cells per row, and the share of rows with this number."""
     if not rows:
         return 0, 0.0
     width, count = Counter(map(len, rows)).most_common(1)[0]
@@ -80,7 +80,9 @@ def _width(rows: list[list[str]]) -> tuple[int, float]:
 
 
 def _rows(lines: list[str], separator: str) -> Iterator[Row]:
-    """Yield rows with their cells. If a quotation mark seems unclosed, all marks are read as ordinary characters."""
+    """Yield rows with their cells. If a quotation mark seems unclosed, all quotation marks are read as ordinary
+    characters.
+    """
     quoted = list(_read(lines, separator, csv.QUOTE_MINIMAL))
     if any(written.count("\n") > _LONGEST_ROW for written, _ in quoted) or _is_torn(quoted, lines, separator):
         quoted = list(_read(lines, separator, csv.QUOTE_NONE))
@@ -88,8 +90,8 @@ def _rows(lines: list[str], separator: str) -> Iterator[Row]:
 
 
 def _is_torn(quoted: list[Row], lines: list[str], separator: str) -> bool:
-    """Whether an unclosed quotation mark has joined rows: a larger share of rows has the most frequent number of cells
-    if quotation marks are read as ordinary characters. Return False if no quoted cell has a line break.
+    """Whether an unclosed quotation mark has joined rows. This is so if a larger share of rows has the same number of
+    cells when all quotation marks are read as ordinary characters. Return False if no quoted cell has a line break.
     """
     if not any("\n" in written for written, _ in quoted):
         return False
@@ -159,9 +161,7 @@ def _parted(rows: Iterable[tuple[int, str]], heads: int) -> Iterator[list[tuple[
 
 
 def _head(rows: list[list[str]]) -> int | None:
-    """Return the index of the header row. In doubt, return None, so that no row of data is repeated in every
-    section.
-    """
+    """Return the index of the header row; None in doubt, because a row of data must not be repeated in each section."""
     width, _ = _width(rows[:_SAMPLE])
     for at, cells in enumerate(rows[:5]):
         filled = [cell for cell in cells if cell]

@@ -2,8 +2,7 @@
 (``app.readers.child``).
 
 The file name matters only for Markdown, notebooks, tables and HTML fragments, which can look like plain text. The error
-for an unsupported file names its format. Also does the work that all formats share: sets title and author, and checks
-the limits.
+for an unsupported file names its format. Also sets title and author and checks the limits, for all formats alike.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 # Magic bytes of formats that consist of text. All other magic bytes are ignored in text, because a story may begin with
 # "RIFF".
 _PLAIN_MAGIC = (b"{\\rtf", b"%!PS")
-_OLE_KINDS = (  # names of streams in an OLE file, which identify the program
+_OLE_KINDS = (  # names of streams that identify the program of an OLE file
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
     ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
     ("Workbook", "is an old Excel workbook (.xls)", "Save the sheet as PDF or text."),
     ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
-_ZIP_KINDS = (  # prefixes and suffixes of entry names, which identify the format
+_ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format of a zip file
     (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
     (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
@@ -189,7 +188,7 @@ def kind_of(path: Path, limits: Limits) -> str:
     binary = encoding.CONTROL.search(head[:1024]) is not None
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
         return "pdf"
-    # A text may contain "%PDF-" too, so " obj" and "%%EOF" must follow.
+    # A text about PDFs may contain "%PDF-" too, so " obj" and "%%EOF" are required as well.
     if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):
         return "pdf"
     if _PDF_AFTER_TEXT.search(head):
@@ -213,7 +212,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _zipped(path: Path, limits: Limits) -> str:
-    from app.readers import docx  # takes 0.1 s, so it is imported only for zip files
+    from app.readers import docx  # the import takes 0.1 s, so it is made only for zip files
 
     try:
         with archive.open_bounded(path, limits) as files:
@@ -251,7 +250,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     from app.readers import delimited, mail
 
     if not encoding.is_text(head):
-        if zipfile.is_zipfile(path):  # the file has a zip archive after other bytes
+        if zipfile.is_zipfile(path):  # the file has other bytes before its zip archive
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")

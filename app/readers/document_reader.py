@@ -1,7 +1,7 @@
 """Reads a file into a ``Document`` (``read_document``), or raises an error with a cause and a remedy.
 
-Owns the exchange with the child process: decides which pages are read again by pypdf and which are left out, and words
-the errors.
+Runs the parser in a child process. After a failure, decides which pages pypdf reads instead and which are left out.
+Writes the errors for the user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ERRORS: dict[str, type[DocumentError]] = {
     "password": PasswordNeeded,
     "no_text": NoTextLayer,
 }
-_BLOCK = 1 << 20  # bytes read at once
+_BLOCK = 1 << 20  # bytes read at a time to hash the file
 _TRIES = 8
 """Maximum child processes for one file. A page that cannot be read ends up to two child processes."""
 
@@ -45,8 +45,8 @@ def read_document(
     Args:
         path: a document or a scan, in a format that ``app.readers.detect`` detects by the content.
         password: password of an encrypted PDF.
-        comments: whether to read the comments of readers and reviewers too.
-        recognition: how to recognise the text of pages that are pictures; None to skip recognition.
+        comments: whether to read reviewers' comments too.
+        recognition: how to recognise the text of pages that are pictures (OCR); None to read no such text.
         progress: called with the number of pages done and the total; an exception raised in it stops the reading.
         limits: limits for memory, time and size; None for the defaults.
 
@@ -78,8 +78,8 @@ def read_document(
     document = read(unread=True)
     kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
     wanted = [page.number for page in document.pages if page.picture in kinds and page.number not in records]
-    # The user agreed to an earlier recognition of this file, and stopped it. The pages recognised then are used now.
-    # The other pages wait until the user asks again.
+    # The user agreed to recognition when this file was opened earlier, but stopped it. The pages that were recognised
+    # are used, and the others wait until the user asks for them.
     enough = not recognition.agreed and recognition.was_agreed(digest)
     if not wanted or enough:
         return document
@@ -90,7 +90,7 @@ def read_document(
         if 2 * len(wanted) > len(document.pages):
             raise
         offered = offer.cause
-    # The text has every page that was recognised, also if the others are only offered. Later openings do not change it.
+    # Read the document again with the pages recognised just now. If no page of a scan was recognised, refuse the scan.
     if len(records) > known or not records:
         document = read(unread=bool(records))
     return replace(document, warnings=(*document.warnings, offered)) if offered else document
@@ -155,8 +155,8 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 
 
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
-    """Record in ``trouble`` the page on which the child failed. After the first failure, the next child reads the page
-    with pypdf; after the second, it leaves the page out. Raise DocumentError if another child would not help.
+    """Record in ``trouble`` the page on which the child failed. The next child reads this page with pypdf or, after a
+    second failure, leaves the page out. Raise DocumentError if another child would not help.
     """
     page = failure.page
     if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):

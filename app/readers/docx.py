@@ -1,7 +1,7 @@
 """Reads Word files (DOCX): the text split by its headings, then notes, comments, headers and footers.
 
-Walks the XML itself instead of using the library mammoth. That library would pass hidden text to the model, fails on a
-whole book if its styles or notes are broken, and takes eight times as long without reporting progress. Runs only in the
+Walks the XML itself instead of using the library mammoth. mammoth would pass hidden text to the model, fails on the
+whole file if only its styles or notes are broken, takes eight times as long, and reports no progress. Runs only in the
 child process (``app.readers.child``).
 """
 
@@ -36,10 +36,9 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-# Maximum letters of a header or footer that is left out because it has a page number. A header with more letters is
-# read.
+# Maximum letters of a header or footer with a page number that is left out. One with more letters is read.
 _HEADER_LETTERS = 12
-_DEEPEST_INSERTED = 3  # maximum nesting of embedded documents; deeper ones are left out with a warning
+_DEEPEST_INSERTED = 3  # maximum nesting of embedded documents; a deeper document is left out with a warning
 _EQUATIONS = ("equation", "mathtype")
 
 
@@ -74,7 +73,7 @@ def body(files: zipfile.ZipFile) -> str:
 
 
 class _File:
-    """A Word file and its parts. If a part other than the main text is damaged, the rest is still read."""
+    """A Word file and its parts. A damaged part does not stop the reading, unless it is the main text."""
 
     def __init__(
         self,
@@ -97,7 +96,8 @@ class _File:
         self._relations: dict[str, dict[str, tuple[str, str]]] = {}
         styles = self._attempt(lambda: DocxStyles(self._xml(self._part("styles"), "its list of styles")), DocxStyles())
         numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
-        self._reading = self._body  # name of the part that is being read; relation ids refer to this part
+        # name of the part that is being read; relation ids are looked up in this part's relations
+        self._reading = self._body
         self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, progress))
 
     def chapters(self) -> list[Chapter]:
@@ -142,7 +142,7 @@ class _File:
         return archive.read_xml(self._files.read(found), part) if found is not None else None
 
     def _related(self, part: str) -> dict[str, tuple[str, str]]:
-        """Return the relations of a part: id -> (kind, name) of the related part."""
+        """Return the parts to which a part is related: relation id -> (kind, name)."""
         if part not in self._relations:
             folder, name = posixpath.split(part)
             found: dict[str, tuple[str, str]] = {}
@@ -251,8 +251,8 @@ class _File:
         return "\n\n".join(lines)
 
     def _headers(self, root: ElementTree.Element, blocks: list[Block]) -> str:
-        """Return the shown headers and footers, each once. A header or footer is omitted if it repeats a
-        paragraph or holds little more than a page number.
+        """Return the headers and footers that Word shows, each once. Omit a header or footer that repeats a paragraph
+        or has little more than a page number.
         """
         said = {" ".join(block.text.split()).casefold() for block in blocks}
         found: dict[str, None] = {}
@@ -270,8 +270,8 @@ class _File:
         return "\n\n".join(found)
 
     def _tell_objects(self) -> None:
-        """Warn about embedded objects, which only the programs that made them can show, and about private-use
-        characters, which only their font defines.
+        """Warn about embedded objects and private-use characters, which cannot be read. Only the program that made an
+        object can show it, and only a font defines its private-use characters.
         """
         old = sum(count for name, count in self.walk.objects.items() if name.casefold().startswith(_EQUATIONS))
         others = {
@@ -309,11 +309,11 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
-    """Number the references to notes in text order, as Word shows them. Change each reference to an element with the
+    """Number the references to notes in text order, as Word does. Turn each reference into a ``MARK`` element with the
     number as its text.
 
     Returns:
-        Numbers by note id; "" for a note with a custom mark, which the text contains already.
+        Numbers by note id; "" for a note with a custom mark, because the text already contains the mark.
     """
     numbers: dict[str, str] = {}
     count = 0
@@ -329,5 +329,5 @@ def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
 
 
 def _named(root: ElementTree.Element, name: str) -> str:
-    """Return a tag name with the root's namespace, because ``Element.iter`` needs qualified names."""
+    """Return ``name`` qualified with the root's namespace, as ``Element.iter`` needs it."""
     return f"{root.tag.rpartition('}')[0]}}}{name}" if "}" in root.tag else name

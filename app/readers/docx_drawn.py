@@ -10,7 +10,7 @@ from app.readers.archive import attribute, local
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
-_DEEPEST = 30  # maximum nesting of a diagram's points; a deeper point is listed at the first level
+_DEEPEST = 30  # maximum nesting of a diagram's points; a deeper point is listed at the top level
 _MOST_POINTS = 5_000  # maximum points of a chart; further points are left out
 
 
@@ -63,7 +63,7 @@ def _row(texts: list[str], *, header: bool = False) -> Row:
 
 
 def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
-    """Return the texts or numbers in the child element ``name`` of a series, keyed by the index of the point."""
+    """Return the texts or numbers in the element ``name`` of a chart's series, keyed by the index of the point."""
     found: dict[int, str] = {}
     part = next((part for part in series if local(part.tag) == name), None)
     for point in part.iter() if part is not None else ():
@@ -77,7 +77,7 @@ def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
 
 
 def _number(text: str) -> str:
-    """Return a number without floating-point rounding errors, with at most 12 digits."""
+    """Round a number to 12 significant digits, which removes floating-point errors. Return other text on one line."""
     try:
         return f"{float(text):.12g}" if "." in text else text
     except ValueError:

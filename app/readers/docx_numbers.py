@@ -1,9 +1,9 @@
 """Computes the list numbers that Word shows in front of paragraphs. Runs only in the child process
 (``app.readers.child``).
 
-Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments the counter of its level and restarts deeper
-levels. Lists (``w:num``) of one abstract list (``w:abstractNum``) share their counters, unless a list overrides the
-start.
+Source: ECMA-376, part 1, 17.9. A list has levels. A paragraph increments the counter of its level and restarts the
+counters of deeper levels. Lists (``w:num``) of one abstract list (``w:abstractNum``) share their counters. A list that
+overrides the start sets the counter anew.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Level:
     start: int = 1
     form: str = "decimal"
     text: str = ""
-    # This level restarts after a paragraph whose level (from 1) is at most ``restart``. 0: this level never restarts.
-    # None: this level restarts after a paragraph of any smaller level.
+    # Maximum level (from 1) of a paragraph that restarts this level's numbers. 0: nothing restarts them. None: a
+    # paragraph of any smaller level does.
     restart: int | None = None
     legal: bool = False
     style: str = ""
@@ -40,7 +40,9 @@ class _Level:
 
 @dataclass
 class _List:
-    """One list of the document (``w:num``): the name of its abstract list, its levels and its overridden starts."""
+    """One list of the document (``w:num``). ``abstract``: id of its abstract list. ``starts``: start numbers that
+    override those of ``levels``, keyed by level.
+    """
 
     abstract: str
     levels: dict[int, _Level]
@@ -51,7 +53,7 @@ _LISTNUM = re.compile(r'LISTNUM\s+"?(\w+)', re.I)
 _LISTNUM_LEVEL = re.compile(r"\\l\s*(\d)", re.I)
 _LISTNUM_START = re.compile(r"\\s\s*(\d{1,6})", re.I)
 _LISTNUM_LEVELS = 9
-# lists that Word defines for LISTNUM fields: the number format of each level, and the text around the number
+# built-in lists of LISTNUM fields: for each level, the number format and the text around the number
 _LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {
     "NumberDefault": [
         ("decimal", "{})"), ("lowerLetter", "{})"), ("lowerRoman", "{})"), ("decimal", "({})"), ("lowerLetter", "({})"),
@@ -66,7 +68,7 @@ _LISTNUM_FORMS: dict[str, list[tuple[str, str]]] = {
 
 
 class Numbering:
-    """Counters of all lists of a document."""
+    """Counts the items of all lists of a document."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:
         self._lists: dict[str, _List] = {}
@@ -114,7 +116,7 @@ class Numbering:
         self._lists[attribute(node, "numId")] = found
 
     def listnum(self, code: str) -> str:
-        """Return the number that a LISTNUM field shows. A list with an unknown name counts as "NumberDefault"."""
+        """Return the number that a LISTNUM field shows. A field with an unknown list name counts in "NumberDefault"."""
         name, level, start = (pattern.search(code) for pattern in (_LISTNUM, _LISTNUM_LEVEL, _LISTNUM_START))
         kind = name[1] if name and name[1] in _LISTNUM_FORMS else "NumberDefault"
         at = min(max(int(level[1]), 1), _LISTNUM_LEVELS) - 1 if level else 0
@@ -128,17 +130,15 @@ class Numbering:
         return around.format(numerals.written(counts[at], form))
 
     def level_of(self, number: str, style: str) -> int | None:
-        """Return the level of list ``number`` that is linked to the paragraph style ``style``; None if there is
-        none.
-        """
+        """Return the level of list ``number`` that is linked to the paragraph style ``style``; None if no level is."""
         found = self._lists.get(number)
         return (
             next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None
         )
 
     def count(self, number: str, depth: int) -> str:
-        """Count a paragraph of list ``number`` at level ``depth`` (from 0). Return the number or bullet in front of the
-        paragraph; "" if there is none.
+        """Count a paragraph of list ``number`` at level ``depth`` (from 0). Return the number or bullet to put in front
+        of the paragraph; "" for none.
         """
         found = self._lists.get(number)
         if found is None or depth not in found.levels or depth >= _LEVELS:

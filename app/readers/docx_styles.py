@@ -15,10 +15,10 @@ _NO = ("0", "false", "off")
 
 @dataclass
 class Look:
-    """Properties of characters. None: the file does not state the property.
+    """Character properties. A property is None if the file does not state it.
 
-    ``script`` is "superscript", "subscript" or "baseline". For text that is only moved up or down, ``script`` is
-    ``RAISED`` or ``SUNK``.
+    ``script`` is "superscript", "subscript" or "baseline". For text that is moved up or down without being a script in
+    Word, ``script`` is ``RAISED`` or ``SUNK``.
     """
 
     hidden: bool | None = None
@@ -28,7 +28,7 @@ class Look:
 
 @dataclass
 class Numbered:
-    """The list of a paragraph, and the level within the list. None: the file does not state it."""
+    """The list of a paragraph, and the level within the list. Either is None if the file does not state it."""
 
     number: str | None = None
     level: int | None = None
@@ -36,7 +36,9 @@ class Numbered:
 
 @dataclass
 class Style:
-    """A style with all inherited properties. ``heading`` is the heading level, 0 for text, None if not stated."""
+    """A style with all inherited properties. ``heading`` is the heading level; 0 for text, None if the file states
+    none.
+    """
 
     heading: int | None = None
     look: Look = field(default_factory=Look)
@@ -52,7 +54,7 @@ _PLAIN = Style()
 
 
 class DocxStyles:
-    """Styles keyed by id. Built-in styles are recognised by name, because ids depend on the language of Word."""
+    """Styles keyed by id. Built-in styles are recognised by name, because ids differ by the language of Word."""
 
     def __init__(self, root: ElementTree.Element | None = None) -> None:
         self._found: dict[str, Style] = {}
@@ -112,7 +114,7 @@ def heading(properties: ElementTree.Element, default: int | None) -> int | None:
 
 
 def numbered(properties: ElementTree.Element) -> Numbered:
-    """Return the list that a paragraph's properties state."""
+    """Return the list and the list level that a paragraph's properties state."""
     found = Numbered()
     for setting in properties:
         if local(setting.tag) == "numPr":
@@ -142,9 +144,7 @@ def look(properties: ElementTree.Element) -> Look:
 
 
 def _moved(half_points: str) -> str | None:
-    """Return whether a vertical offset raises or lowers text (``RAISED``, ``SUNK``). Return None if the offset is small
-    or is no integer.
-    """
+    """Return ``RAISED`` or ``SUNK`` for a vertical offset; None if the offset is small or no integer."""
     try:
         height = int(half_points)
     except ValueError:
@@ -153,7 +153,7 @@ def _moved(half_points: str) -> str | None:
 
 
 def over(below: Look, above: Look) -> Look:
-    """Combine character properties. Those that ``above`` states take precedence."""
+    """Combine character properties. What ``above`` states takes precedence over ``below``."""
     return Look(
         below.hidden if above.hidden is None else above.hidden,
         below.script if above.script is None else above.script,

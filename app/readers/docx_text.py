@@ -1,7 +1,7 @@
 """Walks over the text of a Word file: paragraphs, tables, fields, marks of notes, formulas, text boxes.
 
-Reads shown text in order, and counts other text (hidden, deleted) by reason. Runs only in the child process
-(``app.readers.child``).
+Reads the text that Word shows, in order. Counts the characters of hidden and deleted text. Runs only in the child
+process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
 _LONGEST_SCRIPT = 4
 _LONGEST_NUMBER = 8  # maximum characters of a page number; a longer result of a page field is read as text
 _ALIVE = 500  # paragraphs between two progress reports
-# Maximum nesting of text boxes; a deeper box is read as one block. Also the maximum nesting of an EQ field.
+# Maximum nesting of text boxes; a deeper box is read as one block. Also the maximum nesting of fractions and roots in
+# an EQ field.
 _DEEPEST = 12
 _LONGEST_ANCHOR = 120  # maximum characters of the passage that a comment refers to; a longer passage is cut
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-# Parts of a line with one tab. A line with more parts may be a row of a table. Lines with two parts are rows only if at
-# least three of them are consecutive.
+# Number of parts of a line with one tab. A line with more parts may be a row of a table by itself. Lines with two parts
+# are rows only if at least three such lines are consecutive.
 _COLUMNS = 2
 _FRACTION = re.compile(r"\\f\s*\(([^(),;]*)[,;]([^(),;]*)\)", re.I)
 _ROOT = re.compile(r"\\r\s*\((?:[^(),;]*[,;])?([^(),;]*)\)", re.I)
 _OPTION = re.compile(r"\\[a-z]+(?:\s*\d+)?", re.I)
 _ENUMERATED = re.compile(r"\(?\w{1,4}(?:\.\w{1,4}){0,4}[.)]?$|\W+$")
 _INDENTATION = 4  # spaces that replace a tab in program text
-# a text after a line's only tab is too long for a table cell if it has at least this many characters
+# a text of at least this many characters after a line's only tab is no table cell
 _LONGEST_ENTRY = 60
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
 _MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
@@ -59,7 +60,9 @@ _SYMBOL = re.compile(r"SYMBOL\s+(0x[0-9a-f]{1,4}|\d{1,5})(?:.*?\\f\s*\"?([^\"\\]
 
 @dataclass
 class _Field:
-    """A Word field whose end has not been read: the field's code, and whether the field's result has begun."""
+    """A Word field whose end has not been reached. ``code`` is its instruction, such as "PAGE"; ``in_result`` tells
+    whether its result has begun.
+    """
 
     code: str = ""
     in_result: bool = False
@@ -91,10 +94,10 @@ _NOTHING = _About()
 
 @dataclass
 class Surroundings:
-    """Gives the reader of one part of a Word file access to the other parts.
+    """Gives ``DocxReader`` access to the other parts of the file.
 
-    ``progress`` reports progress. ``drawn`` returns the text of a diagram or a chart by relation id. ``inserted``
-    returns the blocks of an embedded document by relation id.
+    ``progress`` is called to report progress. ``drawn`` returns the text of a diagram or a chart by relation id.
+    ``inserted`` returns the blocks of an embedded document by relation id.
     """
 
     styles: DocxStyles = field(default_factory=DocxStyles)
@@ -105,7 +108,9 @@ class Surroundings:
 
 
 class DocxReader:
-    """Reads the parts of a file one after another. Counters and open comments are kept from part to part."""
+    """Reads the parts of a Word file, one call of ``blocks`` each. Counters and open comments are kept from part to
+    part.
+    """
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._around = surroundings
@@ -117,7 +122,8 @@ class DocxReader:
         self._open_comments: set[str] = set()
         self._fields: list[_Field] = []
         self._runs: list[_Run] = []
-        self._boxes: list[Block] = []  # text boxes and drawings of the current paragraph, which are put after it
+        # text boxes and drawings of the current paragraph, which are put after the paragraph
+        self._boxes: list[Block] = []
         self._held = ""  # text that the next paragraph continues: a drop cap, or a paragraph whose end mark is deleted
         self._monospaced = False  # whether all text of the paragraph so far is monospaced
         self._depth = 0
@@ -153,7 +159,7 @@ class DocxReader:
                 yield from self._loose(part)
 
     def _parts(self, node: ElementTree.Element) -> Iterator[ElementTree.Element]:
-        """Yield paragraphs, tables and the elements between them, also from inside wrapper elements."""
+        """Yield paragraphs, tables and the elements between them, including those inside wrapper elements."""
         stack = [*reversed(node)]
         while stack:
             current = stack.pop()
@@ -251,7 +257,7 @@ class DocxReader:
         return table
 
     def _cell(self, node: ElementTree.Element) -> tuple[Cell, bool]:
-        """Read a cell. Return it with a flag: whether it continues a merged cell above or before it."""
+        """Read a table cell. Return the cell, and whether it continues a merged cell above or before it."""
         cell, goes_on = Cell(), False
         has_settings = len(node) > 0 and local(node[0].tag) == "tcPr"
         for setting in node[0] if has_settings else ():
@@ -293,7 +299,7 @@ class DocxReader:
                 self._count_deleted(current)
             elif tag == "ruby":
                 self._ruby(current, base)
-            elif tag == "p":  # a nested paragraph, which is invalid but occurs
+            elif tag == "p":  # a paragraph inside a paragraph is invalid but occurs
                 self._add("\n")
                 stack.extend(reversed(current))
             elif tag == "t":
@@ -342,7 +348,7 @@ class DocxReader:
 
     def _look_of(self, properties: ElementTree.Element | None, base: Look) -> Look:
         """Combine the character properties of the paragraph (``base``), of the run's character style, and of the run
-        itself (``properties``). Later ones take precedence.
+        itself (``properties``). The run's own properties override the style's, and these override the paragraph's.
         """
         if properties is None or not len(properties):
             return base
@@ -355,7 +361,7 @@ class DocxReader:
             self.left_out[_HIDDEN] += _size(text)
             return
         if len(self._fields) > 1 and any(not around.in_result for around in self._fields[:-1]):
-            # this field is inside another field's code, so its result is not shown
+            # the text is the result of a field inside another field's code, so Word does not show it
             self.left_out["codes"] += _size(text)
             return
         if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS and len(text) <= _LONGEST_NUMBER:
@@ -382,8 +388,8 @@ class DocxReader:
                 self.anchors[comment] += text
 
     def _take(self) -> str:
-        """Return the text of the runs so far and clear them. Superscripts and subscripts are written in the line, such
-        as 10^6.
+        """Return the text of the runs so far, and clear the runs. Superscripts and subscripts are written in the line,
+        such as 10^6.
         """
         if len(self._runs) == 1 and not self._runs[0].script:
             return self._runs.pop().text
@@ -501,7 +507,7 @@ class DocxReader:
             self._open_comments.discard(identity)
 
     def _count_deleted(self, node: ElementTree.Element) -> None:
-        if local(node.tag) == "del":  # moved text is not counted, because it is read at its new place
+        if local(node.tag) == "del":  # text of "moveFrom" is not counted, because it is read at its new place
             texts = (part.text or "" for part in node.iter() if local(part.tag) in ("delText", "t"))
             self.left_out[_DELETED] += sum(map(_size, texts))
 
@@ -513,8 +519,8 @@ def _value(properties: ElementTree.Element | None, name: str) -> str:
 
 
 def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
-    """Choose between alternative contents: the first choice, or the fallback if the first choice has nothing that can
-    be read.
+    """Return the content of the first choice of an ``AlternateContent``, or of its fallback if the choice has nothing
+    readable.
     """
     choices = [part for part in node if local(part.tag) == "Choice"]
     fallback = [part for part in node if local(part.tag) == "Fallback"]
@@ -526,7 +532,7 @@ def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
 
 
 def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
-    """Yield the rows of a table or the cells of a row, also from inside wrapper elements."""
+    """Yield the rows of a table or the cells of a row, including those inside wrapper elements."""
     stack = [*reversed(node)]
     while stack:
         current = stack.pop()
@@ -538,7 +544,9 @@ def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Elemen
 
 
 def _about(node: ElementTree.Element) -> _About:
-    """Read a paragraph's properties. ``ends_deleted``: its end mark is deleted, so the next paragraph continues it."""
+    """Read a paragraph's own properties. If its end mark is deleted (``ends_deleted``), the next paragraph continues
+    it.
+    """
     if not len(node) or local(node[0].tag) != "pPr":
         return _NOTHING
     properties, about = node[0], _About()
@@ -563,9 +571,9 @@ def _sign(node: ElementTree.Element) -> str:
 
 
 def _shown(ended: _Field) -> str:
-    """Return what Word shows for a field. A checkbox is shown as a tick. If the file has no text for the field, a
-    drop-down list is shown as its chosen entry, and EQ and SYMBOL fields as an equation and a symbol. Return "" for all
-    other fields.
+    """Return what Word shows for a field: a ticked or empty box for a checkbox. If the file has no text for the field,
+    also the chosen entry of a drop-down list, the equation of an EQ field or the symbol of a SYMBOL field. Return ""
+    for any other field.
     """
     for part in ended.settings if ended.settings is not None else ():
         tag = local(part.tag)
@@ -620,7 +628,7 @@ def _size(text: str) -> int:
 
 
 def _cleaned(text: str) -> str:
-    """Clean the text between tabs. Tabs stay until ``_columns`` decides whether they separate columns."""
+    """Clean the text between tabs. The tabs stay until ``_columns`` decides whether they separate columns."""
     if "\t" not in text:
         return cleaning.paragraph(text)
     return "\t".join(map(cleaning.paragraph, text.split("\t")))
@@ -628,7 +636,7 @@ def _cleaned(text: str) -> str:
 
 def _columns(blocks: list[Block]) -> list[Block]:
     """Replace the tabs of blocks by spaces or cell separators. Consecutive blocks with equally many tabs become one
-    table if ``_are_columns`` is true of these blocks.
+    table if ``_are_columns`` accepts them.
     """
     found: list[Block] = []
     at = 0
@@ -655,8 +663,8 @@ def _are_columns(rows: list[list[str]]) -> bool:
     """Whether the tabs of these lines separate columns.
 
     Two or more tabs per line separate columns if at least two lines have text before the last column. A single tab per
-    line separates columns only in three or more lines with short second parts, because a tab may also follow a list
-    number or a name.
+    line may also follow a list number or a name. It separates columns only in three or more lines, if the text after
+    the tab is short.
     """
     if any("\n" in part for row in rows for part in row):
         return False

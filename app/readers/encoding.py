@@ -1,8 +1,8 @@
 """Decodes the bytes of a text file. Runs only in the child process (``app.readers.child``).
 
 Byte order marks, escape sequences and zero bytes identify an encoding for certain. Otherwise, bytes that decode as
-UTF-8 are UTF-8. For other bytes, ``guess`` chooses an encoding. If ``guess`` finds none, charset-normalizer chooses,
-which is made for long texts in rare scripts.
+UTF-8 are UTF-8. For other bytes, ``app.readers.guess`` chooses an encoding. If it finds none, the library
+charset-normalizer chooses one; that library needs long texts, but knows rare scripts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _ESCAPES = ((b"\x1b$)C", "iso2022_kr"), (b"\x1b$B", "iso2022_jp"), (b"\x1b$@", "iso2022_jp"))
-_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # matches HZ, which is Chinese in seven-bit bytes (RFC 1843)
+_HZ = re.compile(rb"~\{((?:[!-w][!-~])+)~\}")  # matches Chinese text in the seven-bit encoding HZ (RFC 1843)
 # lowest lead byte of a Chinese character in seven-bit GB 2312; lower lead bytes are for symbols
 _FIRST_CHARACTER = 0x30
-_LAST_COMMON = 0x57  # last lead byte of level 1 of GB 2312, which holds the common characters
-_SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms
-_COMMON = 0.7  # minimum share of common characters and punctuation in byte pairs that count as Chinese text
+_LAST_COMMON = 0x57  # last lead byte of the common characters (level 1) of GB 2312
+_SIGNS = (0x21, 0x23)  # lead bytes of punctuation and full-width forms in GB 2312
+_COMMON = 0.7  # minimum share of common characters and punctuation among byte pairs that count as Chinese text
 _SAMPLE = 256 << 10  # number of bytes, or of characters after decoding, that are examined at the beginning of a file
 _LAST_PLANE = 0x10  # number of the last plane of Unicode
-_NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has three quarters, and data with more is no text
-_ONE_SCRIPT = 0.95  # minimum share of possible high bytes among the even or the odd bytes of a text in UTF-16
-_MOSTLY = 0.4  # minimum share of zeros among the even or the odd bytes of a Latin text in UTF-16
+_NOTHING = 0.9  # maximum share of zero bytes in a text; UTF-32 has at most 0.75, so data with a larger share is binary
+# minimum share, among the even or the odd bytes of UTF-16 text, of bytes that can be a character's high byte
+_ONE_SCRIPT = 0.95
+_MOSTLY = 0.4  # minimum share of zeros among the even or the odd bytes of Latin text in UTF-16
 HEAD = 64 << 10
 """Number of leading bytes that are used to detect a file's format."""
 
@@ -65,14 +66,14 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes can be text in some encoding. Encrypted or compressed bytes cannot."""
+    """Whether bytes can be text in some encoding. Encrypted and compressed data is recognised as no text."""
     head = data[:HEAD]
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or decode_sample(head) is not None
     return wide or len(CONTROL.findall(head)) <= max(_MOST_CONTROL * len(head), 1)
 
 
 def _mixed(data: bytes) -> str | None:
-    """Decode UTF-8 that contains pieces in cp1252; None if the bytes are no such mixture."""
+    """Decode UTF-8 text that contains pieces in cp1252; None if the bytes are not such a mixture."""
     text = data.decode("utf-8", errors=_WESTERN_PIECES)
     wrong = data.decode("utf-8", errors="replace").count("\ufffd")
     right = sum(sign > "\x7f" for sign in text) - wrong
@@ -95,8 +96,8 @@ codecs.register_error(_WESTERN_PIECES, _western_piece)
 
 
 def decode_sample(data: bytes) -> str | None:
-    """Return the name of the encoding that a byte order mark, escape sequences, zero bytes or frequent high bytes of
-    UTF-16 identify. Return None if none of them is found.
+    """Return the encoding that a byte order mark, escape sequences, zero bytes or the high bytes of UTF-16 identify;
+    None if there is no such sign.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
@@ -126,14 +127,14 @@ def decode_sample(data: bytes) -> str | None:
 
 
 def _escaped(data: bytes) -> str | None:
-    """Return the seven-bit encoding that a text's escape sequences identify; None if there are none."""
+    """Return the seven-bit encoding that a text's escape sequences identify; None if it has no such sequences."""
     head = data[:_SAMPLE]
     for escape, encoding in _ESCAPES:
         if escape in head:
             return encoding
     leads = b"".join(_HZ.findall(head))[::2]
-    # Program text also contains "~{" and "~}". The bytes between them count as Chinese only if most are common
-    # characters.
+    # Program text may contain "~{" and "~}" too. The bytes between these marks count as Chinese only if most of them
+    # are common characters.
     common = sum(_FIRST_CHARACTER <= lead <= _LAST_COMMON or lead in _SIGNS for lead in leads)
     if any(lead >= _FIRST_CHARACTER for lead in leads) and common > _COMMON * len(leads):
         return "hz"
@@ -141,9 +142,9 @@ def _escaped(data: bytes) -> str | None:
 
 
 def _leading(half: bytes) -> int:
-    """Count the bytes of ``half`` that can be high bytes of UTF-16 characters: of letters from U+0100 to U+10FF, of
-    ASCII, and of U+20xx punctuation. Return 0 if at most 30 % of the bytes belong to letters. ``half`` has every second
-    byte of a text.
+    """Count how many bytes of ``half``, which has every second byte of a text, can be high bytes of UTF-16 characters.
+    High bytes 0x01 to 0x10 are of letters, 0x00 of ASCII, 0x20 of punctuation. Return 0 if at most 30 % of the bytes
+    are of letters.
     """
     counts = Counter(half)
     scripts = sum(counts[byte] for byte in range(0x01, 0x11) if byte not in (0x09, 0x0A, 0x0D))

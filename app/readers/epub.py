@@ -1,4 +1,4 @@
-"""Reads EPUB books: the files in the order of the spine, split and named by the table of contents.
+"""Reads EPUB books: the files in the order of the spine, split into chapters that the table of contents names.
 
 Unpacks nothing to disk, and follows no link out of the container. Runs only in the child process
 (``app.readers.child``). EbookLib is not used, because it reads every file of the container into memory, whatever its
@@ -37,18 +37,20 @@ _RIGHTS = ("META-INF/rights.xml", "META-INF/sinf.xml", "META-INF/license.lcpl", 
 _NO_TEXT = "what is in it is not text"
 _MOST_SAID = 20  # maximum warnings about missing parts; further warnings are dropped
 _MOST_FALLBACKS = 10
-_HEAD = 20_000  # leading characters of a chapter that are searched for links to style sheets
+_HEAD = 20_000  # leading characters of a file that are searched for links to style sheets
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-# Minimum share of the spine's files that a complete table of contents names. If the table is complete, a file with
-# neither an entry nor a heading continues the preceding chapter. Otherwise such a file starts a chapter.
+# Minimum share of the spine's files that have an entry in a complete table of contents. If the table is complete, a
+# file without entry and heading continues the preceding chapter. Otherwise such a file starts a chapter.
 _NAMED_SHARE = 0.5
 
 
 @dataclass
 class _Package:
-    """The content of the package file. ``spine``, ``nav``, ``ncx`` and ``texts`` hold paths inside the container."""
+    """The content of the package file (OPF). ``spine``, ``nav``, ``ncx`` and ``texts`` hold paths inside the
+    container.
+    """
 
     title: str = ""
     author: str = ""
@@ -57,7 +59,7 @@ class _Package:
     nav: str = ""
     ncx: str = ""
     texts: list[str] = field(default_factory=list)  # text files outside the spine
-    pictures: int = 0  # number of spine items without text and without a fallback with text
+    pictures: int = 0  # number of spine items that have no text, not even in a fallback
     warnings: list[str] = field(default_factory=list)
 
 
@@ -76,8 +78,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
     Args:
         path: the file.
-        request: ``trouble`` maps the number of a spine file (as text) to the reason why an earlier attempt failed on
-            it; such files are skipped.
+        request: ``trouble`` has the spine files on which an earlier attempt failed, as number (as text) -> reason.
+            These files are skipped.
         limits: limits for the book's size.
         step: called with the progress.
     """
@@ -138,8 +140,8 @@ def _package(files: zipfile.ZipFile) -> _Package:
 
 
 def _place_of_package(files: zipfile.ZipFile) -> str:
-    """Return the path of the package file: the path that the container file states or, if there is no such file, the
-    path of the first ``.opf`` file. Return "" if neither exists.
+    """Return the path of the package file. Usually ``META-INF/container.xml`` states the path. Otherwise it is the
+    first ``.opf`` file; "" if there is none.
     """
     names = archive.Names(files)
     place = ""
@@ -152,7 +154,7 @@ def _place_of_package(files: zipfile.ZipFile) -> str:
 
 
 def _text_of(item: ElementTree.Element | None, manifest: dict[str, ElementTree.Element]) -> ElementTree.Element | None:
-    """Return a spine item if it is text, or else the first text among its fallbacks; None if there is none."""
+    """Return the spine item if it is text, or else the first text among its fallbacks; None if none of them is text."""
     for _ in range(_MOST_FALLBACKS):
         if item is None or _is_text(item):
             return item
@@ -165,7 +167,7 @@ def _is_text(item: ElementTree.Element) -> bool:
 
 
 def _by_names(files: zipfile.ZipFile, found: _Package) -> _Package:
-    """Use all text files, sorted by name, for a book whose spine is missing."""
+    """Use all text files, sorted by name, as the spine of a book that has none."""
     names = [name for name in files.namelist() if name.lower().endswith(_TEXT_NAMES) and name != found.nav]
     if not names:
         raise damaged("is damaged: it has no list of chapters, and no chapters.")
@@ -186,11 +188,12 @@ def _refuse_locked(files: zipfile.ZipFile, package: _Package) -> None:
     try:
         root = archive.read_xml(files.read(names.find(_ENCRYPTION) or ""), "its encryption file")
     except archive.BrokenXml:
-        return  # encrypted text is detected later, by its bytes
+        return  # encrypted chapters are detected by their bytes when they are read
     locked = {
         _inside("", node.get("URI", ""))[0].casefold() for node in root.iter() if local(node.tag) == "CipherReference"
     }
-    if locked & {name.casefold() for name in package.spine}:  # encrypted fonts are common and harmless
+    # other encrypted files, such as fonts, are common and harmless
+    if locked & {name.casefold() for name in package.spine}:
         raise _locked()
 
 
@@ -227,7 +230,8 @@ def _chapters(
     characters, waiting = 0, list[_Entry]()
     reader = _ChapterReader(files, package)
     spine = list(package.spine)
-    for number, name in enumerate(spine, 1):  # at the end, linked files are appended to ``spine``
+    # files that the spine's files link to are appended to ``spine`` during the loop
+    for number, name in enumerate(spine, 1):
         step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
         blocks, reason = reader.read_or_say_why(name) if reason is None else ([], reason)
@@ -239,7 +243,7 @@ def _chapters(
         if number == len(spine):
             spine += [name for name in reader.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
-        # if a file has no text, such as a cover image, the next file gets its entries in the table of contents
+        # the table's entries for a file without text, such as a cover image, pass to the next file
         waiting = [] if any(block.text for block in blocks) else here
         if entries:
             _split(blocks, here, chapters, named=named)
@@ -263,7 +267,7 @@ class _ChapterReader:
         self.left_out: Counter[str] = Counter()
 
     def read_or_say_why(self, name: str) -> tuple[list[Block], str | None]:
-        """Return the blocks of a file and None. If the file is missing or cannot be read, return [] and the reason."""
+        """Read a file. Return (its blocks, None), or ([], the reason) if the file is missing or cannot be read."""
         try:
             return self.read(name)
         except KeyError:
@@ -272,7 +276,7 @@ class _ChapterReader:
             return [], "it is damaged"
 
     def read(self, name: str) -> tuple[list[Block], str | None]:
-        """Return the blocks of a file and None. If the file is not text, return [] and the reason."""
+        """Read a file. Return (its blocks, None), or ([], the reason) if the file is not text."""
         data = self._files.read(self._names.find(name) or name)
         if not encoding.is_text(data):
             return [], _NO_TEXT
@@ -285,7 +289,7 @@ class _ChapterReader:
         found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents)
         if is_contents and all(block.level or not block.text for block in found.blocks):
             if len(self._package.spine) > 1:
-                return [], None  # a table of contents, which the app shows elsewhere
+                return [], None  # the page is only a table of contents, which the app shows elsewhere
             found = markup.read(text, styles=self._sheets(name, text))
         self.left_out.update(found.left_out)
         for reference in found.framed:
@@ -297,7 +301,7 @@ class _ChapterReader:
         return found.blocks, None
 
     def linked(self) -> list[str]:
-        """Return files outside the spine that a file read so far links to or embeds as a frame."""
+        """Return files outside the spine to which the files read so far link, or which these embed as frames."""
         linked = [name for name in self._package.texts if name in self._links]
         return [name for name in dict.fromkeys([*linked, *self._framed]) if name != self._package.nav]
 
@@ -325,9 +329,10 @@ def _split(blocks: list[Block], entries: list[_Entry], chapters: list[Chapter], 
     Args:
         blocks: the blocks of the file.
         entries: entries of the table of contents that point into the file.
-        chapters: the chapters so far; the new chapters are appended. Text before the first place may be added to the
-            last chapter so far.
-        named: whether the table of contents names most files, so that an unnamed file continues the chapter before it.
+        chapters: the chapters of the preceding files; the new chapters are appended. Text before the first place may be
+            added to the last of the preceding chapters.
+        named: whether the table of contents names most files. If so, a file without an entry continues the preceding
+            chapter.
     """
     places = {anchor: at for at, block in reversed(list(enumerate(blocks))) for anchor in block.anchors}
     starts: dict[int, _Entry] = {}
@@ -418,7 +423,9 @@ def _ncx_entries(node: ElementTree.Element, base: str, level: int, entries: list
 
 
 def _inside(base: str, reference: str) -> tuple[str, str]:
-    """Resolve a reference in a file of folder ``base``. Return the path inside the container and the anchor."""
+    """Resolve a reference that stands in a file of the folder ``base``. Return the path inside the container and the
+    anchor.
+    """
     target, _, anchor = reference.partition("#")
     if not target:
         return "", anchor

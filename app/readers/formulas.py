@@ -2,8 +2,8 @@
 (``app.readers.child``).
 
 The text of a formula's elements alone would lose the structure: the fraction 1/4 would become 14. One-line forms such
-as 1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep the structure. TeX keeps its structure in plain text, so only its
-delimiters are removed and its lines joined.
+as 1/4, 10^6, √(b^2-4ac) and ∑_(i=1)^n x_i keep the structure. TeX is plain text already, so only its delimiters are
+removed and its lines joined.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOKS = re.compile(r"[=^\\+/<>±×÷√∑∫]|^.{1,3}$|^[\d\W]+$")
 
 
 def looks_like(text: str) -> bool:
-    """Whether the alternative text of an inline picture is a formula or a letter rather than a description."""
+    """Whether the alternative text of a picture within a line is a formula or a letter, not a description."""
     return bool(_LOOKS.search(text))
 
 
@@ -62,7 +62,7 @@ def tex(text: str) -> str:
 
 
 def _closes(text: str) -> int:
-    """Return the index at which the brace at the start of a text is closed; -1 if it is not closed."""
+    """Return the index of the brace that closes the brace at the start of a text; -1 if no brace does."""
     depth = 0
     for at, sign in enumerate(text):
         if text[at - 1 : at] != "\\":
@@ -114,7 +114,7 @@ def _leaf(node: ElementTree.Element, name: str) -> _Piece:
 
 
 def _row(nodes: Iterable[ElementTree.Element], depth: int) -> _Piece:
-    """Return the text of nodes one after another, with a space where two nodes would fuse into one number or name."""
+    """Join the texts of nodes, with a space where two nodes would otherwise fuse into one number or name."""
     pieces = [piece for node in nodes if (piece := _said(node, depth))[0]]
     if len(pieces) == 1:
         return pieces[0]
@@ -137,8 +137,8 @@ def _joins(sign: str) -> bool:
 
 
 def _group(text: str) -> str:
-    """Put brackets around a part of a formula, such as the numerator of a fraction. A single number, name or sign, and
-    a part that already has brackets, is returned unchanged.
+    """Put brackets around a part of a formula, such as the numerator of a fraction. A single number, name or sign needs
+    no brackets, nor does a part that already has brackets.
     """
     text = text.strip()
     if not text or _ATOM.match(text) or _is_bracketed(text):
@@ -191,7 +191,7 @@ def _rows(rows: Sequence[Sequence[str]], separator: str = ", ") -> _Piece:
     return "; ".join(separator.join(row) for row in rows), "matrix"
 
 
-# MathML, where the order of an element's children gives their meaning
+# The functions below read MathML, in which the position of an element's child says what the child means.
 
 
 def _children(node: ElementTree.Element, depth: int, count: int) -> list[_Piece]:
@@ -276,7 +276,7 @@ def _mfenced(node: ElementTree.Element, depth: int) -> _Piece:
 
 def _mtable(node: ElementTree.Element, depth: int) -> _Piece:
     rows = [row for row in node if local(row.tag).endswith(("mtr", "mlabeledtr"))]
-    if not rows and len(node):  # not a table of MathML rows, so its children are read in order
+    if not rows and len(node):  # the table has no MathML rows, so its children are read in order
         return _row(list(node), depth)
     aligned = node.get("columnalign", "").startswith("right left") or node.get("displaystyle") == "true"
     said = [[_said(cell, depth)[0] for cell in row] for row in rows]
@@ -301,7 +301,7 @@ def _part(node: ElementTree.Element, name: str, depth: int) -> _Piece:
 
 
 def _setting(node: ElementTree.Element, name: str) -> str | None:
-    """Return a setting from an element's properties; "" if it has no value, None if it is missing."""
+    """Return a setting from an element's properties; "" if the setting has no value, None if it is missing."""
     for child in node:
         if local(child.tag).endswith("Pr"):
             for setting in child:

@@ -1,8 +1,7 @@
-"""Reads the metadata of a model in one or several GGUF files. Reads only the headers of the files, and checks that no
-weights are missing.
+"""Reads the metadata of a model from the headers of its GGUF files, and checks that no weights are missing.
 
 Runs in the child process (``app.readers.child``), like all parsing of untrusted bytes. A size that a file states is
-checked before memory is allocated. Of the vocabulary, only the length is kept. The format:
+checked before memory is allocated. Only the length of the vocabulary is kept, not its tokens. The format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -30,10 +29,10 @@ _LONGEST_ARRAY = 1 << 20
 _MOST_HEADER = 1 << 28  # maximum bytes of a header
 _MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # maximum elements of one tensor
-# maximum elements of an array of numbers whose values are kept; of a longer array, only the length is kept
+# maximum elements of an array of numbers whose values are kept; for a longer array, only the length is kept
 _SHORT = 1 << 10
 _ALIGNMENT = 32
-_LOOKED_AT = 1 << 20  # maximum bytes of numbers or strings that are read into memory at a time
+_LOOKED_AT = 1 << 20  # maximum bytes of an array that are read into memory at a time
 _LENGTH = struct.Struct("<Q")
 
 # Format characters of ``struct``, keyed by the id of a field's type. Strings and arrays have other ids.
@@ -74,10 +73,10 @@ BLOCKS = {
 
 _TENSORS = "split.tensors.count"
 _LAYER = "blk."  # prefix of the names of a layer's tensors
-_VALUES = ".attn_v.weight"  # suffix of the name of a layer's weights for values
+_VALUES = ".attn_v.weight"  # suffix of the name of a layer's value projection
 _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # arrays with a value for each token
-_ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids are fields of the metadata
+_ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids the metadata may state
 _KEPT = ("general.", "tokenizer.ggml.model", *(f"tokenizer.ggml.{end}_" for end in _ENDS))
 _AGAIN = "Get the file again."
 _WHOLE = "A language model is read, with its vocabulary in it."
@@ -87,16 +86,15 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the metadata of a model as plain JSON.
 
     ``fields``: numbers, short lists of numbers, and strings. ``vocabulary``: number of tokens. ``parameters``: number
-    of weights. ``names``: names of the tensors outside of layers, and of the layers' weights for values, which some
-    layers lack. ``kinds``: ids of all tensor types in the files. ``blocks``: pairs of a tensor type and the number of
-    weights that have it in the layers' matrices.
+    of weights. ``names``: names of the tensors outside of layers, and of the value projections, which some layers lack.
+    ``kinds``: ids of all tensor types in the files. ``blocks``: for the matrices of the layers, pairs of a tensor type
+    and the number of weights of this type.
 
     Args:
         paths: paths of the file, or of all parts in order.
 
     Raises:
-        Refused: a file is no GGUF file, is damaged or is the wrong part, or the files together are not a complete
-            model.
+        Refused: a file is no GGUF file, is damaged or is the wrong part, or the files together are no complete model.
     """
     found = _one(paths[0])
     _check_part(found, 0, len(paths), paths[0].name)
@@ -126,9 +124,9 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
 
 @dataclass
 class _Found:
-    """The metadata of a file. ``fields`` has the value of each field that is kept. ``lengths`` has the length of each
-    array. ``shapes`` has the shape of each tensor. ``kinds`` has all tensor types, ``blocks`` the number of weights of
-    each type in the layers' matrices, and ``parameters`` the total number of weights.
+    """The metadata of a file. ``fields`` has the kept values by field name, ``lengths`` the length of each array, and
+    ``shapes`` the shape of each tensor. ``kinds`` has all tensor types, ``blocks`` the number of weights of each type
+    in the layers' matrices, and ``parameters`` the total number of weights.
     """
 
     fields: dict[str, Any]
@@ -139,7 +137,7 @@ class _Found:
     parameters: int
 
     def add(self, part: _Found, name: str) -> None:
-        """Add the tensors of another part. The part's fields are not added, because they only identify the part."""
+        """Add the tensors of another part. Its fields are not added, because they only say which part it is."""
         if twice := self.shapes.keys() & part.shapes.keys():
             raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
         self.shapes |= part.shapes
@@ -176,7 +174,7 @@ def _one(path: Path) -> _Found:
 
 
 class _Bytes:
-    """Reads the bytes of a header in order. Raises EOFError after the end of the file, or after the maximum size of a
+    """Reads the bytes of a header in order. Raises EOFError at the end of the file or at the maximum size of a
     header.
     """
 
@@ -208,7 +206,7 @@ class _Bytes:
         return self.take(length).decode("utf-8")
 
     def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
-        """Yield ``count`` numbers in several tuples. ``letter`` is their type's format character of ``struct``."""
+        """Yield ``count`` numbers in several tuples. ``letter`` is the format character of their type in ``struct``."""
         size = struct.calcsize(f"<{letter}")
         while count:
             piece = min(count, _LOOKED_AT // size)
@@ -216,8 +214,8 @@ class _Bytes:
             count -= piece
 
     def skip_texts(self, count: int) -> None:
-        """Skip ``count`` strings. Large blocks are read into memory and searched for the strings' ends, because a
-        vocabulary has hundreds of thousands of strings.
+        """Skip ``count`` strings. Reads large blocks instead of single strings, because a vocabulary has hundreds of
+        thousands of strings.
         """
         while count:
             start = self.at
@@ -262,8 +260,8 @@ def _found(data: _Bytes, size: int) -> _Found:
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
-    """Check that there is a vocabulary, that it has at most ``stated`` tokens, and that the embedding has a row for
-    each token.
+    """Check that there is a vocabulary, that it has at most ``stated`` tokens, and that the embedding and the arrays
+    ``_BY_TOKEN`` have a value for each token.
     """
     tokens = lengths.get(_TOKENS, 0)
     if not tokens:
@@ -282,8 +280,8 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
 
 
 def _array(data: _Bytes, name: str) -> tuple[int, list[Any]]:
-    """Read an array. Return its length, and its values if it is an array of at most ``_SHORT`` numbers, otherwise
-    [].
+    """Read an array. Return its length and its values. The values are [] for strings and for more than ``_SHORT``
+    numbers.
     """
     kind, length = data.number("I"), data.number("Q")
     if length > _LONGEST_ARRAY:

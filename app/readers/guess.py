@@ -1,12 +1,12 @@
-"""Guesses the legacy encoding of a text with bytes beyond ASCII. Runs only in the child process
+"""Guesses the encoding of a text that has bytes beyond ASCII and is not in UTF-8. Runs only in the child process
 (``app.readers.child``).
 
-Works on a single line as well as on a book. Byte order marks, escape sequences and UTF-8 are handled in ``encoding``,
-before this module is used.
+Works on a single line as well as on a book. ``app.readers.encoding`` calls this module only if it has found no byte
+order mark, no escape sequence and no UTF-8.
 
-The text is decoded in each known encoding. Each character gets a score from 0 to 1: how usual it is in a language, and
-at its place in the text. The encoding with the best mean score is chosen. A small penalty makes rare encodings less
-likely.
+The text is decoded in each known encoding. Each character gets a score from 0 to 1. A score is high if the character is
+usual in a language and at its place in the text. The encoding with the best mean score is chosen. A small penalty makes
+rare encodings less likely.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 _BYTES = 8 << 10  # approximate maximum bytes examined; only lines with bytes beyond ASCII are examined
-_ENOUGH = 0.45  # minimum mean score; an encoding with a lower score does not fit
+_ENOUGH = 0.45  # minimum mean score of an encoding; an encoding with a lower score is rejected
 _STEP = 0.002  # score penalty per position in the list of encodings, which starts with the most common encoding
-_TYPICAL = 0.55  # typical share of the most common letters in a text; a higher share does not add to the score
+# typical share of a script's most common letters in a text; a higher share does not raise the score further
+_TYPICAL = 0.55
 
-# Letters beyond ASCII, one string for each language. ``_LATIN`` lists the encodings with the languages they are used
-# for.
+# Letters beyond ASCII, one string for each language. ``_LATIN`` lists for each encoding the languages that it serves.
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ", "äöüßé", "áéíñóúü", "áâãàçéêíóôõúü", "åäöæøéüà", "àèéìîòùú", "áðéíóúýþæö", "äëéèïöüê", "äöüõšž",
 )  # fmt: skip
@@ -76,7 +76,7 @@ _HAN = {  # the most common characters of texts in each encoding
     ),
 }
 _HAN["euc_jp"] = _HAN["cp932"]
-# for each encoding: the national standard, and the first and last lead byte of the standard's common characters
+# for each encoding: its national standard, and the first and last lead byte of the common characters in that standard
 _FIRST_LEVEL = {
     "cp932": ("shift_jis", 0x88, 0x98), "euc_jp": ("euc_jp", 0xB0, 0xCF), "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6), "cp949": ("euc_kr", 0xB0, 0xC8),
@@ -87,15 +87,15 @@ _WIDE_SIGNS = re.compile("[\u3000-\u3011\u3014-\u301f\uff01-\uff5e“”‘’�
 _PAIR = re.compile(rb"[\x80-\xff]{2}")
 _RUN = re.compile(r"([a-z]?)([^\x00-\x7f]+)(?=([a-z]?))")
 _WORD = re.compile(r"[^\W\d_]+")
-_ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # letters that may stand alone, as words
+_ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # letters that may be a word by themselves
 _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›“‘")
 
 
 def guess(data: bytes) -> str | None:
     """Return the most likely encoding of a text with bytes beyond ASCII.
 
-    If no encoding fits, the result depends on whether bytes beyond ASCII are adjacent. If no two are adjacent, they are
-    symbols in a Western text, so the result is "cp1252". Otherwise the result is None.
+    If no encoding fits, return "cp1252" if all bytes beyond ASCII stand alone, because they are symbols in a Western
+    text then. Return None if two of them are adjacent.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH
@@ -116,7 +116,7 @@ def guess(data: bytes) -> str | None:
 
 
 def _sample(data: bytes) -> bytes:
-    """Return the first lines with bytes beyond ASCII, about ``_BYTES`` bytes in all."""
+    """Return the first lines that have bytes beyond ASCII, about ``_BYTES`` bytes in all."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
@@ -179,7 +179,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
 
 
 def _latin_word(text: str, start: int, word: str) -> float:
-    """Return the score, from 0 to 1, that each letter of ``word`` beyond ASCII gets."""
+    """Return the score from 0 to 1 of each letter beyond ASCII in ``word``."""
     plain = sum(sign < "\x80" for sign in word)
     around = text[start - 1 : start] + text[start + len(word) : start + len(word) + 1]
     if len(word) == 1:
@@ -220,7 +220,7 @@ def _in_place(text: str, index: int) -> float:
     if sign in "£€¥¢":
         return float(after.isdigit() or before.isdigit() or (before in "( /" and after in ") /"))
     if sign in "²³¹ªº":
-        long_word = index > 2 and text[index - 3 : index].isalpha()  # at least three letters, so not a unit such as km
+        long_word = index > 2 and text[index - 3 : index].isalpha()  # three letters or more are no unit such as km
         return float(before.isalnum() and not after.isalpha() and not long_word)
     if sign in "½¼¾":
         return float(not before.isalpha() and not after.isalpha())
@@ -237,8 +237,8 @@ def _in_place(text: str, index: int) -> float:
 
 
 def _wide(sample: bytes, name: str) -> float:
-    """Score Chinese, Japanese or Korean text. Its characters should be common. A single character between Latin letters
-    counts less.
+    """Score Chinese, Japanese or Korean text by how common its characters are. A single character next to a Latin
+    letter counts less.
     """
     try:
         text = codecs.getincrementaldecoder(name)("strict").decode(sample)
