@@ -1,8 +1,8 @@
 """Joins printed lines into paragraphs. Runs only in the child process (``app.readers.child``).
 
-A line within a paragraph ends where the next word would not have fit. A line that ends earlier was ended on purpose: it
-is the last line of a paragraph, a heading, a list item or a verse. This test works for justified and ragged text, and
-for plain text with hard line breaks. Distances may have any unit.
+A line within a paragraph ends where the next word would not fit. A line that ends earlier is the last line of a
+paragraph, a heading, a list item or a verse. This test works for justified and ragged text, and for plain text with
+hard line breaks. Distances may have any unit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ Joint = Literal["join", "break", "paragraph"]
 # a word fits at the end of a line if at least this width, in line heights, remains free after the word
 _SLACK = 0.6
 _INDENT = 0.7  # minimum indentation in line heights; a smaller difference between line starts is ignored
-_LOOSE = 2.5  # upper limit, in line heights, for the usual distance between the tops of consecutive lines
-_GAP = 1.35  # minimum distance in line pitches between lines of different paragraphs
-_NEIGHBOURS = 8  # lines examined before and after a line
-_CUT_REACH = 3.0  # maximum distance, in line heights, between the two lines of a cut word
+# maximum, in line heights, of the usual distance between the tops of consecutive lines; a larger median is replaced by
+# this
+_LOOSE = 2.5
+_GAP = 1.35  # a larger distance between two lines, in line pitches, starts a new paragraph
+_NEIGHBOURS = 8  # number of lines before and after a line in which the usual line start is searched
+_CUT_REACH = 3.0  # maximum distance, in line heights, between the two lines of a word that is cut at a line end
 _LARGER = 0.2  # maximum relative difference in type size between lines of a paragraph
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # maximum characters of a line of verse
@@ -42,22 +44,23 @@ _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # matches characters of scr
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
 _LONG = 25  # minimum characters of a line that is used to measure the right margin
 _SAME_ROW = 0.3  # maximum vertical distance, in line heights, between the tops of two pieces of one row
-# distance in line heights by which the right edge of a list is moved right, so that no line reaches the edge
+# line heights by which the right edge of a list is moved right, so that none of its lines counts as full
 _FAR_OUT = 100
 _GOES_ON = (
-    # minimum share of lines that start with a lowercase letter in a column of prose; a column with a smaller share is a
+    # minimum share of lines in a column of prose that start with a lowercase letter; a column with a smaller share is a
     # list
     0.3
 )
-_BIN = 4.0  # width of a bin of x positions; lines that start in the same bin count as aligned
-_REACH = 12  # bins to the left of a line's start that are searched for the start of its column
+# width of the bins into which the x positions of line starts are sorted; lines in the same bin count as aligned
+_BIN = 4.0
+_REACH = 12  # number of bins to the left of a line's start that are searched for the start of its column
 
 
 @dataclass
 class Line:
     """One printed line.
 
-    ``top`` grows downwards. ``x0`` is the edge where reading starts, also on right-to-left pages.
+    ``top`` and ``bottom`` grow downwards. ``x0`` is the edge where reading starts, on right-to-left pages too.
     """
 
     text: str
@@ -65,10 +68,10 @@ class Line:
     x1: float
     top: float
     bottom: float
-    cut: bool = False  # whether the last word is cut and continues on the next line
+    cut: bool = False  # whether the last word is cut at the line end and continues on the next line
     size: float = 0.0  # type size; if 0 (unknown), the height of the box is used instead
     shown: bool = True  # False for text that is invisible or outside the visible area of the page
-    suspect: bool = False  # whether the text may be invisible
+    suspect: bool = False  # whether the text may be invisible, which ``mark_unseen`` decides
     unseen: bool = False
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
     head: bool = False  # whether this row is the header of its table
@@ -86,7 +89,7 @@ class Line:
     @property
     def height(self) -> float:
         height = self.bottom - self.top
-        return height if height > 1e-3 else 1e-3  # max() would be slow here
+        return height if height > 1e-3 else 1e-3  # faster than max()
 
     @property
     def type_size(self) -> float:
@@ -98,7 +101,7 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
 
     Args:
         lines: lines of one page.
-        words: counts of the book's words, which decide whether a hyphen at a line end is dropped.
+        words: counts of the book's words. The counts decide whether a hyphen at a line end is dropped.
         margin: the right margins; None to measure them in ``lines``.
     """
     if not lines:
@@ -134,13 +137,13 @@ def is_initial(above: Line, line: Line) -> bool:
 
 
 def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
-    """Whether the drop cap ``initial`` is the first letter of the word at the start of ``rest``. A drop cap may also be
-    a word by itself, as in "A keeper".
+    """Whether the drop cap ``initial`` is the first letter of the word at the start of ``rest``, not a word by itself
+    as in "A keeper".
     """
     match = _FIRST_WORD.match(rest)
     first = match[0].casefold() if match else ""
     alone = initial[-1].casefold()
-    # The last condition is true if the book has the word ``first`` only here.
+    # If the book has ``first`` only here, it is the rest of a word.
     return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2
 
 
@@ -155,7 +158,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     if beside or (above.cut and _goes_on(above, line)):
         return "join"
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
-    # the line is higher on the page, so it starts the next column or is separate text
+    # a line that is higher on the page than the line before starts the next column or is separate text
     if line.top < above.top - above.height / 2:
         full = not _fits(above, line, margin) and not _SENTENCE_END.search(above.text)
         return "join" if full and not taller else "paragraph"
@@ -179,8 +182,8 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
 def _ends_entry(lines: Sequence[Line], index: int) -> bool:
     """Whether a line ends an entry of a table of contents: it ends in a page number after dot leaders or after a gap.
 
-    A gap counts because recognition of a picture loses dots. It counts only if one of the two lines above or below ends
-    in a page number after a gap too, because a single number may stand in the margin.
+    A gap counts because OCR loses the dots. A gap counts only if one of the two preceding or two following lines also
+    ends in a page number after a gap. A single number may stand in the margin.
     """
     if _LED.search(lines[index].text):
         return True
@@ -207,13 +210,13 @@ def _is_next_item(above: str, line: str) -> bool:
 
 
 def _goes_on(above: Line, line: Line) -> bool:
-    """Whether ``line`` can start with the second half of the word that is cut at the end of ``above``."""
+    """Whether ``line`` can start with the rest of the word that is cut at the end of ``above``."""
     below = 0 < line.top - above.top < _CUT_REACH * above.height
     return line.text[0].islower() and (below or line.top < above.top)
 
 
 class Margins:
-    """The right edges of columns. A column is identified by the x position at which its lines start."""
+    """Finds the right edge of each column. A column is identified by the x position at which its lines start."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
         ends: dict[int, list[float]] = {}
@@ -247,9 +250,9 @@ class Margins:
 def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> dict[int, float]:
     """Return the right edges of columns with only short lines, keyed by the bin of their lines' starts.
 
-    In a column of prose, lines end because the next word does not fit, so the right edge is the end of the longest
-    line. In a list, lines end on purpose, so the right edge is moved far beyond the longest line. Then no line counts
-    as full.
+    In a column of prose, lines end where the next word does not fit, so the right edge is the end of the longest line.
+    In a list, lines end with their item. The right edge is moved far beyond the longest line, so that no line of a list
+    counts as full.
     """
     columns: dict[int, list[Line]] = {}
     for page in pages:
@@ -274,15 +277,13 @@ def _fits(above: Line, line: Line, margin: Margins) -> bool:
 
 def _has_room(above: Line, line: Line, edge: float) -> bool:
     word = line.text.split(" ", 1)[0]
-    # estimated width of the first word and a space, from the mean width of the characters of ``line``
+    # width of the first word and a space, estimated from the mean character width of ``line``
     width = (line.x1 - line.x0) / max(len(line.text), 1) * (len(word) + 1)
     return edge - above.x1 > width + _SLACK * above.height
 
 
 def usual_pitch(lines: Sequence[Line]) -> float:
-    """Return the median distance between the tops of consecutive lines. A large distance is limited to ``_LOOSE`` line
-    heights.
-    """
+    """Return the median distance between the tops of consecutive lines, but at most ``_LOOSE`` line heights."""
     steps = sorted(b.top - a.top for a, b in pairwise(lines) if b.top > a.top + a.height / 3)
     return min(steps[(len(steps) - 1) // 2], _LOOSE * lines[0].height) if steps else lines[0].height
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_TOLD = 0.02  # if text omitted for one reason has more than this share of a document's characters, a warning says so
+_TOLD = 0.02  # share of a document's characters that may be left out for one reason without a warning
 _REASONS = {
     "hidden": "it is hidden where the document is shown",
     "deleted": "it is marked as deleted",
@@ -22,11 +22,11 @@ _REASONS = {
 
 
 def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
-    """Return warnings about omitted text, one for each reason with a notable share of the text.
+    """Return one warning for each reason for which more than ``_TOLD`` of the text was left out.
 
     Args:
-        counts: number of characters without spaces, keyed by reason.
-        texts: the texts that were read.
+        counts: number of characters left out, without spaces, keyed by reason.
+        texts: the texts that were read, from which the document's length is computed.
     """
     if not counts:
         return []

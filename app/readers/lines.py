@@ -1,7 +1,7 @@
 """Detects lines of plain text whose line breaks have a meaning: logs, program text, subtitles, columns, lists.
 
-Only prose is joined into paragraphs. When in doubt, line breaks are kept. Tabs become indentations or borders between
-cells. Runs only in the child process (``app.readers.child``).
+The line breaks of such lines are kept, and in doubt too. Only the lines of prose are joined into paragraphs. Tabs
+become indentations or cell borders. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NAMES = frozenset(
 """File name extensions of texts whose line breaks have a meaning."""
 
 _TAB = 4  # spaces that replace a tab in an indentation
-_SAMPLE = 2_000  # leading lines that are used to detect a text's kind
-_FEWEST = 3  # minimum lines of a log, of program text or of a group of records; fewer lines are not detected as such
+_SAMPLE = 2_000  # leading lines that are examined to detect whether a text is a log, program text or subtitles
+_FEWEST = 3  # minimum lines of a log, of program text or of a group of records
 _STAMP = (
     r"[\[(<\"]{0,2}(?:\d{4}[-/.]\d\d?[-/.]\d\d?\b|\d\d?[-/.]\d\d?[-/.]\d{2,4}\b|\d\d?:\d\d(?::\d\d)?\b"
     r"|(?:(?:mon|tue|wed|thu|fri|sat|sun)\w* )?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* +\d\d? "
@@ -48,11 +48,11 @@ _MOST = 0.5
 _NEARLY_ALL = 0.8
 _DRAWN = re.compile(r"^\s*(?:[|+│┃║├└┌╔╚╠]|[-=_*~]{3,}[-=+ ]*$)|[│┃║─━═]{2,}")
 _RULE = re.compile(r"\s*([-=_*~^#+])\1{2,}\s*$")  # matches a rule under a heading or between two sections
-# matches dots or another leader in a table of contents or a form
+# matches a leader: dots before a page number, or a blank in a form
 _LEADER = re.compile(r"(?:\.{4}|(?:\. ){4}|_{4}|·{4}).*\w$")
 _LEADERS = ("....", ". . . .", "____", "····", "──", "━━", "══")
 _GAP = re.compile(r" {2,}(?=\S)")
-# minimum gap between cells; a gap of two spaces may also follow a full stop or occur in justified text
+# minimum gap between cells; two spaces are too few, because they occur after a full stop and in justified text
 _WIDE_GAP = "   "
 _ITEMS = (
     re.compile(r"\s*[-–—*•·▪◦‣+>✓✔☐☑☒]\s+\S"),
@@ -69,8 +69,8 @@ _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?
 
 
 def kept(text: str, suffix: str) -> bool:
-    """Whether to keep all line breaks of a text. The line breaks of logs, subtitles and program text are kept. These
-    kinds of text are detected by the content or by ``suffix``, the extension of the file name.
+    """Whether to keep all line breaks of a text, because it is a log, subtitles or program text. Such a text is
+    detected by its content or by ``suffix``, the extension of the file name.
     """
     if suffix in NAMES:
         return True
@@ -93,13 +93,13 @@ def _is_program(rows: Sequence[str]) -> bool:
 
 
 def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
-    """Split a group of lines without blank lines into runs of consecutive lines. Return (whether to keep the line
-    breaks, lines) of each run.
+    """Split consecutive lines, none of which is blank, into runs. Return (whether to keep the line breaks, lines) of
+    each run.
     """
     rows = [row.rstrip() for row in rows]
     if _is_block(rows):
         return [(True, rows)]
-    # whether some row has gaps of two spaces but no wider gap, as in justified text
+    # whether some row has gaps of only two spaces, as in justified text
     loose = any(_GAP.search(row.lstrip()) and not _has_cells(row) for row in rows)
     piped = [False, *(CELLS in row for row in rows), False]
     marked = [
@@ -118,8 +118,8 @@ def blocks(rows: Sequence[str]) -> list[tuple[bool, list[str]]]:
 
 
 def _is_block(rows: Sequence[str]) -> bool:
-    """Whether a group of lines is columns, a drawing, a table of contents, program text or records, and therefore is
-    not a paragraph.
+    """Whether consecutive lines are no paragraph, but columns, a drawing, a table of contents, program text or
+    records.
     """
     if len(rows) < 2:
         return any(_has_cells(row) for row in rows)
@@ -142,8 +142,8 @@ def _is_drawn(row: str) -> bool:
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
-    """Whether most lines have cell borders or wide gaps. If some lines have no wide gap, words next to a gap must also
-    be aligned in two consecutive lines.
+    """Whether most lines have cell borders or wide gaps. If a line has no wide gap, two consecutive lines must also
+    have a word at a gap that starts or ends at the same position.
     """
     if sum(CELLS in row for row in rows) > _MOST * len(rows):
         return True
@@ -154,7 +154,7 @@ def _in_columns(rows: Sequence[str]) -> bool:
 
 
 def _edges(row: str) -> set[tuple[str, int]]:
-    """Return ("begins", column) for each word that starts after a gap, and ("ends", column) for each word that ends
+    """Return the positions of words at gaps: ("begins", column) for a word after a gap, ("ends", column) for a word
     before a gap or at the line end.
     """
     lead = len(row) - len(row.lstrip())
@@ -173,15 +173,15 @@ def _begins_in_words(row: str) -> bool:
 
 
 def _may_begin(row: str) -> bool:
-    """Whether a line may start a list item. A line that begins with a lowercase letter may not, unless a list marker
-    such as "a)" or "b." is at its start.
+    """Whether a line may start a list item. If the line begins with a lowercase letter, only a list marker such as "a)"
+    or "b." may start an item.
     """
     return not row[:1].islower() or ")" in row[:_LONGEST_MARK] or "." in row[:_LONGEST_MARK]
 
 
 def items(rows: Sequence[str]) -> list[list[str]]:
-    """Split a group of lines before each line that starts a list item, a speech or an entry. At least two lines must
-    start with the same kind of mark.
+    """Split consecutive lines before each line that starts a list item, a speech or a dated entry. At least two lines
+    must start with the same kind of mark.
 
     The first of these lines must start the group or follow a finished sentence, because a dash may also start a line
     within a paragraph.
@@ -203,7 +203,7 @@ def tabs(text: str, keeps_breaks: bool) -> str:
 
     Args:
         text: text with line feeds as the only line breaks.
-        keeps_breaks: whether all line breaks of the text are kept. If they are, a tab between words becomes two spaces.
+        keeps_breaks: whether all line breaks of the text are kept. If so, a tab between words becomes two spaces.
     """
     if "\t" not in text:
         return text
@@ -222,9 +222,9 @@ def _indented(row: str) -> str:
 
 
 def _bordered(rows: Sequence[str], keeps_breaks: bool) -> list[str]:
-    """Replace the tabs between words in consecutive lines. If ``keeps_breaks`` is set or there is only one line, a tab
-    becomes two spaces. Otherwise it becomes a cell border. If all lines have equally many tabs, two adjacent tabs
-    become two borders, so that empty cells stay.
+    """Replace the tabs between words in consecutive lines: by cell borders, or by two spaces if ``keeps_breaks`` is set
+    or there is only one line. If all lines have equally many tabs, two adjacent tabs become two borders, which keeps
+    empty cells.
     """
     if keeps_breaks or len(rows) < 2:
         return [re.sub(r" *\t[\t ]*", "  ", row).rstrip() for row in rows]

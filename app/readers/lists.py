@@ -24,11 +24,11 @@ _ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
 
 @dataclass
 class List:
-    """An open list. ``kind`` is the kind of its marks, ``value`` the number of the next item. ``step`` is added after
-    each item.
+    """An open list. ``kind`` is the kind of its marks, such as "disc". ``value`` is the number of the next item, and
+    ``step`` is added to ``value`` after each item.
 
-    ``counters`` and ``bullet`` come from a style sheet. ``marked`` has the numbered blocks of a list with ``backwards``
-    set. A ``backwards`` list counts down to 1, so its numbers are known only when the list ends.
+    ``counters`` and ``bullet`` come from a style sheet. A list with ``backwards`` set counts down to 1, so its numbers
+    are known only when the list ends. Until then, ``marked`` has its numbered blocks.
     """
 
     kind: str
@@ -41,15 +41,15 @@ class List:
 
 
 class Lists:
-    """The open lists, and the marks that are written before the text of the current item or note."""
+    """Keeps the open lists, and the marks to be written before the text of the current list item or note."""
 
     def __init__(self) -> None:
         self._open: list[List] = []
         self._waiting: list[tuple[str, List | None]] = []
-        self._counts: dict[str, int] = {}  # current values of the counters that style sheets name, keyed by name
+        self._counts: dict[str, int] = {}  # current values of the counters in style sheets, keyed by the counter's name
 
     def start(self, tag: str, attributes: Mapping[str, str], styles: Styles, *, bare: bool) -> None:
-        """Begin a list. The items of a ``bare`` list get no marks."""
+        """Begin a list. If ``bare`` is set, its items get no numbers or bullets."""
         kind = attributes.get("type", "") if tag != "list" else attributes.get("enum", "1")
         if tag == "ol" or (tag == "list" and attributes.get("type") == "ol"):
             kind = _ONES.get(kind, "decimal")
@@ -66,7 +66,7 @@ class Lists:
         self._open.append(begun)
 
     def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
-        """Begin an item. The item's mark is written when the item's text comes."""
+        """Begin a list item. ``headed`` writes the item's mark before the item's first text."""
         if not self._open:
             return
         around = self._open[-1]
@@ -83,11 +83,11 @@ class Lists:
         around.value += around.step
 
     def end_item(self) -> None:
-        """End an item. Discard a mark for which no text came."""
+        """End a list item. If the item had no text, discard its mark."""
         self._waiting.clear()
 
     def end(self) -> None:
-        """End a list. Renumber the items of a list that counts backwards, because their total is known only now."""
+        """End a list. If the list counts backwards, renumber its items, because their number is known only now."""
         if not self._open:
             return
         ended = self._open.pop()
@@ -95,15 +95,15 @@ class Lists:
             block.text = block.text.replace(mark, _mark(ended.kind, len(ended.marked) - at), 1)
 
     def note(self, mark: str) -> None:
-        """Begin a note. ``mark`` is the note's mark in the text."""
+        """Begin a footnote or endnote. ``mark`` is the mark that refers to the note in the text."""
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:
-        """Return a block's text with the marks of the current item or note before it, unless the text already starts
-        with these marks.
+        """Return a block's text with the marks of the current list item or note before it. A mark with which the text
+        already starts is not added again.
 
         Returns:
-            The text, and the added marks of list items, each with its list. Added marks of notes are not returned.
+            The text, and the added marks of list items as pairs (mark, list).
         """
         if not self._waiting:
             return text, []
@@ -123,8 +123,8 @@ class Lists:
         return prefix + text, used
 
     def _generated(self, outer: List) -> str:
-        """Return the number that a style sheet generates for an item. The last of the list's counters counts the items.
-        In files of Google Docs, the other counters belong to outer lists.
+        """Return the number that a style sheet generates for an item. The last counter of the list counts the items.
+        The preceding counters belong to outer lists, as in files of Google Docs.
         """
         own = next(name for name, _ in reversed(outer.counters) if name)
         self._counts[own] = outer.value
@@ -146,6 +146,6 @@ def _mark(kind: str, value: int) -> str:
 
 
 def whole(text: str | None) -> int | None:
-    """Parse the integer at the start of an attribute; None if there is none."""
+    """Parse the integer at the start of an attribute's value; None if there is no integer."""
     match = re.match(r"\s*([+-]?\d{1,9})", text or "")
     return int(match[1]) if match else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
-_MOST_PLACES = 500  # maximum places of one passage that are compared; later places are ignored
-_SHORTEST = 12  # minimum letters of a passage's start or end that is searched if the whole passage is not found
+_MOST_PLACES = 500  # maximum occurrences of a passage that are compared; later occurrences are ignored
+_SHORTEST = 12  # if a passage is not found, its start and its end are searched, with at least this many letters
 
 
 def folded(text: str) -> str:
@@ -19,8 +19,8 @@ def locate(text: str, passage: str, text_before: str = "", text_after: str = "")
     Args:
         text: the folded text.
         passage: the folded passage.
-        text_before: the folded text before the passage. If the passage occurs several times, the place whose
-            surroundings agree best with ``text_before`` and ``text_after`` is returned.
+        text_before: the folded text before the passage. Of several occurrences, the one is returned whose surroundings
+            agree best with ``text_before`` and ``text_after``.
         text_after: the folded text after the passage.
 
     Returns:
@@ -47,7 +47,7 @@ def locate(text: str, passage: str, text_before: str = "", text_after: str = "")
     head, tail = text.find(passage[:size]), text.find(passage[-size:])
     if head >= 0 and head < tail <= head + 2 * len(passage):
         return head, tail + size
-    if head >= 0:  # the passage continues on the next page
+    if head >= 0:  # only the start is found, so the passage continues on the next page
         return head, min(len(text), head + len(passage))
     if tail >= 0:
         return max(0, tail + size - len(passage)), tail + size
@@ -55,5 +55,5 @@ def locate(text: str, passage: str, text_before: str = "", text_after: str = "")
 
 
 def _shared(one: str, other: str) -> int:
-    """Count the letters that two texts have in common at their start."""
+    """Return the length of the common prefix of two texts."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

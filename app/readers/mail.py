@@ -26,8 +26,8 @@ _TECHNICAL = re.compile(
     r"|msip_labels|autocrypt|xref|nntp-.*)",
     re.I,
 )
-# Matches headers with message ids. Such a header is left out as technical only if it contains an id, because a person
-# may also write a line that begins with "References:".
+# Matches headers for message ids. Such a header is left out as technical only if it contains an id, because a line that
+# begins with "References:" may also be written by a person.
 _NUMBERS = re.compile(r"message-id|references|in-reply-to", re.I)
 _NUMBER = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]{1,40}):(?:[ \t]|$)")
@@ -35,8 +35,8 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
-# If the HTML form of a text has more than three times the characters of the plain form, the plain form is a stub, and
-# the HTML form is read.
+# The plain form of a text counts as a stub if its HTML form has more than this many times its characters. The HTML form
+# is read then.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 
@@ -102,7 +102,7 @@ class _Reader:
         return said
 
     def words(self, mail: Message, depth: int = 0) -> str:
-        """Return the non-technical headers and the text of every part of a mail."""
+        """Return the headers that are not technical, and the text of every part of a mail."""
         heads = [f"{name}: {_decoded(value)}" for name, value in mail.raw_items() if not _is_technical(name, value)]
         return "\n\n".join(part for part in ("\n".join(heads), self._part(mail, depth)) if part.strip())
 
@@ -128,8 +128,8 @@ class _Reader:
         return f"{cleaning.one_line(name)}:\n\n{words}" if attached else words
 
     def _alternative(self, part: Message, depth: int) -> str:
-        """Return the plain form of a text that has a plain form and an HTML form. If the plain form is a stub, return
-        the HTML form.
+        """Return the plain form of a text that has a plain and an HTML form. If the plain form is a stub, return the
+        HTML form.
         """
         payload = part.get_payload()
         forms = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
@@ -176,7 +176,7 @@ def _unfolded(raw: str, joint: str) -> str:
 
 
 def _read(data: bytes, part: Message) -> str | None:
-    """Decode a part with its stated encoding; None if the encoding is missing or wrong."""
+    """Decode a part with the encoding that it states; None if the encoding is missing or wrong."""
     charset = part.get_content_charset()
     if charset is None:
         return None

@@ -1,8 +1,8 @@
-"""Reads HTML and XHTML as blocks of text, and HTML files as books with sections by headings.
+"""Reads HTML and XHTML as blocks of text. Reads an HTML file as a book whose headings start sections.
 
 lxml (libxml2) parses the markup in pieces and sends events. lxml repairs broken nesting, and its time grows only
-linearly with the number of nested elements, tags and references. No script is run, and nothing is fetched. Runs only in
-the child process (``app.readers.child``).
+linearly with the markup's length and nesting. No script is run, and nothing is fetched. Runs only in the child process
+(``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from app.readers.parsed import Limits, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
 _PIECE = 1 << 16  # characters between two progress reports
-# Matches tags that are removed before parsing. The end tags of the page are removed, because browsers show text after
-# them too. The "noframes" tags are removed, so that the text between them is read in place of the frames.
+# Matches tags that are removed before parsing. Without the end tags of the page, the text after them is read, as
+# browsers show it. Without the "noframes" tags, the text between them is read in place of the frames.
 _PASSED_OVER = re.compile(r"</(?:body|html)\s*>|</?noframes\b[^<>]*>", re.I)
-# Matches tags with very long attributes, which hold an embedded image or are an attack. The attributes are dropped,
-# because older versions of libxml2 take quadratic time for them.
+# Matches tags with very long attributes, which are embedded images or an attack. The attributes are dropped, because
+# older versions of libxml2 take quadratic time to parse them.
 _ENDLESS_TAG = re.compile(r"<([A-Za-z][\w:-]*)\s[^<>]{8000,}>")
-# Matches "<" that begins no tag. During parsing, a private-use character replaces it, because the parser would send a
-# separate event for each "<".
+# Matches each "<" that begins no tag. A private-use character replaces it during parsing, because the parser would send
+# a separate event for each "<".
 _NO_TAG = re.compile(r"<+(?![A-Za-z/!?])")
-# matches a character reference by a number in Windows' code page, which older versions of libxml2 drop
+# matches character references with a code of Windows-1252, such as "&#150;"; older versions of libxml2 drop such
+# references
 _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
 _XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
 _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7")
 _NAMED = 5  # maximum file names in a warning
-_MOST_INNER = 100  # maximum pages embedded in one page that are read
-_DEEPEST = 3  # maximum nesting of embedded pages; deeper pages are not read
+_MOST_INNER = 100  # maximum embedded pages that are read of one page
+_DEEPEST = 3  # maximum nesting of pages that are embedded in pages; deeper pages are not read
 _MOST_MARKUP = 5  # maximum bytes of a file, as a multiple of the maximum characters of a book
 
 
@@ -68,7 +69,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def decode_html(data: bytes) -> str:
-    """Decode HTML bytes by their byte order mark, else by the declared encoding, else by a guess."""
+    """Decode HTML bytes: by their byte order mark, or else by the declared encoding, or else by a guess."""
     declared = _XML_CHARSET.match(data) or _CHARSET.search(data[:4096])
     if declared and encoding.decode_sample(data) is None:
         try:
@@ -82,10 +83,10 @@ def decode_html(data: bytes) -> str:
 
 @dataclass
 class Markup:
-    """The content of a piece of markup.
+    """The content of an HTML or XHTML page.
 
     ``left_out``: number of omitted characters, keyed by reason. ``framed``: names of text files that the page embeds as
-    frames; they are not read.
+    frames. The frames themselves are not read.
     """
 
     blocks: list[Block]
@@ -118,7 +119,8 @@ def read(
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
     found = _collected(text, progress, styles, hides=True, contents=contents)
-    # If a hidden element was never closed, or if all text is hidden until a script shows it, hidden text is read too.
+    # Hidden text is read too if a hidden element was never closed, or if all text is hidden, because a script may show
+    # it.
     if found.lost or not found.blocks:
         found = _collected(text, progress, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))

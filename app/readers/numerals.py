@@ -1,5 +1,5 @@
-"""Writes list numbers in the style of a list: Roman numerals, letters, words, other scripts. Runs only in the child
-process (``app.readers.child``).
+"""Writes list numbers in the numbering style of the list: Roman numerals, letters, words, digits of other scripts. Runs
+only in the child process (``app.readers.child``).
 
 Accepts the style names of Word and of CSS. A number in an unknown style is written in digits.
 """
@@ -50,8 +50,8 @@ _IRREGULAR = {
 
 
 def written(value: int, style: str) -> str:
-    """Return a number in the style with this name in Word ("upperRoman") or CSS ("upper-roman"). If the style is
-    unknown, or if the number is below 1 or above ``_LARGEST``, return it in digits.
+    """Return a number in a numbering style that is named as in Word ("upperRoman") or as in CSS ("upper-roman"). Return
+    the number in digits if the style is unknown, or if the number is below 1 or above ``_LARGEST``.
     """
     form = _FORMS.get(style.replace("-", "").casefold())
     if form is None or not 0 < value <= _LARGEST:
@@ -72,13 +72,13 @@ def _roman(value: int) -> str:
 
 
 def _repeated(value: int, letters: str) -> str:
-    """Return the letters for a number as in Word: a to z, then aa, bb, cc."""
+    """Return the letters that Word writes for a number: a to z, then aa, bb, cc."""
     rounds, at = divmod(value - 1, len(letters))
     return letters[at] * (rounds + 1)
 
 
 def _placed(value: int, letters: str) -> str:
-    """Return the letters for a number as in CSS: a to z, then aa, ab, ac."""
+    """Return the letters that a browser writes for a number: a to z, then aa, ab, ac."""
     text = ""
     while value > 0:
         value, at = divmod(value - 1, len(letters))

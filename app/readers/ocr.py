@@ -29,30 +29,34 @@ LONG_SIDE = 2_400
 print.
 """
 
-_DETECTED = 1_600  # pixels of the longer side for detecting lines; at full size, detection takes half of all time
-_LINE_HEIGHT = 48  # pixels of a line's picture for the recogniser
+# pixels of the page's longer side when lines are detected; at full size, the detection would take half of all time
+_DETECTED = 1_600
+_LINE_HEIGHT = 48  # height in pixels of a line's picture that the recogniser reads
 # factor by which the picture of a long line is narrowed; a factor of 0.65 causes four times as many errors
 _NARROW = 0.75
-# minimum ratio of width to height of a line whose picture is narrowed; the recogniser widens a shorter line anyway
+# minimum ratio of width to height of a line whose picture is narrowed; narrowing a shorter line saves no time, because
+# the recogniser widens its picture again
 _NARROWED = 9.0
-_SURE = 0.98  # minimum certainty of a line read from a narrowed picture; with a lower certainty, it is read again
-# maximum share of narrowed lines that are read again; with a larger share, later lines of the page are not narrowed
+_SURE = 0.98  # minimum certainty of a line read from a narrowed picture; a less certain line is read again
+# maximum share of narrowed lines that must be read again; beyond it, the page's later lines are not narrowed
 _AGAIN = 0.2
 _BEAT = 24  # lines that are recognised between two progress reports
-_SAMPLE = 3  # number of lines that are read to find a page's orientation
-_UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page is upright
-_BETTER = 0.05  # minimum gain in certainty for the page to be turned upside down
+_SAMPLE = 3  # number of lines that are read to detect whether a page is upside down
+_UPRIGHT = 0.9  # if the mean certainty of the sampled lines is higher, the page is upright
+# the page is turned by 180 degrees if this raises the mean certainty of the sampled lines by at least this much
+_BETTER = 0.05
 _SIDEWAYS = 1.5  # minimum ratio of height to width of a line that counts as vertical
 _LONG = 5.0  # minimum length, in line heights, of a line that is used to measure a page's slant
-_FEWEST = 0.5  # minimum certainty of a line that is kept; a line with a lower certainty is dropped
-# maximum width of a line per recognised letter, in line heights; a wider line has letters that were missed
+_FEWEST = 0.5  # minimum certainty of a line that is kept
+# maximum width of a line per recognised letter, in line heights; in a wider line, the recogniser has missed letters
 _WIDEST = 1.2
-# minimum share of the lines' total width in lines that were read completely; a page with less has an unknown script
+# minimum share of a page's lines that were read completely, weighted by line width; a page with less is in an unknown
+# script
 _READ = 0.5
-_LEGIBLE = 0.9  # minimum certainty of a legible line; Greek letters are read as Latin with a certainty of 0.8 to 0.88
-# minimum length, in line heights, of a line that may count as illegible; a shorter one may be a page number or a speck
+_LEGIBLE = 0.9  # minimum certainty of a legible line; Greek letters, which are read as Latin letters, get 0.8 to 0.88
+# minimum length, in line heights, of a line that may count as illegible; a shorter line may be a page number or a speck
 _FRAGMENT = 4.0
-# minimum mean certainty of a page in a known script; with a lower certainty, the lines of the page are dropped
+# minimum mean certainty of a page in a known script; the lines of a less certain page are dropped
 _KNOWN = 0.86
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
 _THREADS = 4  # maximum threads
@@ -107,12 +111,12 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     page.certainty = certain / max(signs, 1)
     page.is_blank = not len(quads)
     if width_read < _READ * sum(map(_width, quads)) or page.certainty < _KNOWN:
-        page.lines = []  # in an unknown script, only stray characters are recognised
+        page.lines = []  # the script is unknown, so the recognised characters are meaningless
     return page
 
 
 def start() -> None:
-    """Load the models, so that the time for the first page does not include this."""
+    """Load the models, so that the time measured for the first page does not include the loading."""
     engine, blank = _engine(), np.full((_LINE_HEIGHT, 4 * _LINE_HEIGHT, 3), 255, np.uint8)
     _quads(engine, blank)
     _texts(engine, [blank])
@@ -121,7 +125,7 @@ def start() -> None:
 @dataclass(frozen=True)
 class _Engine:
     """The models, made once per process. ``lines`` finds the lines of a page with all threads. ``letters`` reads one
-    line with one thread. ``pool`` reads several lines at once, one per thread. Dividing each line among the threads
+    line with one thread, and ``pool`` runs ``letters`` on several lines at once. Dividing each line among the threads
     would take a sixth more processor time.
     """
 
@@ -158,8 +162,8 @@ def _models(threads: int) -> Any:
 
 
 def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
-    """Turn a picture with vertical lines by a quarter, counterclockwise. Return the number of quarter turns (0 or 1),
-    the picture, and the corners of its lines.
+    """Turn the picture counterclockwise by 90 degrees if its lines are vertical. Return the number of quarter turns (0
+    or 1), the picture, and the corners of its lines.
     """
     quads = _quads(engine, picture)
     if not _are_sideways(quads):
@@ -169,7 +173,7 @@ def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
 
 
 def _is_on_its_head(engine: _Engine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
-    """Whether the sampled lines are upside down. They are if turning them raises their mean certainty by at least
+    """Whether the page is upside down: whether turning the sampled lines raises their mean certainty by at least
     ``_BETTER``.
     """
     certain = _certainty(list(sample.values()))
@@ -183,7 +187,7 @@ def _on_its_head(picture: Picture) -> Picture:
 
 
 def _turned(quads: Quads, picture: Picture) -> Quads:
-    """Return where the corners of the lines are after the picture is turned by 180 degrees."""
+    """Return the corners of the lines in the picture turned by 180 degrees."""
     height, width = picture.shape[:2]
     return (np.array([width, height], np.float32) - np.roll(quads, 2, axis=1)).astype(np.float32)
 
@@ -204,8 +208,8 @@ def _read_lines(
 ) -> dict[int, Read]:
     """Read lines in the given ``order``. Return the recognised lines, keyed by the line's index in ``crops``.
 
-    A long line is read from a narrowed picture, which takes less time. It is read again at full width if the reading is
-    uncertain or has digits, because a narrowed picture can lose one of several equal digits in a row.
+    A long line is read from a narrowed picture, which takes less time. If the result is uncertain or has digits, the
+    line is read again at full width, because a narrowed picture can lose one of several equal digits in a row.
     """
     known: dict[int, Read] = {}
     unsure: list[int] = []
@@ -263,7 +267,7 @@ def _height(quad: NDArray[np.float32]) -> float:
 
 
 def _are_sideways(quads: Quads) -> bool:
-    """Whether most text runs vertically."""
+    """Whether most lines run vertically, so that the page lies on its side."""
     along = sum(_width(quad) for quad in quads if _width(quad) >= _height(quad))
     across = sum(_height(quad) for quad in quads if _height(quad) > _SIDEWAYS * _width(quad))
     return across > along
@@ -289,7 +293,7 @@ def _line(
     top, bottom = (corners[0][1] + corners[1][1]) / 2, (corners[2][1] + corners[3][1]) / 2
     parts = text.split()
     letters = sum(map(len, parts))
-    if len(columns) != letters:  # Some characters have several code points. All letters then count as equally wide.
+    if len(columns) != letters:  # a character has several code points, so all letters count as equally wide
         columns, count = range(letters), letters
     step, words, at = (x1 - x0) / max(count, 1.0), [], 0
     for part in parts:

@@ -1,7 +1,7 @@
 """Draws PDF pages for the page viewer, and finds passages on them.
 
-Limits the image widths and the number of images drawn at a time, and caches images in memory. The bounded child process
-draws the images (``app.readers.pdf_render``).
+Limits the image widths and the number of images drawn at a time, and caches images in memory. A child process with
+limits draws the images (``app.readers.pdf_render``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECONDS_PER_IMAGE = 30.0
 _LONGEST_PASSAGE = 4_000  # maximum characters of a passage; a longer passage is cut before the search
 WIDTHS = (600, 900, 1200, 1800, 2400)  # widths of cached images in pixels
 MOST_BYTES = 48 << 20  # default maximum bytes of images in the cache
-_AT_ONCE = 2  # maximum requests to draw or to search a page that run at a time
+_AT_ONCE = 2  # maximum requests that run at a time; a request draws or searches a page
 
 Draw = Callable[[Path, int, str | None, int], bytes]
 Passage = tuple[str, str, str]
@@ -66,7 +66,8 @@ def render_page(path: Path, number: int, password: str | None = None, width: int
 
 
 def find_on_page(path: Path, number: int, passage: str, password: str | None = None) -> list[Rectangle]:
-    """Find a passage on a page. Return the rectangle of each line; an empty list if the passage is not on the page.
+    """Find a passage on a page. Return one rectangle for each line of the passage; [] if the passage is not on the
+    page.
 
     Case, spaces, hyphens and punctuation are ignored. Raises as ``render_page`` does.
     """
@@ -114,13 +115,13 @@ def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) ->
 
 
 class PageImages:
-    """Draws images of pages on demand, and caches them in memory.
+    """Draws images of pages on demand, and caches the images in memory.
 
     Args:
-        draw: draws a page.
-        find: finds passages on a page.
+        draw: draws a page, as ``render_page`` does.
+        find: finds passages on a page, as ``find_all_on_page`` does.
         most_bytes: maximum bytes of images in the cache.
-        words: lists the words of a page with their places.
+        words: lists the words of a page, as ``words_on_page`` does.
     """
 
     def __init__(
@@ -139,8 +140,8 @@ class PageImages:
         self._working = threading.Semaphore(_AT_ONCE)
 
     def page(self, book: str, path: Path, number: int, width: int, password: str | None = None) -> bytes:
-        """Return a page as a PNG in the smallest of ``WIDTHS`` that is at least ``width`` pixels, or else in the
-        largest.
+        """Return a page as a PNG. The image gets the smallest width in ``WIDTHS`` that is at least ``width``; the
+        largest width if none is.
 
         Args:
             book: hash of the file.
@@ -166,7 +167,7 @@ class PageImages:
         return picture
 
     def words(self, path: Path, number: int, password: str | None = None) -> list[PlacedWord]:
-        """Return the words of a page with their places, so that they can be selected on its image."""
+        """Return the words of a page with their places, so that a person can select the words on the page's image."""
         with self._working:
             return self._words(path, number, password)
 

@@ -1,4 +1,6 @@
-"""The parsers' input and output: limits, plain records and one exception. Used by parent and child."""
+"""The parsers' input and output: limits, plain records and one exception. Both the app and the child process use
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class Refused(Exception):
     Args:
         cause: the end of a sentence that starts with the file's name, such as "has no pages.".
         remedy: advice for the user.
-        kind: selects the exception that the parent raises.
+        kind: selects the exception that the app raises for the user.
     """
 
     def __init__(self, cause: str, remedy: str, kind: RefusalKind = "document") -> None:
@@ -59,7 +61,8 @@ class Section:
 
     label: str
     text: str
-    picture: Literal["", "recognised", "unread", "doubtful", "figure"] = ""  # see ``Picture`` in ``engine.document``
+    # what picture the page is or has; see ``Picture`` in ``engine.document``
+    picture: Literal["", "recognised", "unread", "doubtful", "figure"] = ""
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Heading:
 class Parsed:
     """A whole file as text.
 
-    ``left_out``: number of omitted characters without spaces, keyed by reason. ``date``: the publication date.
+    ``left_out``: number of omitted characters (without spaces), keyed by reason. ``date``: the publication date.
     """
 
     kind: str

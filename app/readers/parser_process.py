@@ -1,4 +1,6 @@
-"""Runs the bounded child process (``engine.sandbox``) that parses documents and headers of models."""
+"""Runs the child process that parses documents and headers of models, with limits on memory and time
+(``engine.sandbox``).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["ChildFailed", "run_in_child"]
 
 
 def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Generator[dict[str, Any], None, None]:
-    """Run one request in a new child, and yield the child's messages. The message "done" ends the generator and is not
+    """Run one request in a new child process, and yield its messages. The message "done" ends the generator and is not
     yielded.
 
     Args:

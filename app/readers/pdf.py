@@ -1,8 +1,8 @@
 """Reads PDF files. Each page is read with pdfium, or with pypdf if pdfium fails on the page. Then all pages are cleaned
-together.
+together, because running headers show only in comparison.
 
-Handles passwords, damaged files, recognised scans, page labels, table of contents, title and warnings. Runs only in the
-child process (``app.readers.child``).
+Handles passwords, damaged files, recognised text of scans, page labels, table of contents, title and warnings. Runs
+only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _SCAN_CHARACTERS = 20
 recognised.
 """
 
-_IMAGE_SHARE = 0.5  # the book is a scan if more than this share of the pages with text or a picture are picture pages
-# maximum characters of an XFA form whose pages only ask the reader, in several languages, to wait
+_IMAGE_SHARE = 0.5  # the book is a scan if more than this share of its pages are pictures; blank pages are not counted
+# maximum characters of an XFA form whose pages only ask the reader to wait, in several languages
 _WAITING = 1_500
 _BLANK_SHARE = 0.25  # if more than this share of the pages are blank, a warning lists the blank pages
 _NAMED = 5  # maximum names of attached files in a warning
@@ -59,7 +59,7 @@ _OTHER_SCRIPTS = (
 )
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
-_SYMBOLIC = 4  # flag of a symbolic font, which has its own set of characters
+_SYMBOLIC = 4  # flag bit of a symbolic font, which has a character set of its own
 _ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
@@ -73,7 +73,7 @@ class _Pages:
         self.lines: list[list[Line]] = []
         self.labels: list[str] = []
         self.images: list[int] = []
-        self.figures: list[int] = []  # pages with text that are mostly a picture
+        self.figures: list[int] = []  # pages that have text but are mostly a picture
         self.bad: dict[int, str] = {}
         self.unmapped: list[int] = []
         self.mismapped: list[int] = []
@@ -81,8 +81,8 @@ class _Pages:
         self.unseen: list[int] = []
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
-        self.whole: set[str] = set()  # words that are known to lack no space, so that they are not checked again
-        # recognised pages by number; if such a page has lines, its text comes from the recognition
+        self.whole: set[str] = set()  # words already checked for missing spaces, in which none was missing
+        # results of text recognition (OCR), keyed by page number; if the result has lines, they are the page's text
         self.recognised: dict[int, RecognisedPage] = {}
         self.characters = 0
 
@@ -93,10 +93,10 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     Args:
         path: the file.
         request: ``password``: the password. ``comments``: whether to read comments. ``trouble``: failures of earlier
-            attempts to read this file, keyed by page number (as text). The value is ``SECOND_READER`` if the page is to
-            be read with pypdf, or else the reason why the page is left out. The key ``_EXTRAS`` means that page labels
-            and table of contents are skipped. ``recognised``: recognised text, keyed by page number (as text).
-            ``unread``: whether to report picture pages instead of refusing a scan.
+            attempts to read this file, keyed by page number (as text). The value is ``SECOND_READER`` for a page that
+            pypdf reads, or the reason why the page is left out. The key ``_EXTRAS`` means that page labels and table of
+            contents are skipped. ``recognised``: results of text recognition (OCR), keyed by page number (as text).
+            ``unread``: whether to report pages that are pictures, instead of refusing a scan.
         limits: limits for the book's size.
         step: called with the progress.
     """
@@ -158,8 +158,8 @@ def open_pdf(
     Args:
         path: the file.
         password: password of an encrypted file.
-        only: number of the only page that is needed, from 1, so that other pages of a picture file may be blank; None
-            for all pages.
+        only: number (from 1) of the only page that is needed, or None for all pages. The other pages of a picture file
+            are left blank.
         beat: called several times, to report progress.
     """
     try:
@@ -172,14 +172,14 @@ def open_pdf(
                 "is encrypted in a way that is not supported.", "Save it without protection in its own program."
             ) from None
         return None
-    with suppress(pdfium.PdfiumError):  # if the form is broken, only its values are lost
-        document.init_forms()  # gives an appearance to fields that have none
+    with suppress(pdfium.PdfiumError):  # a broken form loses only its values
+        document.init_forms()  # generates the appearance of fields that have none
     return document
 
 
 def _opened(path: Path, password: str | None) -> pdfium.PdfDocument:
-    """Open a PDF with the password as typed. If the password is wrong, try again with the password prepared as ISO
-    32000-2 (7.6.4.3.2) requires, because pdfium does not prepare it.
+    """Open a PDF with the password as typed. If that fails, try the password prepared as ISO 32000-2 (7.6.4.3.2)
+    requires, because pdfium does not prepare passwords.
     """
     try:
         return pdfium.PdfDocument(path, password=password)
@@ -290,7 +290,9 @@ def _refuse_scan(pages: _Pages, count: int) -> None:
 
 
 def _refuse_form(document: pdfium.PdfDocument, pages: _Pages) -> None:
-    """Refuse an XFA form, because only Adobe's programs show it. The pages in the file only ask the reader to wait."""
+    """Refuse an XFA form, because only Adobe's programs show it. The pages of such a file only ask the reader to
+    wait.
+    """
     if raw.FPDF_GetFormType(document.raw) == raw.FORMTYPE_XFA_FULL and pages.characters < _WAITING:
         raise Refused("is a form of a kind (XFA) that only Adobe's programs show.", "Print it to a new PDF there.")
 
@@ -327,7 +329,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """Return a page's text with the kept running headers before it and the kept footers after it."""
+    """Return a page's text with the running headers that stay before it, and the running footers that stay after it."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -377,7 +379,7 @@ def _join_pages(texts: list[str], words: Counter[str]) -> None:
 
 
 def _whole_words(lines: list[Line]) -> Iterator[str]:
-    """Yield the text of each line, without halves of words that are cut at a line end."""
+    """Yield the text of each line, without the parts of words that are cut at a line end."""
     cut = False
     for line in lines:
         words = line.text.split()
@@ -423,7 +425,7 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
 def _of_pictures(pages: _Pages, count: int) -> list[str]:
     said = []
     nothing = {number for number, page in pages.recognised.items() if not page.lines}
-    # pages whose text comes from the file, because recognition found no text
+    # pages whose text comes from the file itself, because text recognition found none
     kept = {number for number in nothing if pages.lines[number - 1]}
     if read := [n for n, page in pages.recognised.items() if page.lines or (page.is_blank and n not in kept)]:
         numbers = _listed(read)
@@ -447,7 +449,7 @@ def _pages(numbers: list[int]) -> str:
 
 
 def _listed(numbers: list[int]) -> str:
-    """Return numbers as text for the person, such as "3, 5-7". Long lists are cut."""
+    """Return page numbers as text for the user, such as "3, 5-7". Long lists are cut."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -489,33 +491,33 @@ def _outline(document: pdfium.PdfDocument) -> list[Heading]:
             if title and index is not None and 0 <= index < len(document):
                 entries.append(Heading(title, index + 1, bookmark.level))
     except (pdfium.PdfiumError, ValueError, UnicodeError, ctypes.ArgumentError):
-        pass  # if the table of contents is broken, the book is read without it
+        pass  # the book is read without a broken table of contents
     return entries
 
 
 class _SecondReader:
-    """Reads the PDF with pypdf: pages on which pdfium fails, font problems and hidden layers.
+    """Reads with pypdf what pdfium cannot give: pages on which pdfium fails, font problems and hidden layers.
 
-    pypdf is slower and returns no positions. But it is independent of pdfium, so the two seldom fail on the same file.
-    The file is opened on first use.
+    pypdf is slower and returns no positions. But pypdf is independent of pdfium, so the two seldom fail on the same
+    file. The file is opened on first use.
     """
 
     def __init__(self, path: Path, password: str | None) -> None:
         self._path = path
         self._password = password
         self._reader: Any = None
-        # only fonts of these two types can give wrong text or none
+        # only fonts of the types Type0 and TrueType can give wrong text or no text
         self._has_no_hint, self._has_no_layers = _named_nowhere(path, (b"/Type0", b"/TrueType"), (b"/OCProperties",))
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
-        """Return the lines of a page. The positions are invented: each line is below the line before it."""
+        """Return the lines of a page. pypdf gives no positions, so each line is put below the line before it."""
         text = self._open().pages[index].extract_text()
         return _as_lines(text)
 
     def font_trouble(self, index: int) -> FontTrouble:
-        """Return whether a font of this page gives wrong text ("unmapped") or no text ("absent"); "" if neither or
-        unknown.
+        """Return "unmapped" if a font of this page gives wrong text, "absent" if one gives no text, "" if neither is
+        known.
         """
         if self._has_no_hint:
             return ""
@@ -529,7 +531,7 @@ class _SecondReader:
         return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
 
     def layers(self) -> Layers | None:
-        """Return the hidden layers of the file; None if all layers are shown or unknown."""
+        """Return the hidden layers of the file; None if no hidden layer is known."""
         if self._has_no_layers:
             return None
         try:
@@ -561,10 +563,10 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Return a flag for each group of names in ``kinds``: whether the file has none of the group's names. If the file
-    has compressed or escaped names, all flags are False, because such a name may be any of these.
+    """Return for each group of names in ``kinds`` whether the file certainly has none of its names. If the file has
+    compressed or escaped names, no group is certain.
 
-    Searching the bytes takes a hundredth of the time that opening the file again takes.
+    Searching the bytes takes a hundredth of the time of opening the file with pypdf.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data.find(b"/ObjStm") >= 0 or _ESCAPED_NAME.search(data):

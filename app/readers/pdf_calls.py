@@ -1,7 +1,8 @@
-"""Calls pdfium's most frequent functions with addresses instead of typed pointers. These functions run for every word
-and line of a page. Runs only in the child process (``app.readers.child``).
+"""Calls those functions of pdfium that run for every word and line of a page. Passes addresses instead of typed
+pointers. Runs only in the child process (``app.readers.child``).
 
-ctypes passes addresses three times as fast. With typed pointers, the calls took a quarter of the reading time.
+ctypes passes an address three times as fast as a typed pointer. With typed pointers, the calls took a quarter of the
+reading time.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ segment_closes = _by_address(raw.FPDFPathSegment_GetClose, c_int, c_void_p)
 
 
 class Floats:
-    """An array of numbers that pdfium writes to, with the address of each number."""
+    """An array of numbers into which pdfium writes. ``places`` has the address of each number."""
 
     def __init__(self, count: int) -> None:
         self._values = (c_float * count)()

@@ -1,5 +1,5 @@
 """Makes the cells of a table on a PDF page: splits lines into cells, joins printed rows, writes rows as lines. A piece
-is a printed line or a part of one.
+is a printed line or a part of a line.
 
 ``pdf_tables`` finds where a table starts and ends. Runs only in the child process (``app.readers.child``).
 """
@@ -20,25 +20,26 @@ MARK = " | "
 """
 # minimum vertical overlap of two consecutive rows that are joined, as a share of the second row's height
 _OVERLAP = 0.25
-_BESIDE = 0.5  # minimum vertical overlap of two pieces of one row, as a share of the smaller height
-FINE = 0.5  # minimum gap between cells in line heights, if nearby rows have a gap at the same place
-_NARROW = 0.3  # minimum gap between two words, in line heights, in which a piece is cut at a border; wider than a space
+_BESIDE = 0.5  # minimum vertical overlap of two pieces of text in one row, as a share of the smaller height
+FINE = 0.5  # minimum gap between cells, in line heights, if nearby rows have a gap at the same place
+# minimum gap between two words, in line heights, at which a line of text is cut at a column border; wider than a space
+_NARROW = 0.3
 ALIGNED = 0.6  # minimum share of aligned cells in a column that counts as aligned
-SAME_RULE = 2.0  # maximum distance in points between edges or rules that count as one
+SAME_RULE = 2.0  # maximum distance in points between two edges or ruling lines that count as one
 _MOST_LINES = 15  # maximum printed lines that can be one row of a table
 LOOSER = 1.2  # minimum distance between lines of different rows, as a factor of the smallest distance in the table
 CELL_PITCH = 1.7  # maximum distance, in line heights, between two lines of one cell
-_TOUCH = 0.15  # maximum gap, in line heights, between two pieces of one word
+_TOUCH = 0.15  # maximum gap, in line heights, between two parts of one word
 NUMBERS = 0.6  # minimum share of numbers in a column of numbers
 NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.,:'’\s/–-]*\s*(?:[%‰°€$£¥)]|[A-Za-z]{1,4})?$")
-_FEW_ROWS = 3  # a table with at most this many rows keeps its header rows separate
+_FEW_ROWS = 3  # in a table with at most this many rows, two header rows are not joined
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_TEXT = 20  # minimum mean characters per line of a wide column; a column with less than half as many is no prose
-_GOES_ON = 0.35  # minimum share of lines that start with a lowercase letter in a wide column of prose
-# minimum share of lines that reach the margin in a column of prose in a script without lowercase letters
+_TEXT = 20  # minimum mean characters per line of a wide column; a column of prose has at least half as many
+_GOES_ON = 0.35  # minimum share of lines in a wide column of prose that start with a lowercase letter
+# minimum share of lines that reach the margin, in a column of prose whose script has no lowercase letters
 _FILLED = 0.6
-_IN_SHORT = 0.5  # minimum share of lines that start with a lowercase letter in a narrow column of prose
+_IN_SHORT = 0.5  # minimum share of lines in a narrow column of prose that start with a lowercase letter
 Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
@@ -50,7 +51,9 @@ def in_rows(cell: Sequence[Line]) -> list[Line]:
 
 
 def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Group pieces into printed rows from top to bottom, each from left to right."""
+    """Group pieces of text into printed rows. The rows are sorted from top to bottom, and their pieces from left to
+    right.
+    """
     rows: list[list[Line]] = []
     top = bottom = 0.0
     for piece in sorted(pieces, key=lambda piece: piece.top):
@@ -66,12 +69,12 @@ def printed_rows(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def fine_parts(piece: Line) -> list[Line]:
-    """Split a piece at each gap between words that is wider than a space."""
+    """Split a piece of text at each gap between words that is wider than a space."""
     if len(piece.words) < 2 or piece.widest_gap <= FINE * piece.height:
         return [piece]
     groups = [[piece.words[0]]]
     for before, word in pairwise(piece.words):
-        led = before[0] in _LEADERS or word[0] in _LEADERS  # the leader of a table of contents
+        led = before[0] in _LEADERS or word[0] in _LEADERS  # dot leaders of a table of contents are no gap
         if _gap(before, word) > FINE * piece.height and not led:
             groups.append([])
         groups[-1].append(word)
@@ -81,12 +84,12 @@ def fine_parts(piece: Line) -> list[Line]:
 
 
 def _gap(previous: Word, word: Word) -> float:
-    """Return the gap in points between two words, which may run from right to left."""
+    """Return the gap in points between two words of left-to-right or right-to-left text."""
     return max(word[1] - previous[2], previous[1] - word[2])
 
 
 def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
-    """Join each group of words to a piece."""
+    """Split ``piece`` into one piece for each group of its words."""
     parts = []
     for at, words in enumerate(groups):
         cut = piece.cut and at == len(groups) - 1
@@ -107,8 +110,8 @@ def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
 
 
 def levelled(rows: Sequence[Cells]) -> list[Cells]:
-    """Join consecutive rows that overlap vertically and fill different columns. Vertically centred cells cause such
-    rows.
+    """Join consecutive printed rows that overlap vertically and fill different columns. Such rows belong to one row of
+    the table whose cells are vertically centred.
     """
     made: list[Cells] = []
     for row in rows:
@@ -123,8 +126,8 @@ def levelled(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
-    """Move a piece that spans several columns, such as a total, to the last of these columns. A piece is moved only if
-    its right edge is aligned with the cells of that column.
+    """Move a cell that spans several columns, such as a total, to the last of these columns if its right edge is
+    aligned with the cells of that column.
     """
     ends = []
     for at in range(len(borders) + 1):
@@ -140,7 +143,9 @@ def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
 
 
 def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
-    """Split a row into one list of pieces per column. A piece that crosses a border between two words is cut there."""
+    """Divide the pieces of a row among the columns. A piece is cut at a column border that lies between two of its
+    words.
+    """
     cells: Cells = [[] for _ in range(len(borders) + 1)]
     for piece in row:
         for part in cut_at(piece, borders, _NARROW):
@@ -150,10 +155,10 @@ def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
 
 
 def cut_at(piece: Line, borders: Sequence[float], gap: float) -> list[Line]:
-    """Split a piece at every border that lies between two of its words.
+    """Split a piece of text at every column border that lies between two of its words.
 
     Args:
-        piece: the piece.
+        piece: the piece of text.
         borders: x positions of the borders.
         gap: minimum gap between the words, in line heights.
     """
@@ -175,7 +180,7 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
 
     Args:
         rows: the cells of each printed row.
-        floors: y positions of the horizontal rules between rows; empty if there are none.
+        floors: y positions of the ruling lines between rows; empty if there are none.
         height: usual line height.
     """
     tops = [min(piece.top for cell in row for piece in cell) for row in rows]
@@ -206,11 +211,11 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
 
 
 def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
-    """Whether printed rows that are close to each other are the lines of a single row of the table.
+    """Whether printed rows that are close to each other together are a single row of the table.
 
     Args:
         band: the printed rows.
-        ruled: whether rules are drawn above and below.
+        ruled: whether ruling lines are drawn between the table's rows.
     """
     if len(band) > _MOST_LINES:
         return False
@@ -224,7 +229,7 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
 
 
 def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether a printed row has no cells of its own, but continues cells of the row above."""
+    """Whether all cells of a printed row continue cells of the row above."""
     small = False
     for at, cell in enumerate(row):
         if not cell:
@@ -250,7 +255,7 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
 def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
     """Join column names that continue in the next printed row, in a table of numbers.
 
-    A name above several columns stays in a separate row, because each column below has a name of its own.
+    A name that spans several columns stays in its own row, because each of these columns has a name below.
     """
     while len(rows) > _FEW_ROWS and _is_upper_head(rows, height):
         head = [above + below for above, below in zip(rows[0], rows[1], strict=True)]
@@ -278,7 +283,7 @@ def _is_upper_head(rows: Sequence[Cells], height: float) -> bool:
 
 
 def _is_over(above: Line, below: Line, height: float) -> bool:
-    """Whether two lines are aligned at their left edges, right edges or centres."""
+    """Whether two lines have the same left edge, right edge or centre."""
     left, right = above.x0 - below.x0, above.x1 - below.x1
     return min(abs(left), abs(right), abs(left + right) / 2) < FINE * height
 
@@ -312,7 +317,7 @@ def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
 
 
 def _row_text(cells: Sequence[str]) -> str:
-    """Join cells with the separator. A label that ends in a colon and the value after it are joined with a space."""
+    """Join the texts of cells with ``MARK``, but a label that ends in a colon and its value with a space."""
     text = cells[0]
     for before, cell in pairwise(cells):
         text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell
@@ -340,7 +345,7 @@ def _cell_text(cell: Sequence[Line]) -> str:
 
 
 def _has_head(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row has the names of the columns. At least one column must have numbers below its name."""
+    """Whether the first row has the names of the columns: no numbers in it, and numbers below at least one name."""
     if len(rows) < 3 or any(NUMBER.match(text) for text in rows[0] if text):
         return False
     for at, name in enumerate(rows[0]):

@@ -1,5 +1,5 @@
-"""Finds the drawn tables of a PDF page, whose cells lie between ruling lines (``pdf_grids``). Runs only in the child
-process (``app.readers.child``).
+"""Finds the drawn tables of a PDF page. The cells of a drawn table lie between ruling lines (``pdf_grids``). Runs only
+in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ _FEWEST_FILLED = 0.3  # minimum share of filled cells in a drawn table
 # minimum share of filled cells in a drawn table with long cells; frames around ordinary text have a smaller share
 _WELL_FILLED = 0.6
 _LONG_CELL = 300  # minimum characters of a cell that counts as long
-_LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is framed text and no cell
+_LONGEST_CELL = 1_500  # maximum characters of a cell; a longer text is no cell, but ordinary text in a frame
 _FEWEST_PRINTED = 3  # minimum printed rows between two ruling lines that may be separate rows of the table
-# minimum printed rows between two ruling lines that are separate rows of the table even if no column has figures
+# minimum printed rows between two ruling lines that are separate rows of the table even if no column has numbers
 _MANY_PRINTED = 8
-_MANY = 0.6  # a drawn row is split only if two columns have a line in more than this share of its printed rows
+# a row between two ruling lines is split only if two columns have text in more than this share of its printed rows
+_MANY = 0.6
 
 
 def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, list[Line]]:
-    """Find tables with ruling lines. The cells of a table need not be consecutive in ``pieces``.
+    """Find the tables that are drawn as ``grids``. The cells of a table need not be consecutive in ``pieces``.
 
     Returns:
-        A list for each piece of a table, keyed by the piece's ``id``. The table's first piece has the rows of the
-            table; each other piece has an empty list.
+        Lists of lines, keyed by the ``id`` of each piece of text in a table. The list of the table's first piece has
+            the table's rows. The lists of its other pieces are empty.
     """
     found: dict[int, list[Line]] = {}
     for grid in grids:
@@ -52,7 +53,7 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
             rows = found.get(id(piece))
             if rows is None:
                 parts += cut_at(piece, grid.walls((piece.top + piece.bottom) / 2), 0.0)
-            elif rows:  # these rows are a smaller table in a cell of this one
+            elif rows:  # the piece starts a smaller table, which becomes a cell of the table around it
                 parts.append(_one_piece(rows))
         lines = _drawn(parts, grid)
         if lines:
@@ -63,7 +64,7 @@ def drawn_tables(pieces: Sequence[Line], grids: Sequence[Grid]) -> dict[int, lis
 
 
 def _one_piece(rows: Sequence[Line]) -> Line:
-    """Return a small table as one line of text, for the cell of another table."""
+    """Return a table as one line of text, for the cell of the table around it."""
     text = "; ".join(row.text.replace(MARK, " ").replace(MARK.rstrip(), "") for row in rows)
     return replace(
         rows[0],
@@ -92,7 +93,7 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
         return []
     height = median(part.height for part in parts)
     made: list[Cells] = []
-    # the cells of the preceding row, if all filled cells of that row continue in this row
+    # cells of the preceding row that are taken over, because all its filled cells continue in this row
     held: Cells = [[] for _ in range(columns)]
     for row, places in enumerate(grid.cells):
         here = [
@@ -118,12 +119,12 @@ def _drawn(parts: Sequence[Line], grid: Grid) -> list[Line]:
 
 
 def _several_rows(cells: Cells) -> list[Cells]:
-    """Split a drawn row, which lies between two ruling lines, into its printed rows. Some tables have no ruling lines
-    between rows. Return [] if the drawn row is a single row of the table.
+    """Split what is between two ruling lines into printed rows, because some tables have no ruling lines between rows.
+    Return [] if it is a single row of the table.
 
-    The drawn row is split if at least two columns have a line in most printed rows, at least one of them is no prose,
-    and one of these conditions is true: a column has mainly figures, all of at least three columns have a line in every
-    printed row, or there are many printed rows.
+    At least two columns must have text in most printed rows, and at least one of these columns must be no prose. Also,
+    one of three conditions must be true: one of these columns has mainly numbers; or there are three or more columns,
+    and all have text in every printed row; or there are many printed rows.
     """
     printed = printed_rows([piece for cell in cells for piece in cell])
     if len(printed) < _FEWEST_PRINTED:

@@ -33,14 +33,15 @@ THIN = 3.0
 MOST_OBJECTS = 5_000
 """Maximum number of drawn objects examined on a page. Further objects are ignored."""
 
-_SMALL = 6.0  # maximum width and height in points of a shape that is too small for a cell
-_SIDES = 5  # a small shape counts as this many ruling lines when the lines of a page are counted
+_SMALL = 6.0  # a drawn shape is too small for a table cell if its width and height are below this, in points
+_SIDES = 5  # number of ruling lines for which a shape that is too small for a cell counts towards ``_MOST_SEGMENTS``
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page; further lines are ignored
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
 _WIDE = 60.0  # minimum length in points of a horizontal line that may belong to a table
-_FEWEST = 3  # minimum horizontal lines of a grid, and also minimum vertical lines; edges that are not drawn count too
-_MOST_PLACES = 10_000  # maximum places of a grid; a larger grid is a drawing
+# minimum horizontal lines of a grid, and also its minimum vertical lines; edges that are not drawn count too
+_FEWEST = 3
+_MOST_PLACES = 10_000  # maximum rectangles of a grid; a grid with more is a drawing
 _MOST_GRIDS = 60
 _FEWEST_LINES = 5  # minimum drawn lines of a grid, horizontal and vertical lines together
 
@@ -55,10 +56,11 @@ class Rules:
 
 @dataclass
 class Grid:
-    """A grid with vertical lines at ``xs`` and horizontal lines at ``ys``, including edges.
+    """A drawn table with vertical lines at ``xs`` and horizontal lines at ``ys``, edges included.
 
-    ``cells[row][column]`` is the (row, column) of the first place of the cell to which the place belongs. ``frames``
-    are cells whose places form no rectangle, because they surround other cells.
+    The lines divide the grid into rectangles, and a cell has one or more of them. ``cells[row][column]`` is the (row,
+    column) of the first rectangle of the cell to which a rectangle belongs. ``frames`` are cells that are no rectangle
+    themselves, because they surround other cells.
     """
 
     xs: list[float]
@@ -76,7 +78,7 @@ class Grid:
         return self.xs[0] <= x <= self.xs[-1] and self.ys[0] <= y <= self.ys[-1]
 
     def walls(self, y: float) -> list[float]:
-        """Return the x positions of the lines between the cells at height ``y``."""
+        """Return the x positions of the lines between the cells of the row at ``y``."""
         row = self.cells[self.row(y)]
         return [self.xs[at + 1] for at, (one, two) in enumerate(pairwise(row)) if one != two]
 
@@ -86,7 +88,7 @@ class Grid:
 
 
 def grids(rules: Rules) -> list[Grid]:
-    """Return the grids of a page, the smallest first, so that a nested grid precedes the grid around it."""
+    """Return the grids of a page, sorted by area, so that a nested grid precedes the grid around it."""
     found = []
     for across, down in _crossing(rules):
         ys, xs = _lines(across), _lines(down)
@@ -152,8 +154,8 @@ def _crossing(rules: Rules) -> Iterator[tuple[list[Span], list[Span]]]:
 
 
 def _lines(spans: list[Span]) -> list[Line]:
-    """Join spans at nearly the same position into lines. A line is (mean position, start and end of each drawn
-    part).
+    """Join parallel lines at nearly the same position into one line: (mean position, [(start, end) of each drawn
+    part]).
     """
     found: list[tuple[list[float], list[tuple[float, float]]]] = []
     for place, start, end in sorted(spans):
@@ -165,8 +167,8 @@ def _lines(spans: list[Span]) -> list[Line]:
 
 
 def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
-    """Add an edge before the first line if the crossing lines ``others`` start before that line, and an edge after the
-    last line if they end after that line.
+    """Add the outer edges of a grid that are not drawn. An edge is missing if the crossing lines ``others`` extend
+    beyond the first or the last of ``lines``.
     """
     start, end = min(start for _, start, _ in others), max(end for _, _, end in others)
     before: list[Line] = [(start, [])] if start < lines[0][0] - _ONE_LINE else []
@@ -176,7 +178,8 @@ def _closed(lines: list[Line], others: list[Span]) -> list[Line]:
 def _grid(vertical: list[Line], horizontal: list[Line]) -> Grid:
     xs, ys = [x for x, _ in vertical], [y for y, _ in horizontal]
     width = len(xs) - 1
-    # union-find: the parent of each place. The root of a cell is the cell's first place, which is its own parent.
+    # Union-find over the rectangles of the grid: the parent of each rectangle. The root of a cell is its first
+    # rectangle.
     first = list(range(width * (len(ys) - 1)))
 
     def root(place: int) -> int:
@@ -216,7 +219,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions refer to the
     page as displayed.
 
-    If a page has very many lines, it is a drawing, and lines beyond a maximum are ignored.
+    A page with very many lines is a drawing. Its lines beyond ``_MOST_SEGMENTS`` are ignored.
 
     Args:
         page: the page.
@@ -246,8 +249,8 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
 
 
 def _sides(item: int, most: int) -> Iterator[Box]:
-    """Yield (left, bottom, right, top) of each side of a path. Stop at a curved or slanting side, because a path with
-    such a side is a drawing.
+    """Yield (left, bottom, right, top) of each side of a path. Stop at a curved or slanting side, because the path is a
+    drawing then.
     """
     count = pdf_calls.count_segments(item)
     if not 1 < count <= most:

@@ -1,9 +1,8 @@
 """Reads the lines of one PDF page in reading order, from pdfium's text and boxes. Runs only in the child process
 (``app.readers.child``).
 
-Owns the geometry of a page: its rotation, the merging of pieces (runs of text without wide gaps) into rows, and columns
-that a file stores row by row. Leaves out invisible text (``pdf_unseen``), and puts filled-in text (``pdf_values``) at
-its place.
+Owns the geometry of a page: its rotation, its rows and its columns. A row is merged from pieces, which are runs of text
+without wide gaps. Invisible text is left out (``pdf_unseen``), and filled-in text is put at its place (``pdf_values``).
 """
 
 from __future__ import annotations
@@ -44,28 +43,28 @@ from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-# matches a short table cell; pdfium may join such cells of several rows into one word
+# matches a short table cell; pdfium may join such cells of several rows to one word
 _FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")
-_PAIR = 3  # words with at most this many letters are not checked for letters drawn twice
+_PAIR = 3  # words with at most this many letters are not checked for letters that are drawn twice
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
-)  # matches letters of scripts that separate words with spaces
-_TAB = 1.2  # maximum gap, in line heights, within a row; a wider gap may separate columns, so the row is split
+)  # matches runs of letters in scripts that separate words with spaces
+_TAB = 1.2  # maximum gap, in line heights, within a run of text; a wider gap may separate columns, so the run is split
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
-_MARK_REACH = 3.0  # maximum distance, in line heights, from a list mark to its item
+_MARK_REACH = 3.0  # maximum distance, in line heights, from a list marker to its item
 # Maximum distance, in line heights, by which a line may begin above the preceding line and belong to the same block.
 _ROW = 0.5
 # Maximum distance, in line heights, by which a line may begin below the preceding line and belong to the same block.
 _NEAR = 3.0
 _MOST_BLOCKS = 150
-_FOOTER = 2  # maximum lines of a footer that the file draws before all other text
+_FOOTER = 2  # maximum lines of a footer that the file stores before all other text
 _COLUMN_ROWS = 6
-_AGREE = 0.85  # minimum share of rows that have a gap at the position of a gutter
-_COLUMN_TEXT = 20  # minimum mean characters per piece in columns of text; cells of tables have fewer
+_AGREE = 0.85  # minimum share of rows with a gap at the position of a gutter between columns
+_COLUMN_TEXT = 20  # minimum mean characters of a line in columns of text; cells of tables have fewer
 _UPSIDE_DOWN = 180
 # Maximum characters of a page that are examined to find its orientation. Also the maximum words of a line that are
-# compared with a new word, and the maximum letters of a word that is checked for letters drawn twice.
+# compared with a new word, and the maximum letters of a word in which letters drawn twice are searched.
 _LOOK = 400
 _LEVEL = 0.1  # maximum rotation of an upright character in radians
 
@@ -83,8 +82,7 @@ def page_lines(
         page: an open page.
         filled: called with the page's own text; returns the values that are filled in on the page.
         layers: the hidden layers of the file; None if there are none.
-        vocab: words of earlier pages in which pdfium missed no space, so that they are not checked again. The
-            words of this page in which it missed none are added.
+        vocab: words already checked for missing spaces, in which none was missing. Such words of this page are added.
         pictures: list to which the boxes of the page's pictures are added.
 
     Returns:
@@ -119,7 +117,7 @@ def page_lines(
 
 
 def recognised_lines(page: RecognisedPage) -> list[Line]:
-    """Return the lines of a recognised picture page in the form of ``page_lines``."""
+    """Return the lines that OCR found on a page, in the form of ``page_lines``."""
     return _arranged(with_tables(_with_markers(pieces_of(page)), Rules, 0))
 
 
@@ -160,8 +158,8 @@ def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, vocab: set[str
 
 
 def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Suspects, vocab: set[str]) -> list[Line]:
-    """Convert the run of text ``match`` to a line, or to several lines if it has wide gaps or several rows, or if only
-    a part of it may be invisible.
+    """Convert the run of text ``match`` to lines. It becomes several lines if it has wide gaps or several rows, or if
+    only a part of it may be invisible.
     """
     found: list[Line] = []
     line: Line | None = None
@@ -188,7 +186,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             or gap > _TAB * height
             or (
                 top >= line.bottom and x0 < line.x1 and (line.x1 - line.x0 > height or stacked)
-            )  # pdfium joined this word to the row above
+            )  # the word is below the line, so pdfium has joined two rows
         ):
             line = Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)])
             found.append(line)
@@ -202,14 +200,16 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
 
 
 def _gap(line: Line, x0: float, x1: float) -> float:
-    """Return the gap between a line and the next word, which spans ``x0`` to ``x1``. In right-to-left text, the next
-    word is at the left of the line.
+    """Return the gap between a line and the next word, which spans ``x0`` to ``x1``. The next word may be at the left
+    of the line, as in right-to-left text.
     """
     return line.x0 - x1 if x0 < line.x1 and x1 < line.x0 else x0 - line.x1
 
 
 def _as_printed(word: str, start: int, box: Box, boxes: CharacterBoxes) -> tuple[str, int]:
-    """Return the word with marked superscripts and without letters drawn twice, and the number of letters left out."""
+    """Return the word as a reader sees it, and the number of letters removed. Of letters drawn twice, only one is kept,
+    and superscripts are marked.
+    """
     x0, x1, top, bottom = box
     drawn = len(word)
     if (
@@ -237,7 +237,7 @@ def _append(line: Line, text: str, gap: float, word: tuple[str, float, float], r
     _, x0, x1 = word
     line.last_gap = gap
     line.first_gap = line.first_gap or gap
-    if gap > line.widest_gap:  # max() would be slower here and below
+    if gap > line.widest_gap:  # comparisons are faster than max()
         line.widest_gap = gap
     if x0 < line.x0:
         line.x0 = x0
@@ -250,7 +250,7 @@ def _append(line: Line, text: str, gap: float, word: tuple[str, float, float], r
 
 
 def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
-    """Whether the line already has the same word at this position, drawn twice to look bold."""
+    """Whether the line already has the same word at this position. Some programs draw words twice to make them bold."""
     reach = SAME_PLACE * line.height
     return abs(top - line.top) < reach and any(
         word == other and abs(x0 - x) < reach for other, x, _ in line.words[-_LOOK:]
@@ -260,14 +260,14 @@ def _stands_there(line: Line, word: str, x0: float, top: float) -> bool:
 def _parted(
     text: str, match: re.Match[str], boxes: CharacterBoxes, vocab: set[str], *, stacked: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the words in a run of text, split also at spaces that pdfium missed.
+    """Yield start and end of each word in a run of text. A word is split where pdfium missed a space.
 
     Args:
         text: the page's text.
         match: the run.
         boxes: boxes of the characters.
-        vocab: words in which pdfium missed no space; further such words are added.
-        stacked: whether a word may be several short cells one below another.
+        vocab: words already checked, in which no space was missing; further such words are added.
+        stacked: whether a word may consist of several short cells, one below another.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
         if not stacked and word[0] in vocab:
@@ -297,8 +297,8 @@ def same_row(one: Line, two: Line) -> bool:
 
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
-    """Insert each value after the text to its left. If no text is to its left, insert the value before the first piece
-    that is not above the value. A tick near a text is joined to that text instead.
+    """Insert each filled-in value after the text to its left. If there is none, insert the value before the first piece
+    of text that is not above it. A tick is joined to the text next to it instead.
     """
     pieces = list(pieces)
     for value in values:
@@ -314,7 +314,9 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
 
 
 def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
-    """Join a tick to the text at its left or right, whichever is nearer. Return False if both are too far away."""
+    """Join a tick to the text at its left or at its right, whichever is nearer. Return False if neither is near
+    enough.
+    """
     row = [piece for piece in pieces if same_row(piece, tick)]
     left = max((piece for piece in row if piece.x1 <= tick.x0 + 1), key=lambda piece: piece.x1, default=None)
     right = min((piece for piece in row if piece.x0 >= tick.x1 - 1), key=lambda piece: piece.x0, default=None)
@@ -332,7 +334,7 @@ def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:
 
 
 def _with_markers(pieces: list[Line]) -> list[Line]:
-    """Move list marks in front of their items, because some programs draw all marks at the end."""
+    """Move list markers in front of their items, because some programs store all markers at the end of a page."""
     loose = [
         at
         for at, piece in enumerate(pieces)
@@ -352,14 +354,14 @@ def _with_markers(pieces: list[Line]) -> list[Line]:
 
 
 def _is_marked(mark: Line, item: Line) -> bool:
-    """Whether an item starts right after a mark."""
+    """Whether a list item starts right after a list marker."""
     return same_row(mark, item) and -0.1 * mark.height < item.x0 - mark.x1 < _MARK_REACH * mark.height
 
 
 def _from_above(lines: list[Line]) -> list[Line]:
-    """Keep the order of the file, but move a block of lines after all blocks that are above it in its column.
+    """Sort lines as stored in the file, but with each block of lines after all blocks that are above it in its column.
 
-    So a title that the file draws after the text moves to the front, and a footer that the file draws before the text
+    A title that the file stores after the text moves to the front, and a footer that the file stores before the text
     moves to the end. Columns stay one after another.
     """
     blocks: list[list[Line]] = []
@@ -390,7 +392,8 @@ def _from_above(lines: list[Line]) -> list[Line]:
     order: dict[int, None] = {}
     for at in range(len(blocks)):
         waiting = [at]
-        while waiting:  # a block follows the blocks above it; blocks in a cycle keep their order
+        # the blocks above a block are put before it; blocks that are above each other in a cycle keep their order
+        while waiting:
             here = waiting[-1]
             before = min(above[here] - order.keys() - set(waiting), default=None)
             if before is None:
@@ -410,7 +413,7 @@ def _ends_before(one: Box, two: Box) -> bool:
 
 
 def _merged(pieces: list[Line]) -> list[Line]:
-    """Merge consecutive pieces of one row into one line."""
+    """Merge consecutive pieces of text in the same row into one line."""
     lines: list[Line] = []
     for piece in pieces:
         last = lines[-1] if lines else None
@@ -448,11 +451,10 @@ def _continues(last: Line, piece: Line) -> bool:
 
 
 def _columns(pieces: list[Line]) -> list[Line]:
-    """Return the pieces of a page in reading order. On a page with several columns, the left column comes first, then
-    the next columns.
+    """Return the pieces of text of a page in reading order: column after column, from the left.
 
-    Only pages that the file stores row by row are changed, because most files store one column after another. A table
-    stays row by row; its short cells distinguish it from columns of text.
+    Changes only pages that the file stores row by row, because most files store one column after another. A table stays
+    row by row. Its cells are shorter than the lines of columns of text.
     """
     pairs = [
         (one, two)
@@ -486,8 +488,8 @@ def _columns(pieces: list[Line]) -> list[Line]:
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
     """Return the x positions of the gutters between columns, from left to right.
 
-    A gutter is at the x position where most of the ``gaps`` overlap. The gaps at this position are dropped before the
-    next gutter is searched.
+    A gutter is at the x position where most of the ``gaps`` overlap. These gaps are dropped before the next gutter is
+    searched.
     """
     gutters: list[float] = []
     while len(gaps) >= _COLUMN_ROWS:
@@ -511,7 +513,7 @@ def _right_to_left(lines: list[Line]) -> bool:
 
 
 def _vertical(pieces: list[Line]) -> list[Line]:
-    """Return vertical lines (Japanese, or a page printed sideways), one below another."""
+    """Return the lines of a page with vertical text, such as Japanese, one below another as if they were horizontal."""
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
     return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]

@@ -18,7 +18,7 @@ from app.readers.pdf_grids import Box, turned
 from app.readers.pdf_signs import RTL, CharacterBoxes, text_as_read
 
 _MOST = 2_000  # maximum annotations read of a page
-_PASSAGE = 80  # maximum characters of a comment's passage; a longer passage is cut
+_PASSAGE = 80  # maximum characters of the passage that a comment marks; a longer passage is cut
 _NAME = 60  # maximum characters of a file name; a longer name is cut
 _TYPE_SIZE = 12.0  # type size in points of typed text whose size is unknown
 _MARKUP = {
@@ -37,8 +37,8 @@ _UNSEEN = 0b100010  # bit mask of the flags Hidden and NoView of an annotation
 class PageAnnotations:
     """The annotations of a page.
 
-    ``comments`` are formatted texts to be put after the page's text. ``typed`` are lines at their places on the page.
-    ``files`` are the names of attached files.
+    ``comments`` are texts to be put after the page's text. ``typed`` are typed notes as lines at their places on the
+    page. ``files`` are the names of attached files.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -88,8 +88,8 @@ def _annotations(page: pdfium.PdfPage, count: int) -> Iterator[Any]:
 
 
 def _comment(annotation: Any, kind: int, page: pdfium.PdfPage) -> str:
-    """Return a comment with its author and the passage it marks. Return "" for an empty comment, unless it strikes the
-    passage out.
+    """Return a comment with its author and the passage that it marks. Return "" for a comment without text, unless it
+    strikes out the passage.
     """
     words, author = _string(annotation, b"Contents"), _string(annotation, b"T")
     struck = kind == raw.FPDF_ANNOT_STRIKEOUT
@@ -133,8 +133,8 @@ def _read_within(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, place: Box
 
 
 def _typed(page: pdfium.PdfPage, annotation: Any) -> list[Line]:
-    """Return the text of a typed note as one line. Return no line if the note is hidden or empty, or if it has an
-    appearance stream, which ``form_values`` reads.
+    """Return the text of a typed note as one line; [] if the note is hidden or empty. Also return [] if the note has an
+    appearance stream, because ``form_values`` reads such notes.
     """
     words, box = _string(annotation, b"Contents"), raw.FS_RECTF()
     if not words or raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN or _has_appearance(annotation):
