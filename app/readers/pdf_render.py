@@ -1,5 +1,5 @@
-"""Draws and searches a page of a PDF with pdfium, and recognises the text of pages that are pictures. Runs only in the
-child process (``app.readers.child``).
+"""Draws and searches a page of a PDF with pdfium, and passes pages that are pictures to OCR. Runs only in the child
+process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from engine.sandbox import Voice
 
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
 _MOST_SIGNS = 50_000  # maximum characters of a page that can be selected; further characters cannot be selected
-# width and height of a virtual image of the page in pixels; large, because pdfium rounds positions to whole pixels
+# width and height in pixels of an imaginary image of the page; large, because pdfium rounds positions to whole pixels
 _UNIT = 100_000
 
 
 def render(request: dict[str, Any]) -> str:
-    """Return the page as a PNG in base64."""
+    """Draw the page. Return the image as a PNG in base64."""
     document, page = _page(request)
     width, height = page.get_size()
     scale = float(request["width"]) / max(width, 1.0)
@@ -45,8 +45,8 @@ def render(request: dict[str, Any]) -> str:
 
 
 def recognise(request: dict[str, Any], voice: Voice) -> None:
-    """Recognise the pages ``request["numbers"]``. For each page, report its text and the seconds that the recognition
-    took.
+    """Recognise the text of the pages ``request["numbers"]``. Send a message with the text of each page and the seconds
+    that its recognition took.
     """
     from app.readers import ocr
 
@@ -70,9 +70,9 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
 
 
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
-    """For each passage in ``request["passages"]``, return a list with one rectangle for each line of the passage. The
-    list is empty if the page lacks the passage. If the passage occurs several times, the text before and after it
-    decides which occurrence is meant.
+    """Find the passages of ``request["passages"]``. For each passage, return a list with one rectangle for each of its
+    lines; [] if the page lacks the passage. Of several occurrences, the one is returned whose surroundings agree best
+    with the text before and after the passage.
     """
     if request.get("recognised"):
         return _find_recognised(request)
@@ -123,8 +123,8 @@ def _is_beside(word: list[Any], box: list[float]) -> bool:
 
 
 def _printed_signs(request: dict[str, Any]) -> list[tuple[str, list[float] | None]]:
-    """Return the characters of a page with their boxes as fractions of its image. Characters outside of the image are
-    skipped.
+    """Return the characters of a page, each with its box as fractions of the page's image. Skip characters outside of
+    the image.
     """
     document, page = _page(request)
     page = pdf_values.flattened(document, int(request["number"]) - 1, page) or page
@@ -186,7 +186,7 @@ def _device(page: pdfium.PdfPage, x: float, y: float) -> tuple[float, float]:
 
 
 def _rows(boxes: list[list[float]]) -> list[list[float]]:
-    """Merge the boxes of each line."""
+    """Merge the boxes that are on the same line of text."""
     rows: list[list[float]] = []
     for box in boxes:
         last = rows[-1] if rows else None

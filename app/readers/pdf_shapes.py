@@ -1,8 +1,8 @@
 """Reads drawn shapes as characters: bullets, checkboxes, fraction bars. Runs only in the child process
 (``app.readers.child``).
 
-Browsers print bullets and checkboxes as shapes, and programs for formulas draw fraction bars. Without the bar, 1/4
-would be read as "1 4".
+Browsers print bullets and checkboxes as shapes, and formula editors draw fraction bars. Without the bar, 1/4 would be
+read as "1 4".
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from app.readers.pdf_signs import CharacterBoxes
 _MOST = 2_000  # maximum drawn objects examined on a page
 _MOST_BARS = 200  # maximum fraction bars on a page; a page with more is a drawing or a table
 _MOST_DOTS = 200
-_BAR_HEIGHT = 2.2  # maximum height of a bar in points; pdfium reports twice the width of a stroke
-_FLAT = 2.0  # minimum ratio of a bar's width to its height
-_BAR = (2.0, 150.0)  # minimum and maximum width of a bar in points
-_WIDE_BAR = 40.0  # minimum width in points of a bar that may be a line of a table
-_RULES = 3  # minimum number of wide bars with the same ends that count as lines of a table
+_BAR_HEIGHT = 2.2  # maximum height in points that pdfium reports for a bar; this is twice the width of its stroke
+_FLAT = 2.0  # minimum ratio of a fraction bar's width to its height
+_BAR = (2.0, 150.0)  # minimum and maximum width of a fraction bar in points
+_WIDE_BAR = 40.0  # minimum width in points of a horizontal bar that may be a line of a table
+_RULES = 3  # minimum number of wide bars with equal ends that count as lines of a table
 _DOT = (1.2, 9.0)  # minimum and maximum height of a bullet in points
 _ROUND = 0.3  # maximum difference of a bullet's width and height, as a share of its height
 _BOX = (6.0, 30.0)  # minimum and maximum width of a checkbox in points
@@ -38,30 +38,35 @@ _TICK_PARTS = 3
 _TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of its box's width
 _DOT_SIZE = 0.6  # maximum height of a bullet in line heights
 _DOT_REACH = 2.5  # maximum distance, in line heights, from a bullet to its text
-_COLUMN_LETTERS = 3  # minimum letters of an item whose bullet is aligned with another
-_ALONE_LETTERS = 12  # minimum letters of an item whose bullet is aligned with no other
+_COLUMN_LETTERS = 3  # minimum letters of an item whose bullet is aligned with another bullet
+_ALONE_LETTERS = 12  # minimum letters of an item whose bullet is aligned with no other bullet
 _ALREADY = "•·▪◦‣■□●○*-–—"
 _LONGEST = 40  # maximum characters above or below a fraction bar
-_FARTHEST = 3 * _LONGEST  # maximum number of characters in the text between a character above the bar and one below it
-_CLOSING = ".,;:!?)]}%…’”»"  # characters without a space before them
-_NEAR = 5.0  # maximum distance in points of a character above or below a bar
-_BESIDE = 1.5  # maximum distance, in line heights, to the text next to a fraction
-# maximum vertical distance between the bar and the centre of the text next to the fraction, as a share of the text's
-# height
+# maximum distance, in characters of the text, between a character above the fraction bar and a character below the bar
+_FARTHEST = 3 * _LONGEST
+_CLOSING = ".,;:!?)]}%…’”»"  # characters before which no space is written
+_NEAR = 5.0  # maximum vertical distance in points between a fraction bar and a character of the fraction
+_BESIDE = 1.5  # maximum gap, in line heights, between a fraction and the text next to it
+# maximum vertical distance between a fraction bar and the centre of the text next to the fraction, as a share of the
+# height of this text
 _AXIS = 0.3
-# maximum vertical distance between the bar and the centre of the numerator or denominator, as a factor of its height
+# maximum vertical distance between a fraction bar and the centre of the numerator (or denominator), as a factor of the
+# numerator's height
 _CLOSE = 1.2
-# maximum horizontal distance between the centres of the bar and of the numerator or denominator, as a factor of the
-# height of the numerator or denominator
+# maximum horizontal distance between the centres of a fraction bar and of the numerator (or denominator), as a factor
+# of the numerator's height
 _CENTRED = 0.5
-# maximum width by which the bar is wider than numerator and denominator, as a factor of the height of the taller one
+# maximum excess of a fraction bar's width over the wider of numerator and denominator, as a factor of the greater of
+# their heights
 _OVERHANG = 1.2
-_INSIDE = 1.5  # tolerance in points for a character beyond the ends of the bar
+_INSIDE = 1.5  # tolerance in points for characters beyond the ends of a fraction bar
 
 
 @dataclass
 class Shapes:
-    """Small drawn objects of a page: bars, dots and checkboxes. The flag of a checkbox says whether it is ticked."""
+    """Small drawn objects of a page: bars, dots and checkboxes. ``boxes`` tells of each checkbox whether it is
+    ticked.
+    """
 
     bars: list[Box] = field(default_factory=list)
     dots: list[Box] = field(default_factory=list)
@@ -97,7 +102,9 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
 
 
 def _is_box(ground: Path, frame: Path) -> bool:
-    """Whether two paths are the white background and the frame of a checkbox or radio button, as browsers draw them."""
+    """Whether two paths are the white background (``ground``) and the frame of a checkbox or radio button, as browsers
+    draw these.
+    """
     outwards = ground[1] - frame[1], ground[2] - frame[2], frame[3] - ground[3], frame[4] - ground[4]
     if min(outwards) < 0 or max(outwards) > _FRAME * (frame[3] - frame[1]):
         return False
@@ -125,8 +132,8 @@ def _is_tick(path: Path, frame: Path) -> bool:
 
 
 def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
-    """Put a bullet character in front of each piece of text that follows a drawn dot. Dots before short names are
-    ignored, because they belong to drawings.
+    """Put a bullet character in front of each piece of text that follows a drawn dot. Ignore dots before short names,
+    because such dots belong to drawings.
     """
     columns = Counter(round(x0) for x0, *_ in dots)
     for x0, x1, top, bottom in dots:
@@ -143,8 +150,8 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class _Fraction:
-    """A fraction that replaces the characters from ``start`` up to ``end``. ``text`` is the fraction on one line, and
-    ``bar`` its fraction bar. ``span`` is (top, bottom) of a character next to the fraction.
+    """A fraction, written on one line as ``text``. It replaces the characters of the page from ``start`` up to ``end``.
+    ``bar`` is the fraction bar. ``span`` is (top, bottom) of a character next to the fraction.
     """
 
     start: int
@@ -152,11 +159,11 @@ class _Fraction:
     text: str
     bar: Box
     span: tuple[float, float]
-    joins: tuple[bool, bool]  # whether the line of text continues before the fraction, and after it
+    joins: tuple[bool, bool]  # whether text stands before the fraction on its line, and whether text stands after it
 
 
 def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str:
-    """Return the text of a page with each fraction written on one line, such as "1/4". Renumber ``boxes`` for the
+    """Return the text of a page with each fraction written on one line, such as "1/4". Renumber ``boxes`` to match the
     new text.
     """
     found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
@@ -197,8 +204,8 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     """Return the fraction with this bar; None if the bar belongs to no fraction.
 
-    The characters close above and below the bar must match the bar's width, and text must be next to the bar at the
-    bar's height. The text next to an underline, or next to the bar above a sum, is at a different height.
+    The characters above and below the bar must match the bar's width, and other text must be next to the bar at the
+    bar's height. The text next to an underline, or next to the line above a sum, is at another height.
     """
     x, y = (bar[0] + bar[1]) / 2, (bar[2] + bar[3]) / 2
     wide = bar[1] - bar[0]
@@ -210,7 +217,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # the preceding character is above the bar, too, but would be missing from the numerator
+        return None  # this character is above the bar too, so the numerator would be incomplete
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -235,8 +242,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, index: int, bar: Box) -> tuple[int, int]:
-    """Return start and end of the numerator or denominator around the character ``index``: neighbouring characters that
-    lie on the same side of the fraction bar, and not beyond its ends.
+    """Return start and end of the numerator or denominator to which the character ``index`` belongs. It consists of the
+    neighbouring characters on the same side of the fraction bar and between the bar's ends.
     """
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, index, y)
@@ -267,8 +274,8 @@ def _is_below(boxes: CharacterBoxes, index: int, y: float) -> bool:
 
 
 def _beside(text: str, boxes: CharacterBoxes, bar: Box, order: range) -> tuple[float, float] | None:
-    """Return (top, bottom) of the next visible character, searched at the indices ``order``. Return None if this
-    character is not next to the bar at the bar's height.
+    """Return (top, bottom) of the first visible character at the indices ``order``; None if it is not next to the bar
+    at the bar's height.
     """
     at = next(_filled(text, order), None)
     box = None if at is None else boxes.span(at, at)

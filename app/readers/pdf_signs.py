@@ -1,7 +1,7 @@
 """Puts the characters of a PDF page into reading order, and marks accents and superscripts. Runs only in the child
 process (``app.readers.child``).
 
-pdfium returns characters in the order of the file. The positions show which characters belong together.
+pdfium returns characters in the order of the file. The characters' positions show which of them belong together.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ _ACCENTS = dict(
     zip("`´ˆ˜¨˚ˇ˘˙˝¸¯", "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0306\u0307\u030b\u0327\u0304", strict=True)
 )
 _ACCENT = re.compile(f"[{''.join(_ACCENTS)}]")
-_CROWDED = 0.6  # minimum width of a CJK character in line heights; a narrower one may be drawn twice
+# minimum width of a CJK character in line heights; if the characters of a word are narrower, some may be drawn twice
+_CROWDED = 0.6
 SAME_PLACE = 0.2  # maximum distance, in line heights, between two drawings of one letter
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uff00-\uff60]")
 DIGIT_LAST = re.compile(r"\d(?=[.,;:!?)\]»”’\"']*$)")
 RAISED = re.compile(r"[-−–+]?\d{1,3}(?:[,–-]\d{1,3})*")
 _SMALLER = 0.85  # maximum height of a superscript, as a share of the line's letter height
-_HIGHER = 0.15  # minimum height above the baseline of a superscript in small type, as a share of the letter height
+# minimum height above the line's lower edge of a superscript in small type, as a share of the letter height
+_HIGHER = 0.15
 _MUCH_HIGHER = 0.3
 _HIGH_INK = 0.4  # minimum height of a superscript's ink above the line's lower edge, as a share of the letter height
 _LOWER = 0.1  # minimum depth of a subscript below the line, as a share of the letter height
@@ -38,24 +40,25 @@ _NAME = re.compile(r"[^\W\d_]{3,}")
 _POWER_BASE = re.compile(
     r"(?:^|[^\w.,])\d{1,2}$|(?:^|[\W\d_])(?:[kcdmµμn]?m|ft|yd|mi|in|s|sec|[A-Za-zα-ωΑ-Ω]|[b-df-hj-np-tv-xz]{2,3}|[\U0001d400-\U0001d7ff]+)$",
     re.ASCII,
-)  # matches what may have an exponent: a number below 100, a unit, a single letter, two or three consonants
-_FILLER = "\u200b"  # stands for a removed character; neither a space nor a letter; dropped by ``cleaning``
+)  # matches text that may have an exponent: a number below 100, a unit, a single letter, two or three consonants
+_FILLER = "\u200b"  # replaces a removed character, so that indices stay the same; ``cleaning`` drops it later
 WORD = re.compile(r"\S+")
-# a word's widest gap is a missing space only if it exceeds the second widest gap by at least this many line heights
+# a word lacks a space if its widest gap exceeds its second widest gap by more than this, in line heights
 _SPACE = 0.1
 _BREAK = "\r\n"
-_BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split
-# if at least this share of a page's line breaks is between touching characters, pdfium has split its rows
+_BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split into several lines
+# pdfium has split a page's rows if at least this share of the page's line breaks is between touching characters
 _BROKEN_SHARE = 0.5
 _SAME_WORD = 0.15  # maximum gap, in line heights, between characters of one word
-# maximum gap, in line heights, between characters of one right-to-left word; joined Arabic letters leave more space
+# maximum gap, in line heights, between characters of one right-to-left word; joined Arabic letters leave wide gaps
 _SAME_RTL_WORD = 0.2
 _SAME_PHRASE = 1.0
-_SAME_ROW = 0.5  # minimum overlap of two characters of one row, as a share of the lower height
-_STACKED = 1.2  # minimum ratio of height to width of a word whose letters may be stacked in several rows
+_SAME_ROW = 0.5  # minimum vertical overlap of two characters in one row, as a share of the smaller height
+_STACKED = 1.2  # minimum ratio of height to width of a word whose letters may stand in several rows
 _LEVEL = 0.1  # maximum rotation of an upright character in radians
-_LEGIBLE = 3.0  # minimum letter height in points; boxes of smaller letters are too imprecise
-TOUCH = 0.15  # maximum gap, in line heights, between two pieces of one word
+# minimum letter height in points for the search of missing spaces; boxes of smaller letters are too imprecise
+_LEGIBLE = 3.0
+TOUCH = 0.15  # maximum gap, in line heights, between two parts of one word
 # right-to-left characters except digits
 _RTL_SIGNS = r"\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
@@ -75,14 +78,15 @@ _OPENED_EARLY = re.compile(r"(?<=\S)([(\[{«]) (?=\S)")
 _RTL_PHRASE = re.compile(f"[{_RTL_SIGNS}]+(?: +[{_RTL_SIGNS}]+)+")
 _NEVER_JOINED = frozenset("اأإآٱٲٳدذڈرزژڑوؤۆۇۈةىء")  # letters that never join the next letter
 _TOUCHING = 0.05  # maximum gap, in line heights, between adjacent letters of one word
-_SPELLED = 2  # maximum letters of one ligature
+_SPELLED = 2  # number of letters of the longest ligature
 
 
 def raw_text(text_page: pdfium.PdfTextPage) -> str:
     """Return pdfium's text of a page, with exactly one character for each pdfium index."""
     count = text_page.count_chars()
     text: str = text_page.get_text_range() if count else ""
-    # rare: pdfium's whole text lacks some characters or has two for one, so ask pdfium for each character
+    # rarely, pdfium's text of the whole page lacks a character or has two for one, so pdfium is asked for each
+    # character
     if len(text) != count:
         text = "".join(chr(raw.FPDFText_GetUnicode(text_page.raw, index)) for index in range(count))
         text = text.replace("\x00", " ")
@@ -90,9 +94,9 @@ def raw_text(text_page: pdfium.PdfTextPage) -> str:
 
 
 def joined_rows(text: str, boxes: CharacterBoxes) -> str:
-    """Return the text of a page without the line breaks that pdfium puts inside rows on pages with few words.
+    """Return the text of a page with few words, without the line breaks that pdfium puts inside its rows.
 
-    pdfium mistakes the rows of such pages for vertical text. ``boxes`` is renumbered for the remaining characters.
+    pdfium mistakes the rows of such a page for vertical text. ``boxes`` is renumbered for the remaining characters.
     """
     count = text.count(_BREAK)
     if _BROKEN * count < len(text) or count < 2:
@@ -124,7 +128,9 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
-    """Rebuild the rows of a right-to-left page from its characters' positions, not from their order in ``text``."""
+    """Rebuild the rows of a right-to-left page from the positions of its characters, because their order in ``text`` is
+    wrong.
+    """
     found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
     for box, at in sorted(found, key=lambda each: each[0][2]):
@@ -157,16 +163,16 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
 
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
-    """Return ``raw_text`` with right-to-left words in reading order, as in ``page_lines``."""
+    """Return pdfium's text of a page, with right-to-left words in reading order as in ``page_lines``."""
     return as_read(raw_text(text_page), CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
-    """Return a text with right-to-left words and phrases in reading order, because some files store them reversed.
+    """Return a text with right-to-left words and phrases in reading order. Some files store these reversed.
 
-    Reverse a word if its first letter is to the left of its last letter on the page. Also reverse a word of more than
-    two letters if its first and last letter have the same position. Reverse the words of a phrase if each is to the
-    left of the next.
+    A word is reversed if its first letter is to the left of its last letter on the page. A word of more than two
+    letters is also reversed if these two letters have the same position. The words of a phrase are reversed if each
+    word is to the left of the next.
     """
     signs = _with_accents(text, boxes)
     for match in _RTL_WORD.finditer(text):
@@ -189,7 +195,7 @@ def as_read(text: str, boxes: CharacterBoxes) -> str:
 
 
 def _touch(right: Box | None, left: Box | None) -> bool:
-    """Whether two right-to-left words touch, so that they are one word. pdfium inserts a space before some
+    """Whether two right-to-left words touch. They are one word then, because pdfium inserts a space before some
     ligatures.
     """
     if right is None or left is None or left[0] > right[0]:
@@ -198,11 +204,11 @@ def _touch(right: Box | None, left: Box | None) -> bool:
 
 
 def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
-    """Return a row with right-to-left words, with its punctuation in reading order, and with its brackets mirrored
-    where needed. A row in which at most half of the letters are right-to-left is returned unchanged.
+    """Put the punctuation of a row with right-to-left words into reading order, and mirror its brackets where needed.
+    Return a row unchanged if at most half of its letters are right-to-left.
 
-    Punctuation to the left of a number moves after the number. All brackets are mirrored if the first bracket in the
-    text is a closing one and the last is an opening one.
+    Punctuation to the left of a number moves after the number. All brackets are mirrored if the first bracket of the
+    row is a closing bracket and the last an opening bracket.
     """
     text = row[0]
     if 2 * len(RTL.findall(text)) <= sum(map(str.isalpha, text)):
@@ -223,8 +229,8 @@ def _neutral_signs(row: re.Match[str], boxes: CharacterBoxes) -> str:
 def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBoxes) -> None:
     """Swap the two letters of a ligature that pdfium returns in the wrong order, such as lam and alef.
 
-    The first letter of a ligature joins the second one. So the order is wrong if the first letter is one that never
-    joins the next.
+    The first letter of a ligature always joins the second letter. So the order is wrong if the first letter never joins
+    a following letter.
     """
     at = match.start()
     while at < match.end() - 1:
@@ -237,10 +243,10 @@ def _put_pairs_right(signs: list[str], match: re.Match[str], boxes: CharacterBox
 
 
 def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
-    """Replace a letter and an accent drawn over it, as in older TeX, by the accented letter. An invisible character
-    takes the accent's place, so that indices stay the same.
+    """Replace a letter and an accent that is drawn over the letter, as in older TeX, by the accented letter. An
+    invisible character takes the accent's place, so that indices stay the same.
 
-    Positions decide, because an accent next to a letter may be an apostrophe.
+    The accent must be above the letter, because an accent next to a letter may be an apostrophe.
     """
     signs = list(text)
     for match in _ACCENT.finditer(text):
@@ -259,15 +265,15 @@ def _with_accents(text: str, boxes: CharacterBoxes) -> list[str]:
 
 
 def may_be_doubled(word: str, width: float, height: float) -> bool:
-    """Whether a word may have letters drawn twice to look bold. Such a word starts with two pairs of equal letters, or
-    is too narrow for its CJK characters.
+    """Whether the letters of a word may be drawn twice to look bold. Such a word starts with two pairs of equal
+    letters, or is too narrow for its CJK characters.
     """
     pairs = word[0] == word[1] and word[2] == word[3]
     return pairs or (_WIDE.match(word) is not None and width < _CROWDED * len(word) * height)
 
 
 def once(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Remove letters of a word that are drawn again at the place of an equal letter."""
+    """Remove each letter of a word that is drawn at the place of an equal letter."""
     kept: list[tuple[str, Box]] = []
     for at, sign in enumerate(word):
         box = boxes.span(start + at, start + at)
@@ -282,7 +288,7 @@ def once(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the end of a word: a power as ``10^6``, a note as ``1871[3]``."""
+    """Mark the superscript at the end of a word: an exponent as ``10^6``, a reference to a note as ``1871[3]``."""
     match = DIGIT_LAST.search(word)
     if match is None or match.start() == 0:
         return word
@@ -292,7 +298,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
         return word
     if _is_raised(raised, first):
         is_above = boxes.span
-    # a superscript glyph of the font: its ink is small and raised, but its box is as large as other boxes
+    # the font may have a superscript glyph, whose ink is small and raised while its box is as large as other boxes
     elif boxes.floats(start + last, start, first):
         is_above = boxes.ink
         first = boxes.ink(start, start) or first
@@ -311,8 +317,8 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
 
 
 def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
-    """Mark the superscript at the start of ``word`` if pdfium put a line break between the superscript and its base.
-    Return any other word unchanged.
+    """Mark the superscript at the start of ``word`` if pdfium has put a line break between the superscript and the text
+    to which it belongs. Return any other word unchanged.
     """
     match = RAISED.match(word)
     end = start
@@ -338,13 +344,13 @@ def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
 
 
 def _marked(base: str, above: str, rest: str) -> str:
-    """Join a word and its superscript, which is an exponent, a charge or a note's mark."""
+    """Join a word and its superscript. An exponent or a charge becomes "^2", a reference to a note "[2]"."""
     power = _is_power(base, above) or rest.startswith(_CHARGES)
     return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
 
 
 def _is_raised(box: Box, line: Box) -> bool:
-    """Whether a character is smaller and higher than the characters of ``line``, or much higher."""
+    """Whether a character is much higher than the characters of ``line``, or higher and smaller."""
     height = line[3] - line[2]
     higher = line[3] - box[3]
     return higher > _MUCH_HIGHER * height or (box[3] - box[2] < _SMALLER * height and higher > _HIGHER * height)
@@ -355,8 +361,8 @@ def _is_lowered(box: Box, line: Box) -> bool:
 
 
 def _is_power(base: str, above: str) -> bool:
-    """Whether the superscript ``above`` is an exponent rather than a note's mark. It is an exponent if it starts with a
-    sign, or if ``base`` may have an exponent.
+    """Whether the superscript ``above`` is an exponent, not a reference to a note. It is an exponent if it starts with
+    a plus or minus sign, or if ``base`` may have an exponent.
     """
     if not above[0].isdigit():
         return True
@@ -366,7 +372,9 @@ def _is_power(base: str, above: str) -> bool:
 
 
 class CharacterBoxes:
-    """The boxes of a page's characters, on the page as displayed, measured from the top left of its visible area."""
+    """Looks up the boxes of a page's characters. Positions are on the page as displayed, from the top left of its
+    visible area.
+    """
 
     def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
         self._raw = text_page.raw
@@ -387,15 +395,15 @@ class CharacterBoxes:
 
         Args:
             numbers: for each new index, the previous index of the character.
-            places: boxes of characters that were moved, keyed by new index.
+            places: new boxes of characters that have moved, keyed by new index.
         """
         self._numbers = numbers if self._numbers is None else [self._numbers[at] for at in numbers]
         self._known.clear()
         self._known.update(places or {})
 
     def found_at(self, x: float, y: float, tolerance_x: float, tolerance_y: float) -> int | None:
-        """Return the index of the character at a point of an unrotated page, with the tolerances ``tolerance_x`` and
-        ``tolerance_y``; None if no character is there, or if the characters have been renumbered.
+        """Return the index of the character at a point of an unrotated page. The character may be off by the
+        tolerances, in points. Return None if there is no character, or if the characters have been renumbered.
         """
         if self._numbers is not None:
             return None
@@ -406,7 +414,7 @@ class CharacterBoxes:
         return index if self._numbers is None else self._numbers[index]
 
     def gap(self, first: int, second: int) -> float | None:
-        """Return the gap between two characters of one row in line heights; None if they are in different rows."""
+        """Return the horizontal gap between two characters in one row, in line heights; None if the rows differ."""
         one, two = self._one(first), self._one(second)
         if one is None or two is None:
             return None
@@ -421,12 +429,14 @@ class CharacterBoxes:
         return 0 <= across <= self._width and 0 <= down <= self._height
 
     def place(self, index: int) -> float | None:
-        """Return a character's centre on the x axis, in points; None if pdfium has no box."""
+        """Return the x position of a character's centre, in points; None if pdfium has no box of it."""
         box = self._one(index)
         return None if box is None else (box[0] + box[1]) / 2
 
     def span(self, first: int, last: int) -> Box | None:
-        """Return (x0, x1, top, bottom) around two characters of a line; None if pdfium has no box."""
+        """Return (x0, x1, top, bottom) of the box around two characters of a line; None if pdfium has no box of
+        either.
+        """
         known = self._known.get
         one = known(first) or self._one(first)
         if last == first:
@@ -434,13 +444,13 @@ class CharacterBoxes:
         two = known(last) or self._one(last)
         if one is None or two is None:
             return one or two
-        a0, a1, a2, a3 = one  # written out for speed, because it runs for every word
+        a0, a1, a2, a3 = one  # comparisons are faster than min() and max(), and this runs for every word
         b0, b1, b2, b3 = two
         return a0 if a0 < b0 else b0, a1 if a1 > b1 else b1, a2 if a2 < b2 else b2, a3 if a3 > b3 else b3
 
     def ink(self, first: int, last: int) -> Box | None:
-        """Return (x0, x1, top, bottom) of one character's ink; None for several characters, on a rotated page, or
-        without ink.
+        """Return (x0, x1, top, bottom) of a character's ink. Return None on a rotated page, for a character without
+        ink, and if ``first`` and ``last`` differ.
         """
         if self._rotation or first != last:
             return None
@@ -452,8 +462,8 @@ class CharacterBoxes:
         return left - self._left, right - self._left, self._top - high, self._top - low
 
     def floats(self, index: int, neighbour: int, line: Box) -> bool:
-        """Whether a character's ink is clearly higher than the ink of the character ``neighbour`` on the same line. The
-        ink is compared, because pdfium's boxes may have the same height for all characters.
+        """Whether a character's ink is clearly higher than the ink of the character ``neighbour`` on the same line.
+        pdfium's boxes are not compared, because they may have the same height for all characters.
         """
         one = self.ink(index, index)
         if one is None or line[3] - one[3] < _HIGH_INK * (line[3] - line[2]):
@@ -467,8 +477,8 @@ class CharacterBoxes:
         return self._rotation == 0
 
     def rows(self, start: int, end: int) -> list[int]:
-        """Return the indices of a word's upright characters that are below the preceding character. A word with such
-        characters consists of short cells of a column, which pdfium has joined.
+        """Return the indices of a word's upright characters that are below the preceding character. Such a word
+        consists of short cells of a table's column, which pdfium has joined.
         """
         if end - start < 2:
             return []
@@ -486,10 +496,10 @@ class CharacterBoxes:
         return found
 
     def wide_gap(self, start: int, end: int) -> int | None:
-        """Return the index of the letter before which a word lacks a space, because the gap before it is far wider than
-        all other gaps; None if there is no such gap.
+        """Return the index of the letter before which a word lacks a space; None if no space is missing. A space is
+        missing at a gap that is far wider than all other gaps of the word.
 
-        Letterspaced words have equal gaps, so a single wide gap is a space in any font.
+        Letterspaced words have equal gaps, so a single wide gap is a space whatever the font's spacing.
         """
         sideways = self._rotation % 180 != 0
         box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start

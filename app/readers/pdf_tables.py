@@ -1,12 +1,12 @@
 """Finds tables on a PDF page, and writes their rows as lines of cells with a separator. Runs only in the child process
 (``app.readers.child``).
 
-A drawn table is found by its ruling lines (``pdf_drawn_tables``), any other table by the empty stripes between its
-columns. Cells may be empty and may have several lines. Two columns of prose also have a stripe between them. They are
-no table, because each line continues the line above it. Text that is doubtful as a table stays text.
+A table with ruling lines is found by these lines (``pdf_drawn_tables``), any other table by the empty vertical stripes
+between its columns. Cells may be empty or have several lines. Two columns of prose also have a stripe between them, but
+are no table, because each line continues the line above. In doubt, text is not taken for a table.
 
-pdfplumber is not used. It needs 80 ms per page to find words and tables, while this package reads a page in 7 ms.
-pdfplumber finds tables without ruling lines only in a mode that takes every page for a table.
+pdfplumber is not used, because it needs 80 ms per page to find words and tables, while this package reads a page in 7
+ms. Also, it finds tables without ruling lines only in a mode that takes every page for a table.
 """
 
 from __future__ import annotations
@@ -43,31 +43,35 @@ from app.readers.pdf_drawn_tables import drawn_tables
 from app.readers.pdf_grids import Rules
 
 _FEWEST_DRAWINGS = 4  # minimum drawn objects on a page with a drawn table
-_FULL = 0.6  # minimum pieces of a full row, as a share of the usual number
+_FULL = 0.6  # minimum pieces of text in a full row, as a share of the usual number per row
 _MANY_COLUMNS = 4
-_DEEPEST = 5  # maximum number of successive splits of a run of rows that is no table as a whole
-_NEXT_ROW = 3.5  # maximum distance, in line heights, to the next row of a table
-_BACK_UP = 12.0  # minimum distance, in line heights, from a column's bottom up to the first piece of the next column
-_WIDE = 1.2  # minimum gap, in line heights, between columns, unless they have figures or exactly equal left edges
+_DEEPEST = 5  # maximum depth of splitting rows that are no table as a whole
+_NEXT_ROW = 3.5  # maximum distance, in line heights, from one row of a table to the next
+_BACK_UP = 12.0  # minimum distance, in line heights, from a column's bottom up to the top of the next column
+_WIDE = 1.2  # minimum gap, in line heights, between columns that have neither numbers nor exactly equal left edges
 _CLEAR = 0.8  # minimum gap, in line heights, between columns whose cells have exactly equal left edges
 _STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
-_CROSSED = 0.1  # maximum share of the rows that cross a stripe
-_FEW_ROWS = 3  # maximum rows of a small table, to which several rules do not apply
-_UNPARTED = 0.3  # maximum share of the rows that consist of a single piece, which crosses a border
-_SEVERAL = 0.3  # minimum share of a table's printed rows with several pieces; a row that continues a cell has only one
-_FULL_ROWS = 0.5  # minimum share of the rows with cells in at least two columns
-# maximum distance between two rows of a table, as a factor of the third quartile of all distances between rows
+_CROSSED = 0.1  # maximum share of rows that cross the stripe between two columns
+_FEW_ROWS = 3  # maximum rows of a small table; several tests need more rows
+_UNPARTED = 0.3  # maximum share of rows that are a single piece of text across a column border
+# minimum share of a table's printed rows that have several pieces of text; a row that continues a cell has only one
+# piece
+_SEVERAL = 0.3
+_FULL_ROWS = 0.5  # minimum share of a table's rows that have cells in at least two columns
+# maximum distance between two rows of a table, as a factor of the third quartile of the distances between rows
 _FAR = 1.6
 _TITLE = 1.3  # minimum type size of a title, as a factor of the usual size
-_LEVEL = 0.35  # tolerance, in line heights, for edges that count as aligned
+_LEVEL = 0.35  # maximum difference, in line heights, between edges that count as aligned
 _FILL = 0.5  # minimum share of filled cells in a table without ruling lines
 _WELL_FILL = 0.8  # minimum share of filled cells in a table without ruling lines that has few rows
-_LONG_PIECE = 30  # minimum characters of a piece that may be a line of prose
-_SHORT = 3  # minimum mean characters of cells in a table without figures; shorter cells are of a drawing or a formula
-_LEVEL_COLUMN = 0.9  # minimum share of a column's pieces whose bottom edges align with pieces of the preceding columns
-_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters at the ends of lines of verse and prose
-_ENDED = 0.3  # minimum share of lines that end with a punctuation mark in a column of verse or prose
-_SORTED = 0.8  # minimum share of sorted pairs of consecutive lines in an alphabetical list
+_LONG_PIECE = 30  # minimum characters of a piece of text that may be a line of prose
+# minimum mean characters of cells in a table without numbers; shorter cells belong to a drawing or a formula
+_SHORT = 3
+# minimum share of a column's pieces of text whose bottom edges align with pieces of the preceding columns
+_LEVEL_COLUMN = 0.9
+_ENDS = (".", ",", ";", ":", "!", "?", "—", "-", "。", "、")  # characters with which lines of verse and prose often end
+_ENDED = 0.3  # minimum share of lines in a column of verse or prose that end with a punctuation mark
+_SORTED = 0.8  # minimum share of consecutive lines of an alphabetical list that are in alphabetical order
 _RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
 _GRID = 3  # minimum vertical ruling lines of a drawn table, including the lines at its left and right edge
 _SAME_LEFT = 6.0  # maximum difference in points of a table's left edge from page to page
@@ -78,7 +82,7 @@ MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
-    """Replace the pieces of each table on a page by the table's rows. Other pieces stay in order; hidden
+    """Replace the pieces of text in each table on a page by the table's rows. Other pieces stay in order, but hidden
     pieces come last.
 
     Args:
@@ -101,8 +105,8 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
-    """Find the tables that ``drawn_tables`` has not found, and replace the pieces of each table by its rows. Other
-    pieces stay in order.
+    """Find the tables that ``drawn_tables`` has not found, and replace the pieces of text in each table by its rows.
+    Other pieces stay in order.
     """
     result: list[Line] = []
     for chunk in _chunks(pieces):
@@ -147,9 +151,7 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether the distances at the first and at the last row are about as small as the distances between the inner
-    rows.
-    """
+    """Whether the first and the last row are about as close to their neighbours as the inner rows are to each other."""
     steps = [below[0].top - above[0].top for above, below in pairwise(rows)]
     return max(steps[0], steps[-1]) <= _FAR * max(steps[1:-1], default=steps[0])
 
@@ -160,7 +162,7 @@ def _middle(row: Sequence[Line]) -> float:
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
     """Yield each table among ``rows`` as (its rows, its rows written as lines). Rows that are no table as a whole are
-    split at their widest vertical gap, at most ``depth`` times, and each part is tried.
+    split at their widest vertical gap, and each part is tried. Parts are split again, down to the depth ``depth``.
     """
     if len(rows) < 2 or (depth < _DEEPEST and len(drawn.vertical) < _GRID and not _has_wide_gaps(rows)):
         return
@@ -191,10 +193,11 @@ def _has_wide_gaps(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _without_prose_above(rows: list[list[Line]]) -> list[list[Line]]:
-    """Drop the first row if it is a line of prose. Such a row is farther from the next row than usual, and has a long
-    piece above several cells of the next row.
+    """Drop the first row if it is a line of prose above the table. Such a row is farther from the next row than usual,
+    and has a long piece of text above several cells of the next row.
 
-    A line of prose has several pieces if its spaces are wide, or if it has scripts of both directions.
+    A line of prose looks like a row of several cells if its spaces are wide, or if it mixes left-to-right and
+    right-to-left text.
     """
     if len(rows) <= _FEW_ROWS:
         return rows
@@ -231,8 +234,8 @@ def _is_same_table(above: Sequence[float], below: Sequence[float]) -> bool:
 
 
 def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Split pieces into runs. A piece far below the preceding pieces starts a new run. So does a piece far above them,
-    unless it starts the next column of a table.
+    """Split pieces of text into runs. A piece far below the preceding pieces starts a new run. So does a piece far
+    above the preceding pieces, unless it starts the next column of a table.
     """
     chunks: list[list[Line]] = []
     bottom = 0.0
@@ -249,7 +252,9 @@ def _chunks(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def _descending(pieces: Sequence[Line], start: int) -> list[Line]:
-    """Return the pieces from ``start`` on, up to the first piece that is above, or far below, the preceding piece."""
+    """Return the pieces of text from ``start`` up to the first piece that is above, or far below, the preceding
+    piece.
+    """
     end = start + 1
     while (
         end < len(pieces)
@@ -263,8 +268,8 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
     """Whether ``column`` is the next column of a table that the file stores column by column. The preceding columns are
     in ``chunk``.
 
-    The pieces of such a column, or the first lines of its cells, are on the rows of ``chunk``. They are neither prose,
-    verse nor items of a list, and do not continue an alphabetical list in the last column of ``chunk``.
+    In such a column, the lines or at least the first lines of the cells are level with the rows of ``chunk``. The text
+    is neither prose, verse nor a list, and does not continue an alphabetical list from the last column of ``chunk``.
     """
     height = median(piece.height for piece in column)
     top, bottom = column[0].top - height / 2, column[-1].bottom + height / 2
@@ -283,8 +288,8 @@ def _is_next_column(chunk: Sequence[Line], column: Sequence[Line]) -> bool:
 
 
 def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -> bool:
-    """Whether every piece in ``names`` is next to the first line of a cell. A first line does not start with a
-    lowercase letter.
+    """Whether each piece of text in ``names`` is level with the first line of a cell in ``column``. A first line does
+    not start with a lowercase letter.
     """
     begun = [
         next((line for line in column if abs(line.bottom - name.bottom) < _LEVEL * height), None) for name in names
@@ -293,7 +298,7 @@ def _begin_cells(names: Sequence[Line], column: Sequence[Line], height: float) -
 
 
 def _is_of_cells(column: Sequence[Line]) -> bool:
-    """Whether a column may consist of cells: figures, or words that are neither prose, verse nor items of a list."""
+    """Whether a column may consist of cells: numbers, or words that are neither prose, verse nor items of a list."""
     words = [piece.text for piece in column if not NUMBER.match(piece.text)]
     if len(words) < _FULL_ROWS * len(column):
         return True
@@ -304,7 +309,7 @@ def _is_of_cells(column: Sequence[Line]) -> bool:
 
 
 def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
-    """Whether two columns together are an alphabetical list."""
+    """Whether the words of two columns, one after the other, are an alphabetical list."""
     columns = [[piece.text.casefold() for piece in some if piece.text[0].isalpha()] for some in (above, below)]
     if any(len(words) < _FEW_ROWS for words in columns):
         return False
@@ -313,7 +318,7 @@ def _is_sorted_on(above: Sequence[Line], below: Sequence[Line]) -> bool:
 
 
 def _first_full(rows: Sequence[Sequence[Line]]) -> int:
-    """Return the index of the first row that has nearly the usual number of pieces. Return 0 if the usual number is
+    """Return the index of the first row with nearly the usual number of pieces of text. Return 0 if the usual number is
     small.
     """
     counts = [len(row) for row in rows]
@@ -345,8 +350,8 @@ def _segments(rows: Sequence[list[Line]]) -> list[list[list[Line]]]:
 
 
 def _inner(rows: list[list[Line]]) -> list[list[Line]]:
-    """Return the rows from the first to the last row with cells; nothing if too few rows have cells. Include a row
-    above or below if it is a further line of a cell in the first or the last row.
+    """Return the rows from the first to the last row with cells; [] if too few rows have cells. A row above or below is
+    included if it is a further line of a cell in the first or the last of these rows.
     """
     several = [at for at, row in enumerate(rows) if _has_cells(row)]
     if len(several) < 2 or len(several) < _SEVERAL * (several[-1] - several[0] + 1):
@@ -360,7 +365,7 @@ def _inner(rows: list[list[Line]]) -> list[list[Line]]:
 
 
 def _has_cells(row: Sequence[Line]) -> bool:
-    """Whether a row has two separate pieces that are more than a list mark and its text."""
+    """Whether a row has separate pieces of text, and these are more than a list marker and its item."""
     if len(row) < 2:
         return False
     marks = next((at for at, piece in enumerate(row) if not MARKER.match(piece.text)), 0)
@@ -370,8 +375,8 @@ def _has_cells(row: Sequence[Line]) -> bool:
 
 
 def _is_line_of_cell(row: Sequence[Line], table_row: Sequence[Line], neighbour: Sequence[Line]) -> bool:
-    """Whether ``row`` continues a cell of the table row ``table_row``, except the first cell. It does if it is a single
-    piece, aligned with the cell's left edge, and close to the neighbouring row ``neighbour``.
+    """Whether ``row`` is a further line of a cell in ``table_row``, but not of its first cell. Such a row is a single
+    piece of text, has the cell's left edge, and is close to the row ``neighbour`` next to it.
     """
     piece = row[0]
     near = abs(piece.top - neighbour[0].top) < CELL_PITCH * piece.height
@@ -384,7 +389,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     Args:
         rows: the printed rows.
         rules: the ruling lines of the page.
-        sure: if True, a table with few vertical ruling lines must have a column of figures to be accepted.
+        sure: if True, a table with few vertical ruling lines is accepted only if it has a column of numbers.
     """
     left = min(piece.x0 for row in rows for piece in row)
     right = max(piece.x1 for row in rows for piece in row)
@@ -392,7 +397,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     height = median(piece.height for row in rows for piece in row)
     down = _rules_down(rules, left, right, top, bottom, height)
     if sure and len(down) < _GRID and sum(any(_DIGIT.search(piece.text) for piece in row) for row in rows) < 2:
-        return []  # at most one row has a digit, so no column has figures
+        return []  # at most one row has a digit, so no column has numbers
     walls = [x for x in down if left < x < right]
     stripes = [x for x in _stripes(rows, height) if all(abs(x - wall) > height for wall in walls)]
     borders = _named(_used(sorted(walls + stripes), rows), rows, height)
@@ -424,7 +429,7 @@ def _is_column(filled: Sequence[bool]) -> bool:
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
-    """Return the x positions of the vertical ruling lines that are along most of a table's height."""
+    """Return the x positions of the vertical ruling lines that cover at least ``_RULED`` of a table's height."""
     found: dict[float, float] = {}
     for x, y0, y1 in sorted(rules.vertical):
         inside = min(y1, bottom + height) - max(y0, top - height)
@@ -435,7 +440,7 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
 
 
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
-    """Return the y positions of the ruling lines between a table's rows that are along most of its width."""
+    """Return the y positions of the ruling lines between a table's rows that cover at least ``_RULED`` of its width."""
     found: dict[float, float] = {}
     for y, x0, x1 in sorted(rules.horizontal):
         inside = min(x1, right) - max(x0, left)
@@ -446,12 +451,12 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Return the x positions of the stripes between columns, which hardly any row of several pieces crosses. The
-    position of a stripe is the centre of its emptiest part.
+    """Return the x positions of the stripes between columns. A stripe is crossed by hardly any row of several pieces of
+    text. Its position is the centre of its emptiest part.
     """
     several = [row for row in rows if len(row) > 1]
     usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0
-    full = [row for row in several if 2 * len(row) >= usual]  # rows with fewer pieces have cells across several columns
+    full = [row for row in several if 2 * len(row) >= usual]  # rows with few pieces have cells across several columns
     if len(full) < _FEW_ROWS:
         full, usual = several, 0
     allowed = max(int(_CROSSED * len(full)), 1 if len(full) > _FEW_ROWS else 0)
@@ -478,8 +483,8 @@ def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
 
 
 def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
-    """Keep a border only if at least two rows have text on both sides of it, and if some piece starts between the
-    preceding border and this one.
+    """Keep a column border only if at least two rows have text on both sides of the border, and if some piece of text
+    starts between the preceding border and this border.
     """
     kept: list[float] = []
     for x in borders:
@@ -491,8 +496,8 @@ def _used(borders: list[float], rows: Sequence[Sequence[Line]]) -> list[float]:
 
 
 def _named(borders: list[float], rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Add the borders that only the header shows, in a table of many columns. A border is between two pieces of the
-    first row, and hardly any row crosses it.
+    """Add the column borders that only the header shows, in a table of many columns. Such a border is between two
+    pieces of text in the first row, and hardly any row crosses it.
     """
     more = []
     for one, two in pairwise(rows[0]):
@@ -512,16 +517,15 @@ def _is_tabular(
     most: int,
     sure: bool,
 ) -> bool:
-    """Whether rows without ruling lines form a table rather than a list with marks, columns of prose, or parts of a
-    formula.
+    """Whether rows without ruling lines form a table, not a list with markers, columns of prose, or parts of a formula.
 
     Args:
         rows: the printed rows.
         cells: the cells of each row.
         borders: x positions of the borders between columns.
         height: usual line height.
-        most: upper bound for the number of table rows, because a table row may have several printed rows.
-        sure: if True, a table must have columns of figures to be accepted.
+        most: maximum number of table rows; there may be fewer table rows than printed rows.
+        sure: if True, rows are accepted only if they have a column of numbers.
     """
     several = [row for row in cells if sum(map(bool, row)) > 1]
     begun = [row for at, row in enumerate(cells) if not at or not _only_goes_on(cells[at - 1], row)]
@@ -558,28 +562,28 @@ def _is_tabular(
 
 
 def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:
-    """Whether all cells of a column have the same left edge, and each row has a clear gap between two of its pieces."""
+    """Whether all cells of each column have the same left edge, and each row has a clear gap between two cells."""
     level = all(max(line.x0 for line in column) - min(line.x0 for line in column) < 1 for column in columns)
     return level and all(_has_gap(row, _CLEAR * height) for row in several)
 
 
 def _has_gap(row: Cells, width: float) -> bool:
-    """Whether two neighbouring pieces of a row are more than ``width`` apart."""
+    """Whether two neighbouring pieces of text in a row are more than ``width`` apart."""
     return any(two.x0 - one.x1 > width for one, two in pairwise(part for cell in row for part in cell))
 
 
 def _is_numeric(column: Sequence[Line]) -> bool:
-    """Whether a column of more than two cells consists of figures, except for a few cells."""
+    """Whether a column has more than two cells, and most of them are numbers."""
     return len(column) > 2 and sum(bool(NUMBER.match(line.text)) for line in column) >= NUMBERS * len(column)
 
 
 def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
-    """Count the rows that consist of a single piece, which crosses a border."""
+    """Count the rows that are a single piece of text across a column border."""
     return sum(len(row) == 1 and any(row[0].x0 < x < row[0].x1 for x in borders) for row in rows)
 
 
 def _only_goes_on(above: Cells, row: Cells) -> bool:
-    """Whether a printed row only continues one cell of the row ``above``, other than the first cell."""
+    """Whether a printed row is only a further line of one cell in the row ``above``, and not of its first cell."""
     filled = [at for at, cell in enumerate(row) if cell]
     if len(filled) != 1 or not filled[0] or not above[filled[0]]:
         return False
@@ -588,13 +592,13 @@ def _only_goes_on(above: Cells, row: Cells) -> bool:
 
 
 def _is_level(row: Cells, height: float) -> bool:
-    """Whether the cells of a row are on one line."""
+    """Whether the first lines of a row's cells are level with each other."""
     bottoms = [cell[0].bottom for cell in row if cell]
     return max(bottoms) - min(bottoms) < _LEVEL * height
 
 
 def _is_list(cells: Sequence[Cells]) -> bool:
-    """Whether there are two columns, and the first one has the marks or numbers of a list."""
+    """Whether there are two columns, and the first column has the markers or numbers of a list."""
     if len(cells[0]) != 2:
         return False
     marks = [joined(row[0]).text for row in cells if row[0]]

@@ -1,7 +1,7 @@
 """Finds the invisible text of a PDF page: white on white, covered, or on a hidden layer. Runs only in the child process
 (``app.readers.child``).
 
-Such text is often meant for a language model alone. Also finds the pictures of a page.
+Such text is often meant to reach a language model without being seen by a person. Also finds the pictures of a page.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from app.readers.layout import Line
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
 from app.readers.pdf_notes import layer_of
 
-_WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
-_FAINT = 0x0C  # maximum opacity (of 255) that counts as invisible
-_CONTRAST = 10  # minimum difference (of 255) between the lightest and darkest pixel of visible text
+_WHITE = 0xF4  # minimum value of every colour channel (0 to 255) in a colour that counts as white
+_FAINT = 0x0C  # maximum opacity (0 to 255) that counts as invisible
+_CONTRAST = 10  # minimum difference in brightness (0 to 255) between the lightest and the darkest pixel of visible text
 _MOST_POINTS = 4_000_000  # maximum pixels of the rendered page; a larger page is rendered at a smaller scale
 _IMAGE_DEPTH = 4
 _MOST_OF_PAGE = 0.5  # a page is mostly a picture if a picture covers at least this share of the page's area
-_ON_PICTURE = 60  # minimum characters on a picture that is a background or a scan with recognised text
-_MOST_COVERS = 300  # maximum objects of a page that may cover text; further ones are ignored
+# a picture with at least this many characters of text on it is a background or a scan with recognised text
+_ON_PICTURE = 60
+_MOST_COVERS = 300  # maximum objects of a page that are examined as covers of text; further objects are ignored
 _BAND = 24.0  # height in points of the bands by which covering objects are indexed
 _TALLEST = 14_400.0  # maximum height of a page in points
-_EDGE = 0.25  # share of a line's height at its top and bottom that is ignored, because it has little ink
+# share of a line's height that is ignored at its top, and also at its bottom, when its pixels are compared
+_EDGE = 0.25
 
 
 class Suspects:
     """Finds the characters of one page that may be invisible.
 
-    Colour, opacity, layers and covering objects only make a character suspect. ``mark_unseen`` then decides from the
-    rendered page, so that white letters on a dark background stay. Invisible letters on the image of a scanned page are
-    its recognised text, and stay too.
+    A character is suspect because of its colour, opacity or layer, or because an object may cover it. ``mark_unseen``
+    then decides from the rendered page, so that white letters on a dark background stay. Invisible letters on the image
+    of a scanned page are its recognised text, and stay too.
     """
 
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
@@ -55,7 +57,9 @@ class Suspects:
         self._suspect = False
 
     def is_suspect(self, index: int, box: Box) -> bool:
-        """Whether a word may be invisible. ``index`` is pdfium's index of its first character, ``box`` is its box."""
+        """Whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box`` the
+        word's box.
+        """
         piece = pdf_calls.text_object(self._text, index)
         if not piece:
             return False
@@ -73,7 +77,9 @@ class Suspects:
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        """Positions of the objects in the drawing order. They are computed only if an object may cover text."""
+        """Positions of the page's objects in the drawing order. Computed on first use, because a page without covering
+        objects and hidden layers does not need them.
+        """
         return {item: at for at, item in enumerate(self._objects)}
 
     def _judge(self, piece: int) -> bool:
@@ -115,8 +121,9 @@ class Layers:
     off: frozenset[str]
 
     def may_hide(self, piece: int, of_page: bool) -> bool:
-        """Whether the text object ``piece`` may be on a hidden layer. A layer without a name may be hidden. Text on no
-        layer may be hidden if it is inside a group (``of_page`` is False), because the group may be on a hidden layer.
+        """Whether the text object ``piece`` may be on a hidden layer: on a layer that is hidden or has no name. Text on
+        no layer may be hidden too if it is inside a group (``of_page`` is False), because the group may be on a hidden
+        layer.
         """
         layer = layer_of(cast(piece, raw.FPDF_PAGEOBJECT))
         return not of_page if layer is None else not layer or layer in self.off
@@ -126,8 +133,8 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
     """Examine the drawn objects of a page.
 
     Returns:
-        All examined objects in drawing order; (position in that order, box) of those that may cover text; all paths;
-            boxes of pictures.
+        All examined objects in drawing order; (position in this order, box) of each object that may cover text; all
+            paths; boxes of pictures.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
@@ -165,8 +172,8 @@ def has_image(page: pdfium.PdfPage) -> bool:
 
 
 def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
-    """Whether a picture takes most of a page and has almost none of the page's text on it. A picture with text on
-    it is a background, or a scan with recognised text.
+    """Whether a picture covers most of a page and has almost none of the page's text on it. A picture with text on it
+    is a background, or a scan with recognised text.
     """
     width, height = page.get_size()
     for x0, x1, top, bottom in pictures:
@@ -184,7 +191,7 @@ def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Seq
 
 
 def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
-    """Mark suspect lines as invisible if the rendered page has a single colour at their place."""
+    """Mark a suspect line as invisible if the rendered page shows a single colour at the line's place."""
     suspects = [line for line in lines if line.suspect and line.shown]
     if not suspects:
         return
@@ -192,11 +199,12 @@ def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
     scale = min(1.0, (_MOST_POINTS / max(width * height, 1.0)) ** 0.5)
     try:
         drawn = page.render(scale=scale, grayscale=True, may_draw_forms=False)
-    except pdfium.PdfiumError:  # without the rendered page, nothing shows whether the suspects are invisible
+    except pdfium.PdfiumError:  # without the rendered page, suspect lines count as visible
         return
     points = bytes(drawn.buffer)
     for line in suspects:
-        edge = _EDGE * line.height  # left out at the top and bottom of the line, where a covering object may end
+        # height that is ignored at the line's top and bottom, where a covering object may end
+        edge = _EDGE * line.height
         first, last = max(0, int((line.top + edge) * scale)), int((line.bottom - edge) * scale) + 1
         start, end = max(0, int(line.x0 * scale)), min(int(line.x1 * scale) + 1, drawn.width)
         rows = range(first * drawn.stride, min(last, drawn.height) * drawn.stride, drawn.stride)

@@ -1,5 +1,5 @@
-"""Reads the form fields, typed notes and stamps of a PDF page, which pdfium's text lacks. Runs only in the child
-process (``app.readers.child``).
+"""Reads the form fields, typed notes and stamps of a PDF page, because pdfium's text lacks these. Runs only in the
+child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from app.readers.pdf_signs import WORD, CharacterBoxes, raw_text
 
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)
 # Maximum annotations of a page. On a page with more, the filled-in text is not read, because pdfium's time grows
-# quadratically with their number.
+# quadratically with the number of annotations.
 _MOST_ANNOTATIONS = 2_000
-_VALUES_APART = 1.2  # maximum gap, in line heights, between two words of one value
+_VALUES_APART = 1.2  # maximum gap, in line heights, between two words of one filled-in value
 
 
 def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) -> pdfium.PdfPage | None:
-    """Return the page with filled-in values as ordinary text; None if there are no values, or if they cannot be
-    flattened.
+    """Return the page with filled-in values flattened to ordinary text; None if there are no values, or if pdfium fails
+    to flatten them.
 
     Flattening changes the document in memory, but never the file. The page is loaded again, because the loaded ``page``
     keeps its old content.
@@ -33,10 +33,10 @@ def flattened(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage) ->
 
 
 def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, page_text: str) -> list[Line]:
-    """Return the values filled in on a page as lines at their positions. Hidden values are left out.
+    """Return the values that are filled in on a page, as lines at their positions. Leave out hidden values.
 
-    The flattened page's text starts with the page's own text (``page_text``), and the values follow. If the page cannot
-    be flattened, or if its text does not start with ``page_text``, only checkboxes and radio buttons are returned.
+    The text of the flattened page starts with the page's own text (``page_text``), and the values follow. If the page
+    cannot be flattened, or if its text does not start like this, only checkboxes and radio buttons are returned.
     """
     if not _is_filled_in(page):
         return []
@@ -56,14 +56,14 @@ def form_values(document: pdfium.PdfDocument, index: int, page: pdfium.PdfPage, 
 
 
 def _covers_value(tick: Line, value: Line) -> bool:
-    """Whether a value is the mark inside a checkbox, which ``read_ticks`` reads."""
+    """Whether a value is the mark inside a checkbox. ``read_ticks`` reads such marks."""
     x, y = (value.x0 + value.x1) / 2, (value.top + value.bottom) / 2
     return tick.x0 <= x <= tick.x1 and tick.top <= y <= tick.bottom
 
 
 def _value_lines(text: str, start: int, boxes: CharacterBoxes) -> list[Line]:
-    """Return the values, which are in ``text`` from ``start`` on, as lines. Words with a wide gap between them are
-    different values.
+    """Return the filled-in values as lines. The values are the part of ``text`` from ``start``. A wide gap between two
+    words separates two values.
     """
     found: list[Line] = []
     for match in WORD.finditer(text, start):

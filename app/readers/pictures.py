@@ -19,37 +19,38 @@ KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x0
 """The magic bytes of each format, with their offset in the file before them."""
 
 _HEAD = 16  # leading bytes of a file that are read to detect its format
-_LONG_SIDE = 11.7  # inches of the longer side if the file does not state a resolution: A4
-_DPI = (72, 1200)  # minimum and maximum plausible resolution in dots per inch; if a file states another, it is ignored
+_LONG_SIDE = 11.7  # inches of the longer side of a picture that states no resolution: A4
+# minimum and maximum plausible resolution in dots per inch; a stated resolution outside of this range is ignored
+_DPI = (72, 1200)
 _PLAIN = ("1", "L", "RGB")
-_DEEP = ("I", "F")  # modes with more than 256 shades, besides "I;16" and its variants for byte orders
+_DEEP = ("I", "F")  # Pillow's modes with more than 256 shades, besides those that start with "I;16"
 _ORIENTATION = 0x0112  # the Exif tag of the orientation
-_LYING = (5, 6, 7, 8)  # values of the Exif tag for a quarter turn
-_SHEET = (612.0, 792.0)  # width and height of a blank page in points
+_LYING = (5, 6, 7, 8)  # values of the Exif orientation for a turn by 90 or 270 degrees
+_SHEET = (612.0, 792.0)  # width and height in points of the blank pages that stand for pages not needed
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is a picture of a supported format, by its leading bytes."""
+    """Whether the leading bytes of a file are those of a supported picture format."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     return any(head.startswith(magic, place) for place, magic in KINDS)
 
 
 def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lambda: None) -> pdfium.PdfDocument:
-    """Make a PDF with one page for each picture of a file, turned upright by its Exif orientation.
+    """Make a PDF with one page for each picture of a file. Each picture is turned upright by its Exif orientation.
 
     Only a TIFF file can have several pages. In other formats, further pictures are thumbnails, depth maps or frames of
     a film, and are ignored.
 
     Args:
         path: the file.
-        number: the only page to make, from 1; the other pages stay blank to save time. None makes all pages.
+        number: the only page to make, from 1, or None for all pages. Other pages stay blank, to save time.
         beat: called before each page, to report progress.
 
     Raises:
         Refused: the file is damaged, or larger than any scan.
     """
-    import pypdfium2 as pdfium  # imported here, so that other children start faster
+    import pypdfium2 as pdfium  # imported here, so that child processes that need no picture start faster
     from PIL import Image
 
     made = pdfium.PdfDocument.new()
@@ -71,7 +72,7 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
 
 
 def _dpi(picture: Picture) -> tuple[float, float]:
-    """Return the horizontal and vertical resolution in dots per inch. In a fax the two differ."""
+    """Return the horizontal and the vertical resolution in dots per inch. The two differ in a fax."""
     said = tuple(float(one) for one in picture.info.get("dpi", ()))
     if len(said) == 2 and all(_DPI[0] <= one <= _DPI[1] for one in said):
         across, down = said

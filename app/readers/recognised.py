@@ -1,7 +1,7 @@
-"""The recognised text of a page's picture as data: lines with their positions on the upright, straightened page.
+"""Holds the text that OCR recognised in a page's picture: lines with their positions on the upright, straightened page.
 
-Converts them to lines in reading order (``pieces_of``), and back to positions on the picture (``rectangles``).
-Independent of the recogniser.
+Puts these lines into reading order (``pieces_of``), and converts positions back to the picture (``rectangles``). Knows
+nothing of the OCR engine.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ Box = tuple[float, float, float, float]
 Placed = tuple[str, float, float]
 """A word with the x positions of its left and right edges."""
 
-_TAB = 1.2  # maximum gap, in line heights, within a piece; a wider gap may separate columns or cells
-# maximum ratio between the heights of two lines of the same type size; the heights of detected boxes vary
+_TAB = 1.2  # maximum gap, in line heights, within a run of words; a wider gap may separate columns or cells
+# maximum ratio between the heights of two lines in the same type size, because the heights of detected boxes vary
 _ALIKE = 1.25
-_ROW = 0.5  # minimum overlap of two pieces of one row, as a share of the lower height
+_ROW = 0.5  # minimum vertical overlap of two pieces of text in one row, as a share of the smaller height
 _COLUMN_ROWS = 6  # minimum lines of a column
 _COLUMN_TEXT = 20  # minimum mean characters per line in a column of text; cells of tables have fewer
-_EDGE = 0.25  # line heights by which a detected box may be too long at each end
+_EDGE = 0.25  # length, in line heights, by which a detected line may be too long at each end
 _WORD_GAP = 0.75  # maximum gap, in line heights, between words of a sentence
-_TITLE = 15  # a line with fewer characters than this on each side of a gutter is a title across both columns
-_BINS = 400  # number of steps across a page in which a gutter is searched
-_CROSSING = 0.4  # maximum share of lines that cross a gutter, because they are titles or outside of the columns
+_TITLE = 15  # a line across the gutter with fewer characters than this on either side is a title across both columns
+_BINS = 400  # number of vertical strips into which a page is divided to search a gutter
+# maximum share of lines that cross the gutter of a page; such lines are titles, or above or below the columns
+_CROSSING = 0.4
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ class RecognisedLine:
 
 @dataclass
 class RecognisedPage:
-    """Recognised lines in points, y downwards, on the page turned upright and then straightened about its centre.
+    """The recognised lines of a page, and how its picture was turned. Positions are in points, y downwards, on the page
+    turned upright and then straightened about its centre.
 
-    ``turns``: quarter turns counterclockwise that made the picture upright. ``slant``: slant of the lines on the
+    ``turns``: counterclockwise quarter turns that made the picture upright. ``slant``: slant of the lines on the
     upright page, in radians, clockwise. ``size``: width and height of the upright page in points. ``certainty``: the
-    recogniser's mean certainty, 0 to 1. ``illegible``: number of lines that could not be read reliably; some of these
-    lines are missing in ``lines``.
+    recogniser's mean certainty, 0 to 1. ``illegible``: number of lines that could not be read reliably, some of which
+    are missing in ``lines``.
     """
 
     turns: int
@@ -62,11 +64,11 @@ class RecognisedPage:
     size: tuple[float, float]
     lines: list[RecognisedLine]
     certainty: float
-    is_blank: bool = False  # whether no text was detected
+    is_blank: bool = False  # True if no text was detected
     illegible: int = 0
 
     def straightened(self, x: float, y: float) -> tuple[float, float]:
-        """Convert a point of the upright page, whose lines may slant, to the page without slant."""
+        """Convert a point of the upright page to the straightened page, whose lines do not slant."""
         return self._swung(x, y, -self.slant)
 
     def on_picture(self, x: float, y: float) -> tuple[float, float]:
@@ -113,14 +115,16 @@ class RecognisedPage:
 
 
 def illegible_lines(record: dict[str, Any]) -> int:
-    """Return the number of illegible lines from a page's record; 0 if an earlier version, which did not count these
-    lines, wrote the record.
+    """Return the number of illegible lines from a page's record; 0 for a record of an earlier version, which did not
+    count them.
     """
     return int(record.get("illegible", 0))
 
 
 def pieces_of(page: RecognisedPage) -> list[Line]:
-    """Return runs of words without wide gaps, in reading order, column after column."""
+    """Return the text of a page as runs of words without wide gaps. The runs are in reading order, column after
+    column.
+    """
     return _in_order(_of_one_size([piece for line in page.lines for piece in _pieces(line)]))
 
 
@@ -149,7 +153,7 @@ def _piece(words: Sequence[Placed], top: float, bottom: float) -> Line:
 
 
 def _of_one_size(pieces: list[Line]) -> list[Line]:
-    """Give lines of similar size the same height, around their centres."""
+    """Give lines of similar height the same height. Each line keeps its centre."""
     sizes = [
         sorted(other.size for other in pieces if 1 / _ALIKE < other.size / piece.size < _ALIKE) for piece in pieces
     ]
@@ -160,8 +164,8 @@ def _of_one_size(pieces: list[Line]) -> list[Line]:
 
 
 def _in_order(pieces: Sequence[Line]) -> list[Line]:
-    """Order pieces: the left column, then the right column, row by row. A piece across both columns separates what is
-    above it from what is below.
+    """Put pieces of text in reading order: first the left column, then the right column, each row by row. At a piece
+    across both columns, the columns above it end, and new columns begin below it.
     """
     gutter = _gutter(pieces)
     if gutter is None:
@@ -181,10 +185,10 @@ def _in_order(pieces: Sequence[Line]) -> list[Line]:
 
 
 def _gutter(pieces: Sequence[Line]) -> float | None:
-    """Return the x position of the gutter between two columns of text; None without columns.
+    """Return the x position of the gutter between two columns of text; None if there are no columns.
 
-    The gutter is the middle of a strip with columns on both sides. Strips that fewer lines cross are preferred, then
-    wider strips.
+    The gutter is the middle of a vertical strip with columns on both sides. A strip that fewer lines cross is
+    preferred, then a wider strip.
     """
     if len(pieces) < 2 * _COLUMN_ROWS:
         return None
@@ -214,7 +218,7 @@ def _are_columns(pieces: Sequence[Line], gutter: float) -> bool:
 
 
 def _sides(piece: Line, gutter: float) -> tuple[list[Placed], list[Placed]]:
-    """Return the words to the left of the gutter, and those to its right."""
+    """Return the words to the left of the gutter, and the words to the right of it."""
     left = [word for word in piece.words if word[1] + word[2] < 2 * gutter]
     return left, piece.words[len(left) :]
 
@@ -227,8 +231,8 @@ def _crosses(piece: Line, gutter: float) -> bool:
 
 
 def _runs(piece: Line) -> list[tuple[float, float]]:
-    """Return the left and right edge of each run of words in a line. A wide gap ends a run, so a line has two runs if
-    the recogniser has joined the lines of two columns.
+    """Return the left and right edge of each run of words in a line. Runs are separated by wide gaps. A line has two
+    runs if the recogniser has joined the lines of two columns.
 
     Each run is shortened at both ends, because detected boxes may be too long.
     """
@@ -271,8 +275,8 @@ def letters_of(page: RecognisedPage) -> list[tuple[str, Box]]:
 
 
 def rectangles(page: RecognisedPage, boxes: Sequence[Box]) -> list[list[float]]:
-    """Merge the boxes of consecutive letters into one box per line, as fractions of the page's picture from its top
-    left.
+    """Merge the boxes of consecutive letters into one box per line. Return the boxes as fractions of the page's
+    picture, from its top left.
     """
     rows: list[Box] = []
     for box in boxes:

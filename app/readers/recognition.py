@@ -1,9 +1,10 @@
-"""Recognises pages that are pictures, in child processes with limits on time and memory, and stores the results.
+"""Recognises the text of pages that are pictures (OCR) in child processes with limits on time and memory. Stores the
+results.
 
 Owns the stored results, the time estimate, and the handling of a page on which the recogniser fails.
 ``recognised.jsonl`` has a line of JSON for each page, so that no page is recognised twice, and a stop or a crash loses
-at most one page. A line of JSON has the measured speed, so that the time is estimated without recognising more pages.
-``app.readers.ocr`` does the recognition.
+at most one page. Another line has the measured speed, from which the time for more pages is estimated.
+``app.readers.ocr`` does the recognition itself.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ FILE = "recognised.jsonl"
 PACKAGES = ("rapidocr", "onnxruntime")
 PROBED_PAGES = 3
 """Pages after which the speed is measured."""
-_MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; results of a different version are ignored
-_LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of recognition to which the user need not agree
+_MADE_BY = "PP-OCRv6 small, 1"  # version of the recogniser; stored results of another version are ignored
+_LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of text recognition that starts without asking the user
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
-_FAILURES = 8  # consecutive failed pages after which recognition stops, because the recogniser itself is broken
-_SECONDS_A_PAGE = 120.0  # maximum mean seconds per page; enough on a busy machine
+# recognition stops after this many consecutive failed pages, because the recogniser itself must be broken
+_FAILURES = 8
+_SECONDS_A_PAGE = 120.0  # maximum mean seconds for recognising a page; enough on a busy machine
 
 Records = dict[int, dict[str, Any]]
 """Recognised pages by page number (from 1)."""
@@ -42,31 +44,32 @@ Records = dict[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class RecognitionSpeed:
-    """How fast a file's pages are recognised. ``start``: seconds until the recogniser is ready for the first page.
-    ``page``: mean seconds per page after that.
+    """How fast the text of a file's pages is recognised. ``start``: seconds until the recogniser is ready for the first
+    page. ``page``: mean seconds per page after the start.
     """
 
     start: float
     page: float
 
     def seconds(self, pages: int) -> float:
-        """Estimate the seconds for recognising some pages in a new run."""
+        """Estimate the seconds for recognising ``pages`` pages, including the start of the recogniser."""
         return self.start + self.page * pages
 
 
 class LongRecognition(NoTextLayer):
-    """Raised if recognition takes so long that the user must agree first."""
+    """Raised if text recognition would take so long that the user must agree first."""
 
 
 @dataclass
 class Recognition:
     """How to handle pages that are pictures when a document is read.
 
-    ``folder``: returns the folder for the results of a file with this hash; None to store none. ``agreed``: whether the
-    user has agreed to wait, however long recognition takes. ``doubtful``: whether to recognise also pages whose text is
-    probably wrong. ``stop``: when set, stops recognition after the pages done so far. ``progress``: called with pages
-    done, total pages, and seconds left (None if unknown); an exception raised in it stops the reading. ``estimated``:
-    called with the pages left and the seconds for them in a new run, as soon as these can be estimated.
+    ``folder``: returns the folder for the results of a file, by the file's hash; None to store no results. ``agreed``:
+    whether the user has agreed to wait, however long recognition takes. ``doubtful``: whether to recognise pages whose
+    own text is probably wrong, too. ``stop``: if set, recognition ends with the pages done so far. ``progress``: called
+    with the pages done, the total, and the seconds left (None if unknown). An exception raised in ``progress`` stops
+    the reading. ``estimated``: called with the number of pages left and the seconds that they will take, as soon as an
+    estimate is possible.
     """
 
     folder: Callable[[str], Path] | None = None
@@ -78,7 +81,7 @@ class Recognition:
 
     @classmethod
     def stopped(cls, folder: Callable[[str], Path]) -> Recognition:
-        """Use the pages that were recognised so far, and recognise no more."""
+        """Return settings with which pages recognised earlier are used, but no more pages are recognised."""
         found = cls(folder)
         found.stop.set()
         return found
@@ -87,7 +90,7 @@ class Recognition:
         return load(self.folder(sha256)) if self.folder is not None else {}
 
     def speed(self, sha256: str) -> RecognitionSpeed | None:
-        """The stored speed of this file's recognition; None if it was not measured."""
+        """Return the stored speed at which this file's pages were recognised; None if it was not measured."""
         return load_speed(self.folder(sha256)) if self.folder is not None else None
 
     def was_agreed(self, sha256: str) -> bool:
@@ -96,24 +99,24 @@ class Recognition:
 
 
 def missing() -> str:
-    """Return the packages that recognition needs and that are not installed, separated by spaces; "" if none is
-    missing.
-    """
+    """Return the missing packages for text recognition, separated by spaces; "" if none is missing."""
     return " ".join(name for name in PACKAGES if importlib.util.find_spec(name) is None)
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether this folder of a book has recognised pages."""
+    """Whether a book's folder has stored results of text recognition."""
     return (folder / FILE).is_file()
 
 
 def load(folder: Path) -> Records:
-    """Load the recognised pages from a book's folder. Damaged lines are ignored."""
+    """Load the recognised pages from a book's folder. Damaged lines of the file are ignored."""
     return {record["number"]: record["page"] for record in _records(folder)}
 
 
 def load_speed(folder: Path) -> RecognitionSpeed | None:
-    """Load the newest measured speed from a book's folder; None if there is none, as in files of earlier versions."""
+    """Load the newest measured speed of recognition from a book's folder; None if there is none, as in files of earlier
+    versions.
+    """
     newest = None
     for record in _lines(folder, _start("start")):
         try:
@@ -126,7 +129,9 @@ def load_speed(folder: Path) -> RecognitionSpeed | None:
 
 
 def load_page(folder: Path, number: int) -> dict[str, Any] | None:
-    """Load a recognised page from a book's folder; None if it was not recognised. Other pages' lines are not parsed."""
+    """Load the recognised text of one page from a book's folder; None if there is none. Lines of other pages are not
+    parsed.
+    """
     newest = None
     for record in _records(folder, f"{_start('number')}{number},"):
         newest = record["page"]
@@ -134,7 +139,7 @@ def load_page(folder: Path, number: int) -> dict[str, Any] | None:
 
 
 def _start(key: str) -> str:
-    """Return the start of a line in ``FILE`` whose second key is ``key``, up to the key's value."""
+    """Return how a JSON line of ``FILE`` starts if ``key`` is its second key, up to the value of ``key``."""
     return f'{_dumped({"made_by": _MADE_BY})[:-1]},"{key}":'
 
 
@@ -143,7 +148,7 @@ def _dumped(record: Mapping[str, Any]) -> str:
 
 
 def _records(folder: Path, start: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the valid records of pages in a book's folder whose lines begin with ``start``."""
+    """Yield the valid page records in a book's folder. Only lines that begin with ``start`` are parsed."""
     for record in _lines(folder, start):
         try:
             yield {**record, "number": int(record["number"]), "page": record["page"]}
@@ -152,7 +157,7 @@ def _records(folder: Path, start: str = "") -> Iterator[dict[str, Any]]:
 
 
 def _lines(folder: Path, start: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of ``FILE`` that begin with ``start`` and were made by this version of the recogniser."""
+    """Yield the parsed lines of ``FILE`` that begin with ``start`` and were made by this version of the recogniser."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -171,11 +176,11 @@ def _lines(folder: Path, start: str) -> Iterator[dict[str, Any]]:
 def recognise(
     path: Path, sha256: str, password: str | None, numbers: Iterable[int], recognition: Recognition, records: Records
 ) -> None:
-    """Recognise pages of a file in order, and add them to ``records``. A page on which the recogniser fails is left
-    out.
+    """Recognise the text of the pages ``numbers`` in order, and add the results to ``records``. A page on which the
+    recogniser fails is left out.
 
     Raises:
-        LongRecognition: recognition would take long, and the user has not agreed to that.
+        LongRecognition: recognition would take long, and the user has not agreed to wait.
     """
     waiting = sorted(set(numbers) - records.keys())
     total, done, spent, failures = len(waiting), 0, 0.0, 0
@@ -223,10 +228,10 @@ def recognise(
 
 
 def _estimate(recognition: Recognition, name: str, speed: RecognitionSpeed, waiting: int, done: int) -> None:
-    """Tell the time for the ``waiting`` pages of a file of which ``done`` pages are recognised.
+    """Report the estimated time for ``waiting`` more pages, after ``done`` pages of the file are recognised.
 
     Raises:
-        LongRecognition: it is long, and the user has not agreed to that.
+        LongRecognition: the time is long, and the user has not agreed to wait.
     """
     seconds = speed.seconds(waiting)
     recognition.estimated(waiting, seconds)
@@ -244,7 +249,7 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
 
 
 def _keep(recognition: Recognition, sha256: str, record: Mapping[str, Any], password: str | None) -> None:
-    if recognition.folder is None or password:  # nothing of a book with a password is stored
+    if recognition.folder is None or password:  # no text of a book with a password is stored
         return
     try:
         file = recognition.folder(sha256) / FILE

@@ -1,9 +1,9 @@
 """Finds running headers, page numbers and line numbers in the margin by comparing the pages of a book.
 
-A row is removed only if it certainly is not part of the text. Such a row recurs at the same position on three nearby
-pages, differs only in the page number, stands apart from the text, and has no larger type. The first occurrence stays.
-Doubtful rows stay too, because a lost row is worse than a repeated one. A page stays unchanged if all its rows would be
-removed. Runs only in the child process (``app.readers.child``).
+A row is removed only if it is certainly not part of the text. Such a row is at the same position on three nearby pages,
+the same but for the page number. A gap separates it from the text, and its type is not larger than the text's. The
+first occurrence stays. Doubtful rows stay too, because a lost row is worse than a repeated row. A page stays unchanged
+if all its rows would be removed. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from app.readers.layout import Line, usual_pitch
 
 _ROWS = 4  # number of rows at the top and at the bottom of a page that may be running headers
 _NUMBER_ROWS = 3  # number of rows at the top and at the bottom of a page that may contain the page number
-_SAME_PLACE = 6.0  # maximum difference of a row's position between pages, in points
-_WINDOW = 4  # maximum distance in pages between the page of a running header and the pages on which it recurs
+_SAME_PLACE = 6.0  # maximum difference in points between the positions of a running header on two pages
+_WINDOW = 4  # maximum distance in pages between two occurrences of a running header
 _RETURNS = 2
 _HEADER_LETTERS = 3
-# maximum type size of a running header, as a factor of the page's usual size; a larger row is text, such as a title
+# maximum type size of a running header, as a factor of the page's usual size; a row in larger type is text, such as a
+# title
 _LARGER = 1.15
 _APART = 1.25  # minimum distance between a running header and the text, in line pitches
 _WIDE_GAP = 0.6  # minimum gap, in line heights, between a header's words and the page number
-_AT_EDGE = 0.1  # maximum distance of a page number from the edge of the text, as a share of the text's width
+_AT_EDGE = 0.1  # maximum horizontal distance of a page number from the edge of the text, as a share of the text's width
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
-_MARGIN_ROWS = 5  # minimum line numbers on a page
+_MARGIN_ROWS = 5  # minimum numbers in a page's margin that count as line numbers
 _MARGIN_SIGN = re.compile(r"\d{1,3}$")
 _PAGE_NUMBER = re.compile(
     r"^[-–—\[(\s|•·]*(?:page|seite|p\.|s\.|página|pagina)?\s*(\d{1,4}|[ivxlc]{1,7})\s*(?:(?:/|of|von|de|sur|di)\s*\d+)?"
     r"[-–—\])\s|.•·]*$",
     re.I,
 )
-# matches a page number that is separated from the header's words by a word such as "page" or a mark such as "|"
+# matches a page number within a header, after a word such as "page" or next to a mark such as "|"
 _NAMED_NUMBER = re.compile(
     r"(?:^|[|•·–—]\s*|[\s,(])(?:page|seite|página|pagina)\s*(\d{1,4})(?:\s*(?:/|of|von|de|sur|di)\s*\d+)?[\s)]*(?:$|[|•·–—,])"
     r"|[|•·–—]\s*(\d{1,4})$|^(\d{1,4})\s*[|•·–—]",
@@ -46,14 +47,14 @@ _NAMED_NUMBER = re.compile(
 _COUNTED_THING = re.compile(r"(?:[:#№]|\b(?:no|nr|num|numbers?|nummer|invoice|rechnung|id|ref)\.?)\s*$", re.I)
 _AMOUNT = re.compile(r"(?<![\d.,])\d[\d.,'’ ]*[.,]\d\d(?![\d.,]|[-/]\d)")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-_MOST = 0.5  # printed numbers are used as labels if at least this share of the pages has one
-# Maximum number of pages that get their numbers by counting backwards from the first page with a printed number.
+_MOST = 0.5  # minimum share of pages with a printed number for printed numbers to be used as page labels
+# Maximum number of pages before the first printed number that are numbered by counting backwards.
 _UNSHOWN = 3
 
 
 @dataclass
 class RunningHeaders:
-    """The result of comparing the pages.
+    """The running headers, page numbers and line numbers found on the pages of a book.
 
     ``headers[i]``, ``numbers[i]`` and ``margins[i]`` have the indices of the lines on page i that are running headers,
     page numbers and line numbers. ``first[i]`` has the indices of running headers that stay, because no earlier page
@@ -67,7 +68,7 @@ class RunningHeaders:
     printed: dict[int, str] = field(default_factory=dict)
 
     def drop(self, index: int) -> set[int]:
-        """Return the indices of all lines of a page to remove."""
+        """Return the indices of the lines that are to be removed from a page."""
         return self.headers[index] | self.numbers[index] | self.margins[index]
 
 
@@ -94,8 +95,8 @@ class _Row:
 
 
 def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str]) -> RunningHeaders:
-    """Find running headers, page numbers and line numbers by comparing the pages of a book. A page that has no other
-    text keeps its lines.
+    """Find running headers, page numbers and line numbers by comparing the pages of a book. A page without other text
+    keeps all its lines.
 
     Args:
         pages: the lines of each page.
@@ -109,7 +110,7 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
     _find_headers(pages, rows, found)
     for index, page in enumerate(pages):
         dropped = found.drop(index)
-        # the page has no other rows, so these rows are its text
+        # the page has no rows but these, so they are its text
         if all(at in dropped for at, line in enumerate(page) if line.shown):
             for kind in (found.headers, found.numbers, found.margins):
                 kind[index].clear()
@@ -142,7 +143,7 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
 
 
 def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
-    """Whether there is text at the height of the numbers, and none of this text overlaps the numbers horizontally."""
+    """Whether there is text next to the numbers, and none of this text overlaps the numbers horizontally."""
     text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
     left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
     top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
@@ -152,8 +153,8 @@ def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
 
 
 def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row]:
-    """Return the rows at the top (side 1) and at the bottom (side -1) of a page. Each list begins with the row at the
-    page's edge.
+    """Return the rows at the top (side 1) and then the rows at the bottom (side -1) of a page. Both parts begin with
+    the row at the page's edge.
     """
     order = sorted(
         (at for at, line in enumerate(page) if line.shown and at not in dropped), key=lambda at: page[at].top
@@ -178,8 +179,8 @@ def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row
 def _find_page_numbers(
     pages: Sequence[Sequence[Line]], rows: Sequence[Sequence[_Row]], labels: Sequence[str], found: RunningHeaders
 ) -> None:
-    """Find page numbers. A number is a page number if it equals the page's label in the file, or if numbers at the same
-    position on three nearby pages increase with the pages.
+    """Find page numbers: numbers that equal the page's label in the file, and numbers that increase with the pages at
+    the same position on three nearby pages.
     """
     candidates: list[tuple[_Row, str, str]] = []
     places: dict[tuple[int, bool, int], list[tuple[int, float]]] = defaultdict(list)
@@ -206,7 +207,7 @@ def _find_page_numbers(
 
 
 def _numbers(page: Sequence[Line], row: _Row) -> Iterator[tuple[str, str]]:
-    """Yield possible page numbers in a row as (number, rest of the row's text)."""
+    """Yield each possible page number in a row, as (number, rest of the row's text)."""
     match = _PAGE_NUMBER.match(row.text)
     if match:
         yield match[1].casefold(), ""
@@ -272,8 +273,8 @@ def _returns(row: _Row, similar_rows: Sequence[_Row]) -> bool:
 
 
 def _may_run(page: Sequence[Line], row: _Row, body: float) -> bool:
-    """Whether a row may be a running header. A row cannot be one if it has too few letters, larger type or an amount of
-    money, or if it belongs to a table.
+    """Whether a row may be a running header. Such a row has enough letters, no larger type than the page and no amount
+    of money, and is not in a table.
     """
     if sum(map(str.isalpha, row.rest)) < _HEADER_LETTERS:
         return False
@@ -294,7 +295,7 @@ def _type_size(page: Sequence[Line]) -> float:
 
 
 def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> bool:
-    """Whether a clear gap separates a block of rows at the page's edge from the text."""
+    """Whether a clear gap separates the rows ``block`` at the page's edge from the text."""
     inside = {at for row in block for at in row.lines}
     others = [line for at, line in enumerate(page) if at not in inside and line.shown]
     if not others:
@@ -309,10 +310,10 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
 
 
 def _repeats(row: _Row, similar_rows: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
-    """Whether a running header was on a nearby earlier page, and the pages between have only running headers and page
-    numbers at the header's place.
+    """Whether a running header repeats one on a nearby earlier page. At its place, the pages between must have nothing
+    but running headers and page numbers.
 
-    Left and right pages may have different headers. If other text came between, the header counts as new and stays.
+    Left and right pages may have different headers. A header after other text at this place counts as new and stays.
     """
     before = [other.page for other in similar_rows if other.page < row.page and abs(other.top - row.top) < _SAME_PLACE]
     if not before or row.page - before[-1] > _WINDOW:
@@ -326,7 +327,7 @@ def _repeats(row: _Row, similar_rows: Sequence[_Row], rows: Sequence[Sequence[_R
 
 
 def number_value(text: str) -> int | None:
-    """Return the value of a number in digits or lowercase Roman numerals; None for an empty text."""
+    """Return the value of a number in digits or lowercase Roman numerals; None for ""."""
     if text.isdigit():
         return int(text)
     total, last = 0, 0
@@ -337,12 +338,12 @@ def number_value(text: str) -> int | None:
 
 
 def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
-    """Return the label of each page: the file's label, or else the printed number, or else the position in the file.
+    """Return a label for each page: the file's label, or else the printed number, or else the position in the file.
 
-    Printed numbers are used only if at least half of the pages have one that fits an increasing sequence. A page
-    between two numbered pages gets its number by counting, if the count fits both. Any other page gets its Roman
-    number, or else a name with the number of the preceding numbered page ("after 12"). A page before the first numbered
-    page is named by its position in the file ("front 1").
+    Printed numbers are used only if at least half of the pages have a number in an increasing sequence. A page between
+    two numbered pages is numbered by counting, if the count fits both numbers. Any other page gets its Roman number.
+    Without a Roman number, it is named after the preceding numbered page ("after 12") or, before the first numbered
+    page, by its position in the file ("front 1").
     """
     count = len(given)
     plain = [str(index + 1) for index in range(count)]
@@ -365,7 +366,7 @@ def page_labels(given: Sequence[str], printed: dict[int, str]) -> list[str]:
 
 
 def _growing(numbers: dict[int, int]) -> dict[int, int]:
-    """Keep only the numbers that increase about as fast as the pages."""
+    """Keep only those page numbers that increase about as fast as the pages."""
     kept: dict[int, int] = {}
     last, last_index = 0, -1
     for index, number in sorted(numbers.items()):
@@ -376,8 +377,8 @@ def _growing(numbers: dict[int, int]) -> dict[int, int]:
 
 
 def _fill(numbers: dict[int, int]) -> None:
-    """Give numbers to pages between two numbered pages by counting, if the count fits both. Pages without a number are
-    common, because the first page of a chapter seldom shows its number. Also number a few pages before the first
+    """Number the pages between two numbered pages by counting, if the count fits both numbers. Pages without a number
+    are common, because the first page of a chapter seldom shows its number. Also number a few pages before the first
     numbered page.
     """
     known = sorted(numbers)

@@ -1,5 +1,5 @@
-"""Writes superscripts and subscripts on the line: a power as 10^6, a note as 1871[3], a formula as H2O. Runs only in
-the child process (``app.readers.child``).
+"""Writes superscripts and subscripts on the line: an exponent as 10^6, a reference to a note as 1871[3], a chemical
+formula as H2O. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _OF_FORMULAS = frozenset(
 """Names with several letters that take powers: functions and units."""
 
 _NOTE_IN_BRACKET = re.compile(r"\w{1,3}\)$")
-_FIRST_CJK = "\u2e80"  # first CJK character; a CJK character is a word, so a superscript after it is a note's mark
+_FIRST_CJK = "\u2e80"  # first CJK character; a CJK character is a word, so a superscript after it refers to a note
 _INDEX = re.compile(r"\w+(?:[.,]\d+)?$")
 _UPPER_PART = re.compile(r"(\d?)(?:\^|\[)(\d{1,4})\]?(?=\s?[/⁄∕]\s?$)")
 _OPEN_END = re.compile(r"[\^_][\w+−–-]*\d$")
 _VOWEL = re.compile("[aeiouyäöüàáâèéêìíòóôùú]")
 _OPERATOR = re.compile(r"[=+*/×·÷±∝≈<>]\s*$")
-_SHORTENED = "rstdo"  # single letters that are often raised after capitals in abbreviations such as Mr, St and No
+_SHORTENED = "rstdo"  # letters that are often raised after a capital in abbreviations such as Mr, St and No
 _SEEN_BACK = 24  # number of characters that are examined before a superscript
-_LONGEST_MARK = 12  # maximum characters of a note's mark
+_LONGEST_MARK = 12  # maximum characters of a superscript that refers to a note
 
 
 def raised(line: str, text: str, *, linked: bool = False) -> str:
-    """Return a superscript as text on the line, such as "^2", or "[2]" for a note's mark.
+    """Return a superscript as text on the line, such as "^2" for an exponent or "[2]" for a reference to a note.
 
     Args:
-        line: the line before the superscript, which distinguishes a power from a note's mark.
+        line: the line before the superscript. It shows whether the superscript is an exponent or a reference to a note.
         text: the superscript.
         linked: whether the superscript links to a note.
     """
@@ -57,7 +57,7 @@ def raised(line: str, text: str, *, linked: bool = False) -> str:
 
 
 def _takes_notes(line: str, base: str) -> bool:
-    """Whether a number after ``line`` is a note's mark: after a word, a year or the end of a sentence, or at the
+    """Whether a raised number after ``line`` refers to a note: after a word, a year or the end of a sentence, or at the
     start of a line.
     """
     if not base:
@@ -68,8 +68,8 @@ def _takes_notes(line: str, base: str) -> bool:
 
 
 def _is_word(base: str) -> bool:
-    """Whether letters are a word, so that a raised sign after them is not an exponent. Two letters are a word if one of
-    them is a vowel.
+    """Whether letters are a word, after which a superscript is no exponent. Two letters are a word if one of them is a
+    vowel.
     """
     if not base.isalpha() or base in _OF_FORMULAS:
         return False
@@ -77,7 +77,7 @@ def _is_word(base: str) -> bool:
 
 
 def _is_shortened(base: str, inner: str) -> bool:
-    """Whether ``inner`` is the raised end of an abbreviation or an ordinal, as in 1st, XIXe, Mr, Mlle."""
+    """Whether the superscript ``inner`` is the end of an abbreviation or an ordinal, as in 1st, XIXe, Mr, Mlle."""
     if not inner.isalpha():
         return False
     if len(inner) == 1:
@@ -101,7 +101,7 @@ def fuses(line: str, text: str) -> bool:
 
 
 def over_a_line(line: str) -> str:
-    """Return ``line`` with the raised numerator at its end as a number: "2^1/" becomes "2 1/". Call this function
-    when the denominator follows.
+    """Write the raised numerator at the end of ``line`` as an ordinary number: "2^1/" becomes "2 1/". Only for a line
+    that a denominator follows.
     """
     return _UPPER_PART.sub(lambda found: f"{found[1]} {found[2]}" if found[1] else found[2], line)

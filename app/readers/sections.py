@@ -18,7 +18,7 @@ PART = 3_000
 LONGEST = 20_000
 """Characters above which a chapter with a title is split into several sections."""
 
-_CUT_CHAPTER = 8_000  # approximate characters of each section, if a chapter with a title is split
+_CUT_CHAPTER = 8_000  # approximate characters of the sections into which a long chapter with a title is split
 _SENTENCE = re.compile(r"(?<=[.!?。！？…])[\"'”’»)]*\s+")
 
 
@@ -36,7 +36,9 @@ class Block:
 
 @dataclass
 class Chapter:
-    """A run of blocks with one title. ``level`` counts from 0. ``listed``: whether the table of contents lists it."""
+    """The text of several blocks under one title. ``level`` counts from 0. ``listed``: whether the table of contents
+    lists the chapter.
+    """
 
     title: str
     text: str
@@ -45,8 +47,8 @@ class Chapter:
 
 
 def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
-    """Split blocks into chapters at headings of level ``deepest`` or less. The heading stays in the text. A heading
-    right after a heading of a higher rank starts no chapter of its own.
+    """Split blocks into chapters at headings whose level is at most ``deepest``. The heading stays in the text. A
+    heading that directly follows a higher heading starts no chapter of its own.
     """
     chapters: list[Chapter] = []
     texts: list[str] = []
@@ -71,7 +73,7 @@ def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:
 
 
 def split_levels(blocks: Sequence[Block]) -> int:
-    """Return the deepest level to split at: the second of the heading levels in use, or the only one; 0 without
+    """Return the deepest heading level at which to split: the second level in use, or the only level; 0 if there are no
     headings.
     """
     used = sorted({block.level for block in blocks if block.level})
@@ -79,7 +81,7 @@ def split_levels(blocks: Sequence[Block]) -> int:
 
 
 def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
-    """Make named sections from chapters, and the table of contents. Long chapters become several sections."""
+    """Make named sections and the table of contents from chapters. A long chapter becomes several sections."""
     sections: list[Section] = []
     outline: list[Heading] = []
     named = any(chapter.title for chapter in chapters)
@@ -109,8 +111,8 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
 
 
 def cut(text: str, size: int) -> list[str]:
-    """Split text into pieces of about ``size`` characters: between paragraphs, or else between lines, sentences or
-    words, or else anywhere.
+    """Split text into parts of about ``size`` characters. The text is split between paragraphs if possible, or else
+    between lines, sentences or words, or else anywhere.
     """
     parts: list[str] = []
     current: list[str] = []
@@ -134,7 +136,7 @@ def cut(text: str, size: int) -> list[str]:
 
 
 def _pieces(paragraph: str, size: int) -> list[str]:
-    """Split a paragraph, if it is longer than twice ``size``."""
+    """Split a paragraph that is longer than twice ``size``."""
     if len(paragraph) <= 2 * size:
         return [paragraph]
     pieces: list[str] = []

@@ -2,7 +2,7 @@
 process (``app.readers.child``).
 
 First decides whether the table holds data or only lays out a page. A table of data becomes lines. A table with
-headings, a single column or very long cells is layout: it becomes the blocks in its cells.
+headings, a single column or very long cells is layout, and becomes the blocks in its cells.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from app.readers.sections import Block
 
 _BAR = " | "
-_LONGEST_SPAN = 60  # maximum columns or rows of one cell; larger values are a mistake or an attack
-_MOST_GAPS = 20_000  # maximum extra places for merged cells in a table; each further merged cell takes one place
-_LONGEST_RUN = 2_000  # the header is repeated after rows with this many characters
-_LONGEST_HEADER = 400  # maximum characters of a header that is repeated
+_LONGEST_SPAN = 60  # maximum columns or rows that a cell spans; a larger number is a mistake or an attack
+_MOST_GAPS = 20_000  # maximum empty places in a table for merged cells; beyond it, a merged cell takes a single place
+_LONGEST_RUN = 2_000  # the header of a table is repeated each time that rows with this many characters are written
+_LONGEST_HEADER = 400  # maximum characters of a header that is repeated in a long table
 # If at least this share of a table's columns is empty, the empty columns are only spacing and are dropped.
 _MOST_EMPTY = 1 / 3
-_COLUMNS_NAMED = 3  # minimum cells of a first row that may be a header without being marked as one
-_LONGEST_CELL = 3_000  # maximum characters of a cell with data
-_MOST_BLOCKS = 12  # maximum paragraphs of a cell with data
+_COLUMNS_NAMED = 3  # minimum cells of a first row that may be a header although the file does not mark it as a header
+_LONGEST_CELL = 3_000  # maximum characters of a cell with data; a table with a longer cell is layout
+_MOST_BLOCKS = 12  # maximum paragraphs of a cell with data; a table with more in a cell is layout
 DEEPEST = 20
 """Maximum nesting of tables. A deeper table becomes part of the text of the cell around it."""
 
@@ -45,7 +45,7 @@ class Cell:
 class Row:
     """The cells of a row.
 
-    ``skipped``: number of columns left out before the first cell. ``header``: whether the row names the columns.
+    ``skipped``: number of empty columns before the first cell. ``header``: whether the row names the columns.
     ``footer``: whether the row is shown below the other rows, wherever it is in the file.
     """
 
@@ -64,8 +64,8 @@ class Table:
 
 
 def as_blocks(table: Table) -> list[Block]:
-    """Convert a table to blocks. A table of data becomes runs of lines, each with the header in front. A layout table
-    becomes the blocks in its cells.
+    """Convert a table to blocks. The rows of a table of data become blocks of lines, each of which starts with the
+    header. A layout table becomes the blocks in its cells.
     """
     if _lays_out(table):
         return list(_contents(table))
@@ -91,7 +91,7 @@ def _lays_out(table: Table) -> bool:
 
 
 def _is_headed(cell: Cell) -> bool:
-    """Whether a cell has a heading and other content."""
+    """Whether a cell has a heading and also other content."""
     return len(cell.content) > 1 and any(block.level for block in cell.blocks())
 
 
@@ -141,13 +141,13 @@ def _text(cell: Cell) -> str:
 
 
 def _is_small(table: Table) -> bool:
-    """Whether a table has one row or one column, so that it can be written on one line, in the cell around it."""
+    """Whether a table has one row or one column, so that it fits on the line of the cell around it."""
     return len(table.rows) <= 1 or all(len(row.cells) <= 1 for row in table.rows)
 
 
 def _lines(table: Table) -> Iterator[tuple[str, bool]]:
-    """Yield the line of each row, and whether the row is a header. The lines of a large table in a cell follow the line
-    of the cell's row.
+    """Yield each row as a line, with a flag that tells whether the row is a header. The lines of a large table in a
+    cell follow the line of the cell's row.
     """
     grid = _grid(table)
     used = _used(table, grid)
@@ -163,7 +163,7 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
 
 
 def _large_tables(cell: Cell) -> Iterator[Table]:
-    """Yield the tables in a cell that are too large for the cell's line, including those within small tables."""
+    """Yield the tables in a cell that are too large for the cell's line, including large tables within small tables."""
     for inner in cell.tables():
         if _is_small(inner):
             for row in inner.rows:
@@ -174,19 +174,21 @@ def _large_tables(cell: Cell) -> Iterator[Table]:
 
 
 def _used(table: Table, grid: list[list[str]]) -> list[int]:
-    """Return the columns to show. Empty columns are left out if there are many, because then they are only spacing.
-    They are also left out if a cell of the table spans several columns.
+    """Return the indices of the columns to write. Empty columns are left out if there are many, because they are only
+    spacing then, or if a cell of the table spans several columns.
     """
     filled = {at for parts in grid for at, part in enumerate(parts) if part}
     if any(cell.columns > 1 for row in table.rows for cell in row.cells):
-        return sorted(filled)  # an empty column may be part of a merged cell
+        return sorted(filled)  # an empty column may be a part of a merged cell
     width = max(map(len, grid), default=0)
     empty = [at for at in range(width) if at not in filled]
     return list(range(width)) if len(empty) < _MOST_EMPTY * width else sorted(filled)
 
 
 def _grid(table: Table) -> list[list[str]]:
-    """Return texts by row and column. A merged cell has its text in its top left place; its other places are empty."""
+    """Return the texts of the cells by row and column. A merged cell has its text in its top left place, and "" in its
+    other places.
+    """
     grid = []
     gaps, above = 0, dict[int, int]()  # ``above``: number of rows that a cell above still spans, keyed by column
     for row in table.rows:
@@ -214,8 +216,8 @@ def _grid(table: Table) -> list[list[str]]:
 
 
 def _header(table: Table, lines: list[tuple[str, bool]]) -> str:
-    """Return the header lines to repeat; "" if there is no header or it is too long. If no row is marked as a header, a
-    first row of names above numbers is one.
+    """Return the header lines to repeat; "" if there is no header or if it is too long. If the file marks no row as a
+    header, a first row of names above numbers is the header.
     """
     marked = 0
     while marked < len(lines) and lines[marked][1]:

@@ -1,6 +1,6 @@
 """Reads plain text, tables in text, Markdown and notebooks. Runs only in the child process (``app.readers.child``).
 
-Joins hard-wrapped lines into paragraphs. Finds chapters whose headings are only lines such as "CHAPTER IV".
+Joins hard-wrapped lines into paragraphs. Finds chapters in plain text by lines such as "CHAPTER IV".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_WRAP = 38  # a text is not hard-wrapped if nearly all of its lines have at m
 # a text in a script without spaces is not hard-wrapped if nearly all of its lines have at most this many characters
 _NO_WRAP_WIDE = 3
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7a3\uff00-\uff60]")
-_HARD_WRAP = 120  # maximum characters of a wrapped line; a text with longer lines has one line per paragraph
+_HARD_WRAP = 120  # maximum characters of a hard-wrapped line; a text with longer lines has one line per paragraph
 _NUMERAL = (
     r"(?:\d{1,3}|[ivxlcdm]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen"
     r"|twenty(?:[- ]\w+)?|the \w+|first|second|third|last)"
@@ -37,15 +37,17 @@ _ALONE = re.compile(
     r"(?:prologue|epilogue|preface|foreword|introduction|afterword|appendix|conclusion|etymology)\.?$", re.I
 )
 _COUNTED = re.compile(r"([IVXLC]+|\d{1,3})(?:\.?$|\.\s+\S.*$)")
-_COUNTED_LENGTH = 800  # minimum mean characters between numbered headings; a list has fewer
+_COUNTED_LENGTH = 800  # minimum mean characters between numbered headings; between the items of a list there are fewer
 _UPPER_PARTS = re.compile(r"(?:book|part|volume|act|buch|teil|livre|partie|libro|parte|часть|книга)\b", re.I)
 _LONGEST_HEADING = 90  # maximum characters of a heading
-_CONTENTS_RUN = 3  # minimum consecutive headings without text between them that are a table of contents
-_NOTHING = 60  # minimum characters between two headings that count as text
+_CONTENTS_RUN = 3  # this many headings or more without text between them are a table of contents
+_NOTHING = 60  # minimum characters between two headings for these to have text between them
 _ALIVE = 2000  # paragraphs between two progress reports
-_LONGEST_GROUP = 2000  # maximum lines without a blank line that are handled together; a word list may have more
+# maximum lines without a blank line that are handled together; a longer run, such as a word list, is divided
+_LONGEST_GROUP = 2000
 _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
-_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")  # matches closing number signs of a heading, but not the sign in "C#"
+# matches the number signs that close a Markdown heading, but not the sign in "C#"
+_CLOSING = re.compile(r"(?:^|(?<=\s))#+$")
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
@@ -73,7 +75,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def losses(raw: str, name: str) -> list[str]:
-    """Return warnings about decoding: unreadable characters, mixed encodings, characters of private fonts."""
+    """Return warnings about characters that were lost in decoding: unreadable, in mixed encodings, or of private
+    fonts.
+    """
     said = []
     if wrong := raw.count("\ufffd"):
         said.append(f"{wrong} characters could not be read as {name} and are shown as \ufffd.")
@@ -154,14 +158,16 @@ _PARSERS: dict[str, Callable[[str, str, Callable[[], None]], Parsed]] = {
 
 
 def _names(text: str) -> tuple[str, str]:
-    """Return title and author if the start of the text names them, as in Project Gutenberg's files; "" otherwise."""
+    """Return title and author as the start of the text states them, like the files of Project Gutenberg; "" if it
+    states none.
+    """
     found = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
     return (found["title"], found.get("author", "")) if "title" in found else ("", "")
 
 
 def _front_matter(text: str) -> tuple[str, str, str]:
-    """Read title and author from front matter (settings at the start, used by static site generators). Return both, and
-    the remaining text.
+    """Read title and author from front matter, the settings that static site generators put at the start of a file.
+    Return title, author and the remaining text.
 
     Other settings, such as a date, stay in the text.
     """
@@ -175,7 +181,9 @@ def _front_matter(text: str) -> tuple[str, str, str]:
 
 
 def plain_chapters(text: str, progress: Callable[[], None] = lambda: None) -> list[Chapter]:
-    """Split a plain text into chapters with each paragraph on one line. ``progress`` is called to report progress."""
+    """Split a plain text into chapters, and join each paragraph into one line. ``progress`` is called to report
+    progress.
+    """
     paragraphs = _paragraphs(text, progress)
     progress()
     heads = _headings(paragraphs)
@@ -200,7 +208,7 @@ def flowed(text: str) -> str:
 
 
 def _headings(paragraphs: list[str]) -> dict[int, str]:
-    """Return the chapter headings as paragraph index -> title, without those in a table of contents."""
+    """Return the chapter headings as paragraph index -> title. Leave out the entries of a table of contents."""
     found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
     if len(found) < 2:
         found.update(_counted(paragraphs))
@@ -226,7 +234,7 @@ def _headings(paragraphs: list[str]) -> dict[int, str]:
 
 
 def _counted(paragraphs: list[str]) -> dict[int, str]:
-    """Return headings that start with numbers, if the numbers count from 1 without a gap and have text between them."""
+    """Return the headings that start with a number, if the numbers count from 1 and have enough text between them."""
     found: dict[int, str] = {}
     wanted = 1
     for at, text in enumerate(paragraphs):
@@ -252,8 +260,8 @@ def _is_heading(paragraph: str) -> bool:
 
 
 def _title(paragraphs: list[str], index: int) -> str:
-    """Return a heading's title. If the heading has one or two words, such as "CHAPTER IV", a short line below it is
-    added.
+    """Return a heading as a title. If it has only one or two words, such as "CHAPTER IV", add the short line below
+    it.
     """
     title = " ".join(paragraphs[index].split())
     bare = len(title.split()) <= 2
@@ -293,8 +301,8 @@ def _paragraphs(text: str, progress: Callable[[], None]) -> list[str]:
 
 
 def _cut(group: str) -> list[str | list[Line]]:
-    """Split a group of lines. Lines that keep their line breaks become one string. Each paragraph or list item becomes
-    a list of ``Line`` objects.
+    """Split consecutive lines. Lines that keep their line breaks become one string. Each paragraph or list item becomes
+    a list of ``Line`` objects, which are joined later.
     """
     parts: list[str | list[Line]] = []
     for kept, rows in lines.blocks(group.split("\n")):
@@ -315,8 +323,8 @@ def _parts(group: str) -> list[str]:
 
 
 def _lines(rows: list[str], hanging: bool) -> list[Line]:
-    """Convert rows to ``Line`` objects, as if each character had width 1 and height 1. If ``hanging``, the first line
-    gets the indentation of the second line.
+    """Convert rows to ``Line`` objects in which each character has width 1 and height 1. If ``hanging`` is set, the
+    first line gets the indentation of the second line.
     """
     rows = [row for row in rows if row.strip()]
     indents = [float(len(row) - len(row.lstrip())) for row in rows]
@@ -329,7 +337,9 @@ def _lines(rows: list[str], hanging: bool) -> list[Line]:
 
 
 def markdown_blocks(text: str) -> list[Block]:
-    """Split Markdown into headings and paragraphs with joined lines. Everything else stays as written."""
+    """Split Markdown into headings and paragraphs. The lines of a paragraph are joined; everything else stays as
+    written.
+    """
     blocks: list[Block] = []
     current: list[str] = []
     fenced = False
@@ -359,7 +369,9 @@ def markdown_blocks(text: str) -> list[Block]:
 
 
 def _unwrapped(rows: list[str]) -> str:
-    """Join the lines of a paragraph. Lists, quotes, tables, code and forced line breaks keep their lines."""
+    """Join the lines of a paragraph. The line breaks of lists, quotes, tables and code are kept, and so are forced line
+    breaks.
+    """
     if any(_FENCE.match(row) for row in rows):
         return "\n".join(rows)
     parts = [rows[0].rstrip()]

@@ -1,5 +1,5 @@
-"""Detects text with wrong letters. A PDF has such text if a font maps its glyphs to letters other than those that the
-glyphs show.
+"""Detects text with wrong letters. A PDF has such text if a font maps its glyphs to other letters than the glyphs
+show.
 """
 
 from __future__ import annotations
@@ -8,27 +8,28 @@ import re
 from collections import Counter
 from string import ascii_lowercase
 
-# Matches archaic Greek letters and modifiers, but no mathematical and no Coptic letters. Some programs map Arabic
-# glyphs to the matched characters by mistake.
+# Matches archaic Greek letters and modifiers, but neither mathematical nor Coptic letters. Some programs map Arabic
+# glyphs to these characters by mistake.
 _NO_LETTERS = re.compile(
     "[\u02e5-\u02ff\u0370-\u0373\u0376\u0377\u03cf\u03d2-\u03d4\u03d7-\u03e1\u03f3\u03f4\u03f6-\u03ff]"
 )
-# if more than this share of a page's letters are archaic Greek letters, the page's text is probably wrong
+# share of archaic Greek letters among a page's letters above which the text is probably wrong
 _MISMAPPED_SHARE = 0.05
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 _VOWELS = frozenset("aeiouy")
-_WORDS = 40  # minimum words of a page whose vowels are counted
-_WITHOUT_VOWEL = 0.15  # if more than this share of a page's words lack a vowel, its letters are probably wrong
+_WORDS = 40  # minimum words of a text to look for words without a vowel
+_WITHOUT_VOWEL = 0.15  # share of words without a vowel above which the letters of a text are probably wrong
 _ANY_WORD = re.compile(r"[^\W\d_]+")
-_COMMON = 10  # number of a page's most frequent words whose share is measured
-# minimum share of the most frequent words in sentences; lists of peptides or genes have a smaller share
+_COMMON = 10  # number of most frequent words whose share of a text is measured
+# minimum share that the most frequent words have in sentences; in lists of peptides or genes, the share is smaller
 _FEW_COMMON = 0.15
-_MOST_COMMON = 0.45  # maximum share of the most frequent words in sentences; assembler code has 0.5 to 1.0
+# maximum share that the most frequent words have in sentences; in assembler code, the share is 0.5 to 1.0
+_MOST_COMMON = 0.45
 
 
 def is_mismapped(text: str) -> bool:
-    """Whether glyph numbers were probably taken for letters. Such a text has many letters that no living language uses,
-    or sentences with many Latin words without a vowel.
+    """Whether glyph numbers were probably taken for the codes of letters. Such a text has many letters that no living
+    language uses, or sentences with many Latin words without a vowel.
     """
     words = _WORD.findall(text.casefold())
     without_vowel = sum(map(_VOWELS.isdisjoint, words))
@@ -39,8 +40,8 @@ def is_mismapped(text: str) -> bool:
 
 
 def _has_sentences(text: str) -> bool:
-    """Whether the most frequent words make up a moderate share of a text. Sentences have such a share even if their
-    letters are wrong. Code has a higher share, and lists of peptides or genes have a lower one.
+    """Whether the most frequent words make up a moderate share of a text. This is so in sentences, even if their
+    letters are wrong. The share is higher in code, and lower in lists of peptides or genes.
     """
     words = _ANY_WORD.findall(text.casefold())
     repeated = sum(count for _, count in Counter(words).most_common(_COMMON) if count > 1)
