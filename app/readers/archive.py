@@ -104,7 +104,7 @@ def read_xml(data: bytes, part: str) -> ElementTree.Element:
 
 
 class BrokenXml(Refused):
-    """Raised for XML that is not well formed. Hostile XML raises a plain ``Refused``."""
+    """Raised for XML that is not well formed. Hostile XML raises ``Refused`` itself."""
 
 
 def _parsed(data: bytes, part: str) -> ElementTree.Element:

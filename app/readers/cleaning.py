@@ -70,8 +70,8 @@ _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble
 
 
 def characters(text: str) -> str:
-    """Clean the characters of a text: drop those of ``_DROPPED``, expand ligatures, compose (NFC). Every line break
-    becomes a line feed.
+    """Clean the characters of a text: drop control, invisible and private-use characters, expand ligatures, compose
+    (NFC). Every line break becomes a line feed.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _PILED_MARKS.sub(r"\1", _PRIVATE_PLANES.sub("", text.translate(_TABLE)))

@@ -1,8 +1,8 @@
 """Turns the events of an HTML parser into blocks of text: paragraphs, headings, tables, lists, formulas.
 
-Adds the text that a browser would generate: list numbers, marks of notes, superscripts and subscripts, ticks in forms,
-ruby readings, alternative texts of pictures. Counts all omitted characters by reason. Runs only in the child process
-(``app.readers.child``).
+Adds the text that a browser would generate: list numbers, numbers of notes, superscripts and subscripts, ticks in
+forms, ruby readings, alternative texts of pictures. Counts all omitted characters by reason. Runs only in the child
+process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ NAMELESS = re.compile(
 _DEEPEST_FORMULA = 200
 _FONT = re.compile(r"font-family\s*:\s*[\"']?([^;,\"']{1,40})", re.I)
 _SECTION = re.compile(r"\s*(?:\d+|[IVX]+)(?:\.\d+)*\.?$")
-_NEAR = 4  # number of items of ``BlockCollector._parts`` that are examined before a superscript or subscript
+_NEAR = 4  # number of preceding pieces of text that are examined to write a superscript or subscript
 _BACK = ("^", "↩", "↑", "⏎", "←", "⮌", "⤴")  # texts of links that lead from a note back to the text
 # maximum nesting of elements whose text is changed when they end, such as superscripts; deeper elements are read as
 # plain text
@@ -91,7 +91,7 @@ class _OpenTable:
 class _Frame:
     """An open element whose text may be changed when it ends, such as a superscript or a link.
 
-    ``start`` is the index in ``BlockCollector._parts`` at which the element's text starts.
+    ``start`` is the index at which the element's text starts in ``BlockCollector._parts``, the text collected so far.
     """
 
     kind: str
@@ -134,7 +134,8 @@ class BlockCollector:
         self.inner: list[str] = []
         self.left_out: Counter[str] = Counter()
         self._parts: list[str] = []
-        self._images: dict[int, str] = {}  # alternative texts of pictures, keyed by index into ``_parts``
+        # alternative texts of pictures, keyed by the index in ``_parts`` at which they belong
+        self._images: dict[int, str] = {}
         self._anchors: list[str] = []
         self._level = 0
         self._skipped: list[str] = []  # the outermost skipped element, and the elements open inside it
@@ -144,7 +145,8 @@ class BlockCollector:
         self._preformatted = 0
         self._initial = False  # whether the open block may be a drop cap: the large first letter of the next block
         self._held = ""
-        self._open: list[_Frame | None] = []  # the ``_Frame`` of each open element; None for an element without one
+        # the ``_Frame`` of each open element; None for an element whose text stays as it is
+        self._open: list[_Frame | None] = []
         self._frames: list[_Frame] = []
         self._lists = Lists()
         self._marks: dict[str, str] = {}  # marks of footnotes and endnotes, such as "3", keyed by the note's anchor
@@ -606,7 +608,7 @@ class BlockCollector:
         elif frame.linked and text[0] not in "[(^" and text[0].isalnum():
             self._replace(frame, f"[{text}]")
         elif frame.target and not frame.start and mark[:1].isalnum():
-            self._after_formula = True  # the link is the number before a note's text, which may follow without a space
+            self._after_formula = True  # the link is the number of a note; the note's text may follow without a space
         if frame.target and (raised is not None or frame.linked or text != mark) and mark[:1].isalnum():
             self._marks.setdefault(frame.target, mark.strip("[]^()"))
 

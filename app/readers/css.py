@@ -1,9 +1,9 @@
 """Reads the rules of a style sheet that change the text: list numbers, hidden text, superscripts and subscripts.
 
-Understands selectors that name an element, a class, or both. A selector that goes on with ``li`` is for the list items
-in such an element. A rule for a class overrides a rule for an element, and a rule for both overrides these two. Among
-rules with the same selector, the last one wins. Other selectors, other properties and at-rules such as ``@media`` are
-ignored. Runs only in the child process (``app.readers.child``).
+Understands selectors that name an element, a class, or both. A selector such as ``.a li`` is for the list items in such
+an element. Rules for an element have the lowest precedence, rules for a class a higher one, and rules for both the
+highest. Among rules with the same selector, the last one wins. Other selectors, other properties and at-rules such as
+``@media`` are ignored. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
 _CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
-# Maximum letters of a header or footer with a page number that is left out. One with more letters is read.
+# a header or footer with a page number and at most this many letters is left out
 _HEADER_LETTERS = 12
 _DEEPEST_INSERTED = 3  # maximum nesting of embedded documents; a deeper document is left out with a warning
 _EQUATIONS = ("equation", "mathtype")
@@ -214,8 +214,8 @@ class _File:
     # Parts other than the main text
 
     def _text(self, node: ElementTree.Element, part: str) -> str:
-        """Return the text of a note, a comment, or an element of a header. ``part`` is the part that contains
-        ``node``.
+        """Return the text of a note, a comment, or an element of a header. ``part`` is the name of the file's part that
+        contains ``node``.
         """
         self._reading = part
         return "\n".join(block.text for block in self.walk.blocks(node) if block.text)
@@ -309,8 +309,8 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
 
 
 def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
-    """Number the references to notes in text order, as Word does. Turn each reference into a ``MARK`` element with the
-    number as its text.
+    """Number the references to notes in text order, as Word does. Turn each reference into an element with the number
+    as its text.
 
     Returns:
         Numbers by note id; "" for a note with a custom mark, because the text already contains the mark.

@@ -29,7 +29,7 @@ class _Level:
     form: str = "decimal"
     text: str = ""
     # Maximum level (from 1) of a paragraph that restarts this level's numbers. 0: nothing restarts them. None: a
-    # paragraph of any smaller level does.
+    # paragraph of any smaller level restarts them.
     restart: int | None = None
     legal: bool = False
     style: str = ""

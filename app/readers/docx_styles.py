@@ -17,8 +17,8 @@ _NO = ("0", "false", "off")
 class Look:
     """Character properties. A property is None if the file does not state it.
 
-    ``script`` is "superscript", "subscript" or "baseline". For text that is moved up or down without being a script in
-    Word, ``script`` is ``RAISED`` or ``SUNK``.
+    ``script`` is "superscript", "subscript" or "baseline". For text that only has a vertical offset, ``script`` is
+    ``RAISED`` or ``SUNK``.
     """
 
     hidden: bool | None = None

@@ -1,4 +1,4 @@
-"""Walks over the text of a Word file: paragraphs, tables, fields, marks of notes, formulas, text boxes.
+"""Walks over the text of a Word file: paragraphs, tables, fields, references to notes, formulas, text boxes.
 
 Reads the text that Word shows, in order. Counts the characters of hidden and deleted text. Runs only in the child
 process (``app.readers.child``).
@@ -571,9 +571,8 @@ def _sign(node: ElementTree.Element) -> str:
 
 
 def _shown(ended: _Field) -> str:
-    """Return what Word shows for a field: a ticked or empty box for a checkbox. If the file has no text for the field,
-    also the chosen entry of a drop-down list, the equation of an EQ field or the symbol of a SYMBOL field. Return ""
-    for any other field.
+    """Return what Word shows for a field: a ticked or empty box for a checkbox; if the file has no text for the field,
+    the chosen entry of a drop-down list, the equation of an EQ field or the symbol of a SYMBOL field; otherwise "".
     """
     for part in ended.settings if ended.settings is not None else ():
         tag = local(part.tag)
@@ -636,7 +635,7 @@ def _cleaned(text: str) -> str:
 
 def _columns(blocks: list[Block]) -> list[Block]:
     """Replace the tabs of blocks by spaces or cell separators. Consecutive blocks with equally many tabs become one
-    table if ``_are_columns`` accepts them.
+    table if the tabs separate columns.
     """
     found: list[Block] = []
     at = 0

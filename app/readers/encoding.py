@@ -143,8 +143,8 @@ def _escaped(data: bytes) -> str | None:
 
 def _leading(half: bytes) -> int:
     """Count how many bytes of ``half``, which has every second byte of a text, can be high bytes of UTF-16 characters.
-    High bytes 0x01 to 0x10 are of letters, 0x00 of ASCII, 0x20 of punctuation. Return 0 if at most 30 % of the bytes
-    are of letters.
+    High bytes from 0x01 to 0x10 belong to letters, 0x00 to ASCII, and 0x20 to punctuation. Return 0 if at most 30 % of
+    the bytes belong to letters.
     """
     counts = Counter(half)
     scripts = sum(counts[byte] for byte in range(0x01, 0x11) if byte not in (0x09, 0x0A, 0x0D))

@@ -81,7 +81,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         request: ``trouble`` has the spine files on which an earlier attempt failed, as number (as text) -> reason.
             These files are skipped.
         limits: limits for the book's size.
-        step: called with the progress.
+        step: called before each file, to report progress.
     """
     try:
         with archive.open_bounded(path, limits) as files:
@@ -243,7 +243,7 @@ def _chapters(
         if number == len(spine):
             spine += [name for name in reader.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
-        # the table's entries for a file without text, such as a cover image, pass to the next file
+        # entries of the table of contents for a file without text, such as a cover image, pass to the next file
         waiting = [] if any(block.text for block in blocks) else here
         if entries:
             _split(blocks, here, chapters, named=named)
@@ -301,7 +301,7 @@ class _ChapterReader:
         return found.blocks, None
 
     def linked(self) -> list[str]:
-        """Return files outside the spine to which the files read so far link, or which these embed as frames."""
+        """Return the files outside the spine that the files read so far link to or embed as frames."""
         linked = [name for name in self._package.texts if name in self._links]
         return [name for name in dict.fromkeys([*linked, *self._framed]) if name != self._package.nav]
 

@@ -137,7 +137,7 @@ class _Found:
     parameters: int
 
     def add(self, part: _Found, name: str) -> None:
-        """Add the tensors of another part. Its fields are not added, because they only say which part it is."""
+        """Add the tensors of another part. The part's fields are not added, because they only tell its number."""
         if twice := self.shapes.keys() & part.shapes.keys():
             raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
         self.shapes |= part.shapes
@@ -260,8 +260,8 @@ def _found(data: _Bytes, size: int) -> _Found:
 
 
 def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[int]], stated: Any) -> None:
-    """Check that there is a vocabulary, that it has at most ``stated`` tokens, and that the embedding and the arrays
-    ``_BY_TOKEN`` have a value for each token.
+    """Check that there is a vocabulary, that it has at most ``stated`` tokens, and that the embedding and the arrays of
+    token scores and token types have an entry for each token.
     """
     tokens = lengths.get(_TOKENS, 0)
     if not tokens:

@@ -94,8 +94,8 @@ _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›�
 def guess(data: bytes) -> str | None:
     """Return the most likely encoding of a text with bytes beyond ASCII.
 
-    If no encoding fits, return "cp1252" if all bytes beyond ASCII stand alone, because they are symbols in a Western
-    text then. Return None if two of them are adjacent.
+    If no encoding fits and no two bytes beyond ASCII are adjacent, return "cp1252", because such bytes are symbols in a
+    Western text. Otherwise return None.
     """
     sample = _sample(data)
     best, most = None, _ENOUGH
@@ -116,7 +116,7 @@ def guess(data: bytes) -> str | None:
 
 
 def _sample(data: bytes) -> bytes:
-    """Return the first lines that have bytes beyond ASCII, about ``_BYTES`` bytes in all."""
+    """Return the first lines that have bytes beyond ASCII, up to about ``_BYTES`` bytes."""
     lines: list[bytes] = []
     size = 0
     for line in data.split(b"\n"):
@@ -220,7 +220,8 @@ def _in_place(text: str, index: int) -> float:
     if sign in "£€¥¢":
         return float(after.isdigit() or before.isdigit() or (before in "( /" and after in ") /"))
     if sign in "²³¹ªº":
-        long_word = index > 2 and text[index - 3 : index].isalpha()  # three letters or more are no unit such as km
+        # a word of three or more letters is no unit such as km
+        long_word = index > 2 and text[index - 3 : index].isalpha()
         return float(before.isalnum() and not after.isalpha() and not long_word)
     if sign in "½¼¾":
         return float(not before.isalpha() and not after.isalpha())

@@ -22,8 +22,7 @@ Joint = Literal["join", "break", "paragraph"]
 # a word fits at the end of a line if at least this width, in line heights, remains free after the word
 _SLACK = 0.6
 _INDENT = 0.7  # minimum indentation in line heights; a smaller difference between line starts is ignored
-# maximum, in line heights, of the usual distance between the tops of consecutive lines; a larger median is replaced by
-# this
+# maximum line pitch in line heights; a larger median distance between lines is cut to this
 _LOOSE = 2.5
 _GAP = 1.35  # a larger distance between two lines, in line pitches, starts a new paragraph
 _NEIGHBOURS = 8  # number of lines before and after a line in which the usual line start is searched
@@ -71,7 +70,7 @@ class Line:
     cut: bool = False  # whether the last word is cut at the line end and continues on the next line
     size: float = 0.0  # type size; if 0 (unknown), the height of the box is used instead
     shown: bool = True  # False for text that is invisible or outside the visible area of the page
-    suspect: bool = False  # whether the text may be invisible, which ``mark_unseen`` decides
+    suspect: bool = False  # whether the text may be invisible; the rendered page decides later
     unseen: bool = False
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
     head: bool = False  # whether this row is the header of its table
@@ -143,7 +142,7 @@ def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
     match = _FIRST_WORD.match(rest)
     first = match[0].casefold() if match else ""
     alone = initial[-1].casefold()
-    # If the book has ``first`` only here, it is the rest of a word.
+    # If the book has ``first`` only here, ``first`` is the rest of a word.
     return alone not in _ONE_LETTER or words[alone + first] > 0 or words[first] < 2
 
 
@@ -183,7 +182,7 @@ def _ends_entry(lines: Sequence[Line], index: int) -> bool:
     """Whether a line ends an entry of a table of contents: it ends in a page number after dot leaders or after a gap.
 
     A gap counts because OCR loses the dots. A gap counts only if one of the two preceding or two following lines also
-    ends in a page number after a gap. A single number may stand in the margin.
+    ends in a page number after a gap, because a single number may be a number in the margin.
     """
     if _LED.search(lines[index].text):
         return True

@@ -22,7 +22,7 @@ _REASONS = {
 
 
 def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
-    """Return one warning for each reason for which more than ``_TOLD`` of the text was left out.
+    """Return one warning for each reason for which a notable share of the text was left out.
 
     Args:
         counts: number of characters left out, without spaces, keyed by reason.

@@ -1,7 +1,7 @@
 """Detects lines of plain text whose line breaks have a meaning: logs, program text, subtitles, columns, lists.
 
-The line breaks of such lines are kept, and in doubt too. Only the lines of prose are joined into paragraphs. Tabs
-become indentations or cell borders. Runs only in the child process (``app.readers.child``).
+Such line breaks are kept. Only prose is joined into paragraphs, and doubtful text is not taken for prose. Tabs become
+indentations or cell borders. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _is_drawn(row: str) -> bool:
 
 
 def _in_columns(rows: Sequence[str]) -> bool:
-    """Whether most lines have cell borders or wide gaps. If a line has no wide gap, two consecutive lines must also
-    have a word at a gap that starts or ends at the same position.
+    """Whether most lines have cell borders or wide gaps. If not all lines have wide gaps, words next to gaps must also
+    be aligned in two consecutive lines.
     """
     if sum(CELLS in row for row in rows) > _MOST * len(rows):
         return True
@@ -183,7 +183,7 @@ def items(rows: Sequence[str]) -> list[list[str]]:
     """Split consecutive lines before each line that starts a list item, a speech or a dated entry. At least two lines
     must start with the same kind of mark.
 
-    The first of these lines must start the group or follow a finished sentence, because a dash may also start a line
+    The first such line must come first of all or follow a finished sentence, because a dash may also start a line
     within a paragraph.
     """
     starts: set[int] = set()

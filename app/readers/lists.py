@@ -95,7 +95,7 @@ class Lists:
             block.text = block.text.replace(mark, _mark(ended.kind, len(ended.marked) - at), 1)
 
     def note(self, mark: str) -> None:
-        """Begin a footnote or endnote. ``mark`` is the mark that refers to the note in the text."""
+        """Begin a footnote or endnote. ``mark`` is the number or sign that refers to the note in the text."""
         self._waiting.append((mark, None))
 
     def headed(self, text: str) -> tuple[str, list[tuple[str, List]]]:

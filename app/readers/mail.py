@@ -35,8 +35,8 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
-# The plain form of a text counts as a stub if its HTML form has more than this many times its characters. The HTML form
-# is read then.
+# If the HTML form of a text has more than this many times the characters of the plain form, the plain form is a stub,
+# and the HTML form is read.
 _MORE_IN_HTML = 3
 _MOST_NAMED = 5
 

@@ -42,7 +42,7 @@ _SURE = 0.98  # minimum certainty of a line read from a narrowed picture; a less
 _AGAIN = 0.2
 _BEAT = 24  # lines that are recognised between two progress reports
 _SAMPLE = 3  # number of lines that are read to detect whether a page is upside down
-_UPRIGHT = 0.9  # if the mean certainty of the sampled lines is higher, the page is upright
+_UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page counts as upright
 # the page is turned by 180 degrees if this raises the mean certainty of the sampled lines by at least this much
 _BETTER = 0.05
 _SIDEWAYS = 1.5  # minimum ratio of height to width of a line that counts as vertical
@@ -50,7 +50,7 @@ _LONG = 5.0  # minimum length, in line heights, of a line that is used to measur
 _FEWEST = 0.5  # minimum certainty of a line that is kept
 # maximum width of a line per recognised letter, in line heights; in a wider line, the recogniser has missed letters
 _WIDEST = 1.2
-# minimum share of a page's lines that were read completely, weighted by line width; a page with less is in an unknown
+# minimum share of completely read lines on a page, weighted by line width; a page with a smaller share is in an unknown
 # script
 _READ = 0.5
 _LEGIBLE = 0.9  # minimum certainty of a legible line; Greek letters, which are read as Latin letters, get 0.8 to 0.88
@@ -173,8 +173,8 @@ def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
 
 
 def _is_on_its_head(engine: _Engine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
-    """Whether the page is upside down: whether turning the sampled lines raises their mean certainty by at least
-    ``_BETTER``.
+    """Whether the page is upside down: whether the sampled lines are read with clearly higher certainty after a turn by
+    180 degrees.
     """
     certain = _certainty(list(sample.values()))
     if not sample or certain > _UPRIGHT:

@@ -140,8 +140,8 @@ class PageImages:
         self._working = threading.Semaphore(_AT_ONCE)
 
     def page(self, book: str, path: Path, number: int, width: int, password: str | None = None) -> bytes:
-        """Return a page as a PNG. The image gets the smallest width in ``WIDTHS`` that is at least ``width``; the
-        largest width if none is.
+        """Return a page as a PNG. The image gets the smallest width in ``WIDTHS`` that is at least ``width``, or else
+        the largest width.
 
         Args:
             book: hash of the file.

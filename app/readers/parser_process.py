@@ -1,5 +1,5 @@
-"""Runs the child process that parses documents and headers of models, with limits on memory and time
-(``engine.sandbox``).
+"""Runs the child process (``engine.sandbox``) that parses documents and headers of models. The child has limits on
+memory and time.
 """
 
 from __future__ import annotations

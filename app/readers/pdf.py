@@ -1,5 +1,5 @@
 """Reads PDF files. Each page is read with pdfium, or with pypdf if pdfium fails on the page. Then all pages are cleaned
-together, because running headers show only in comparison.
+together, because running headers are found by comparing pages.
 
 Handles passwords, damaged files, recognised text of scans, page labels, table of contents, title and warnings. Runs
 only in the child process (``app.readers.child``).
@@ -98,7 +98,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             contents are skipped. ``recognised``: results of text recognition (OCR), keyed by page number (as text).
             ``unread``: whether to report pages that are pictures, instead of refusing a scan.
         limits: limits for the book's size.
-        step: called with the progress.
+        step: called before each page, to report progress.
     """
     document = open_pdf(path, request.get("password"), beat=lambda: step(0, 1, None))
     if document is None:
@@ -173,7 +173,7 @@ def open_pdf(
             ) from None
         return None
     with suppress(pdfium.PdfiumError):  # a broken form loses only its values
-        document.init_forms()  # generates the appearance of fields that have none
+        document.init_forms()  # generates the appearance of form fields that have none
     return document
 
 
@@ -329,7 +329,7 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
 
 
 def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
-    """Return a page's text with the running headers that stay before it, and the running footers that stay after it."""
+    """Return a page's text, with the kept running headers before the text and the kept running footers after it."""
     if not headers:
         return text
     middle = (min(line.top for line in body) + max(line.top for line in body)) / 2 if body else 0.0
@@ -516,9 +516,7 @@ class _SecondReader:
         return _as_lines(text)
 
     def font_trouble(self, index: int) -> FontTrouble:
-        """Return "unmapped" if a font of this page gives wrong text, "absent" if one gives no text, "" if neither is
-        known.
-        """
+        """Return "absent" if a font of this page gives no text, "unmapped" if a font gives wrong text, or else ""."""
         if self._has_no_hint:
             return ""
         try:
@@ -563,8 +561,8 @@ class _SecondReader:
 
 
 def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Return for each group of names in ``kinds`` whether the file certainly has none of its names. If the file has
-    compressed or escaped names, no group is certain.
+    """Return for each group of names in ``kinds`` whether the file has none of the names. If the file has compressed or
+    escaped names, nothing is certain, and the result is False for every group.
 
     Searching the bytes takes a hundredth of the time of opening the file with pypdf.
     """

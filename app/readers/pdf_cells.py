@@ -35,7 +35,7 @@ NUMBER = re.compile(r"^(?:[A-Z]{3}\s?)?[(\-+−–~<>≤≥±$€£¥]*\s*\d[\d.
 _FEW_ROWS = 3  # in a table with at most this many rows, two header rows are not joined
 _LEADERS = (".", "..", "...", "·", "_", "…")
 _RTL = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
-_TEXT = 20  # minimum mean characters per line of a wide column; a column of prose has at least half as many
+_TEXT = 20  # minimum mean characters per line of a wide column; a narrow column of prose has at least half as many
 _GOES_ON = 0.35  # minimum share of lines in a wide column of prose that start with a lowercase letter
 # minimum share of lines that reach the margin, in a column of prose whose script has no lowercase letters
 _FILLED = 0.6
@@ -211,7 +211,7 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
 
 
 def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
-    """Whether printed rows that are close to each other together are a single row of the table.
+    """Whether printed rows that are close to each other form a single row of the table.
 
     Args:
         band: the printed rows.
@@ -317,7 +317,9 @@ def as_lines(rows: Sequence[Cells], starts: tuple[float, ...]) -> list[Line]:
 
 
 def _row_text(cells: Sequence[str]) -> str:
-    """Join the texts of cells with ``MARK``, but a label that ends in a colon and its value with a space."""
+    """Join the texts of cells with the separator ``MARK``. A label that ends in a colon is joined to its value with a
+    space.
+    """
     text = cells[0]
     for before, cell in pairwise(cells):
         text += (" " if before.endswith(":") and not cell.endswith(":") else MARK) + cell

@@ -34,7 +34,7 @@ MOST_OBJECTS = 5_000
 """Maximum number of drawn objects examined on a page. Further objects are ignored."""
 
 _SMALL = 6.0  # a drawn shape is too small for a table cell if its width and height are below this, in points
-_SIDES = 5  # number of ruling lines for which a shape that is too small for a cell counts towards ``_MOST_SEGMENTS``
+_SIDES = 5  # a shape that is too small for a cell counts as this many ruling lines when a page's lines are counted
 _MOST_SEGMENTS = 1_500  # maximum ruling lines of a page; further lines are ignored
 _CROSS = 3.0  # maximum distance in points between two lines that count as crossing
 _ONE_LINE = 4.5  # maximum distance in points between two parallel lines that count as one
@@ -219,7 +219,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions refer to the
     page as displayed.
 
-    A page with very many lines is a drawing. Its lines beyond ``_MOST_SEGMENTS`` are ignored.
+    A page with very many lines is a drawing. Its lines beyond a maximum are ignored.
 
     Args:
         page: the page.

@@ -43,7 +43,7 @@ from app.readers.recognised import RecognisedPage, pieces_of
 
 _CUT = "\ufffe"  # pdfium's character for a hyphen at a line end
 _PIECE = re.compile(rf"[^\r\n{_CUT}\x02]+")
-# matches a short table cell; pdfium may join such cells of several rows to one word
+# matches a short table cell; pdfium may join such cells of several rows into one word
 _FIGURES = re.compile(r"[A-Za-z\d.,%+−-]{1,12}$")
 _PAIR = 3  # words with at most this many letters are not checked for letters that are drawn twice
 _LETTERS = re.compile(
@@ -359,7 +359,7 @@ def _is_marked(mark: Line, item: Line) -> bool:
 
 
 def _from_above(lines: list[Line]) -> list[Line]:
-    """Sort lines as stored in the file, but with each block of lines after all blocks that are above it in its column.
+    """Put each block of lines after all blocks above it in its column. Otherwise keep the order of the file.
 
     A title that the file stores after the text moves to the front, and a footer that the file stores before the text
     moves to the end. Columns stay one after another.

@@ -33,7 +33,7 @@ _ROUND = 0.3  # maximum difference of a bullet's width and height, as a share of
 _BOX = (6.0, 30.0)  # minimum and maximum width of a checkbox in points
 _FRAME = 0.15  # maximum distance of a checkbox's frame from its white background, as a share of the frame's width
 _CORNERS = 16  # minimum path segments of the rounded box, the circle or the dot that a browser draws
-_WHITE = 0xF4  # minimum value in every colour channel (of 255) that counts as white
+_WHITE = 0xF4  # minimum value of every colour channel (0 to 255) in a colour that counts as white
 _TICK_PARTS = 3
 _TICK = (0.35, 1.15)  # minimum and maximum width of a tick, as a share of its box's width
 _DOT_SIZE = 0.6  # maximum height of a bullet in line heights
@@ -64,7 +64,7 @@ _INSIDE = 1.5  # tolerance in points for characters beyond the ends of a fractio
 
 @dataclass
 class Shapes:
-    """Small drawn objects of a page: bars, dots and checkboxes. ``boxes`` tells of each checkbox whether it is
+    """Small drawn objects of a page: bars, dots and checkboxes. ``boxes`` has each checkbox with a flag: whether it is
     ticked.
     """
 
@@ -217,7 +217,7 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     under, end = _run(text, boxes, below, bar)
     before = boxes.span(at, at) if (at := next(_filled(text, range(start - 1, -1, -1)), -1)) >= 0 else None
     if before is not None and bar[0] < (before[0] + before[1]) / 2 < bar[1] and before[3] > y - before[3] + before[2]:
-        return None  # this character is above the bar too, so the numerator would be incomplete
+        return None  # the character before the numerator is above the bar too, so the numerator is incomplete
     if over_end > under or text[over_end:under].strip() or max(over_end - start, end - under) > _LONGEST:
         return None
     widest, tallest = 0.0, 0.0
@@ -242,8 +242,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
 
 
 def _run(text: str, boxes: CharacterBoxes, index: int, bar: Box) -> tuple[int, int]:
-    """Return start and end of the numerator or denominator to which the character ``index`` belongs. It consists of the
-    neighbouring characters on the same side of the fraction bar and between the bar's ends.
+    """Return start and end of the numerator or denominator around the character ``index``: of the neighbouring
+    characters that are on the same side of the fraction bar and between the bar's ends.
     """
     y = (bar[2] + bar[3]) / 2
     side = _is_below(boxes, index, y)

@@ -429,13 +429,13 @@ class CharacterBoxes:
         return 0 <= across <= self._width and 0 <= down <= self._height
 
     def place(self, index: int) -> float | None:
-        """Return the x position of a character's centre, in points; None if pdfium has no box of it."""
+        """Return the x position of a character's centre, in points; None if pdfium has no box for it."""
         box = self._one(index)
         return None if box is None else (box[0] + box[1]) / 2
 
     def span(self, first: int, last: int) -> Box | None:
-        """Return (x0, x1, top, bottom) of the box around two characters of a line; None if pdfium has no box of
-        either.
+        """Return (x0, x1, top, bottom) of the box around two characters of a line; None if pdfium has no box for
+        them.
         """
         known = self._known.get
         one = known(first) or self._one(first)

@@ -45,7 +45,7 @@ from app.readers.pdf_grids import Rules
 _FEWEST_DRAWINGS = 4  # minimum drawn objects on a page with a drawn table
 _FULL = 0.6  # minimum pieces of text in a full row, as a share of the usual number per row
 _MANY_COLUMNS = 4
-_DEEPEST = 5  # maximum depth of splitting rows that are no table as a whole
+_DEEPEST = 5  # maximum number of times that rows are split in two, and the parts split again, to find a table in them
 _NEXT_ROW = 3.5  # maximum distance, in line heights, from one row of a table to the next
 _BACK_UP = 12.0  # minimum distance, in line heights, from a column's bottom up to the top of the next column
 _WIDE = 1.2  # minimum gap, in line heights, between columns that have neither numbers nor exactly equal left edges
@@ -105,7 +105,7 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
 
 
 def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
-    """Find the tables that ``drawn_tables`` has not found, and replace the pieces of text in each table by its rows.
+    """Find the tables whose cells are not drawn as a grid, and replace the pieces of text in each table by its rows.
     Other pieces stay in order.
     """
     result: list[Line] = []
@@ -429,7 +429,7 @@ def _is_column(filled: Sequence[bool]) -> bool:
 
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
-    """Return the x positions of the vertical ruling lines that cover at least ``_RULED`` of a table's height."""
+    """Return the x positions of the vertical ruling lines that cover a large part of a table's height."""
     found: dict[float, float] = {}
     for x, y0, y1 in sorted(rules.vertical):
         inside = min(y1, bottom + height) - max(y0, top - height)
@@ -440,7 +440,9 @@ def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: flo
 
 
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
-    """Return the y positions of the ruling lines between a table's rows that cover at least ``_RULED`` of its width."""
+    """Return the y positions of the ruling lines between a table's rows that cover a large part of the table's
+    width.
+    """
     found: dict[float, float] = {}
     for y, x0, x1 in sorted(rules.horizontal):
         inside = min(x1, right) - max(x0, left)

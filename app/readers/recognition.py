@@ -65,11 +65,11 @@ class Recognition:
     """How to handle pages that are pictures when a document is read.
 
     ``folder``: returns the folder for the results of a file, by the file's hash; None to store no results. ``agreed``:
-    whether the user has agreed to wait, however long recognition takes. ``doubtful``: whether to recognise pages whose
-    own text is probably wrong, too. ``stop``: if set, recognition ends with the pages done so far. ``progress``: called
-    with the pages done, the total, and the seconds left (None if unknown). An exception raised in ``progress`` stops
-    the reading. ``estimated``: called with the number of pages left and the seconds that they will take, as soon as an
-    estimate is possible.
+    whether the user has agreed to wait, however long recognition takes. ``doubtful``: whether to also recognise pages
+    whose own text is probably wrong. ``stop``: if set, recognition ends with the pages done so far. ``progress``:
+    called with the pages done, the total, and the seconds left (None if unknown). An exception raised in ``progress``
+    stops the reading. ``estimated``: called with the number of pages left and the seconds that they will take, as soon
+    as an estimate is possible.
     """
 
     folder: Callable[[str], Path] | None = None
@@ -139,7 +139,7 @@ def load_page(folder: Path, number: int) -> dict[str, Any] | None:
 
 
 def _start(key: str) -> str:
-    """Return how a JSON line of ``FILE`` starts if ``key`` is its second key, up to the value of ``key``."""
+    """Return the start of a line in the results file whose second JSON key is ``key``, up to the value of this key."""
     return f'{_dumped({"made_by": _MADE_BY})[:-1]},"{key}":'
 
 
@@ -157,7 +157,9 @@ def _records(folder: Path, start: str = "") -> Iterator[dict[str, Any]]:
 
 
 def _lines(folder: Path, start: str) -> Iterator[dict[str, Any]]:
-    """Yield the parsed lines of ``FILE`` that begin with ``start`` and were made by this version of the recogniser."""
+    """Yield the parsed lines of the results file that begin with ``start`` and come from this version of the
+    recogniser.
+    """
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
@@ -249,7 +251,7 @@ def _long(name: str, pages: int, seconds: float) -> LongRecognition:
 
 
 def _keep(recognition: Recognition, sha256: str, record: Mapping[str, Any], password: str | None) -> None:
-    if recognition.folder is None or password:  # no text of a book with a password is stored
+    if recognition.folder is None or password:  # no results are stored for a book with a password
         return
     try:
         file = recognition.folder(sha256) / FILE

@@ -1,9 +1,9 @@
 """Finds running headers, page numbers and line numbers in the margin by comparing the pages of a book.
 
-A row is removed only if it is certainly not part of the text. Such a row is at the same position on three nearby pages,
-the same but for the page number. A gap separates it from the text, and its type is not larger than the text's. The
-first occurrence stays. Doubtful rows stay too, because a lost row is worse than a repeated row. A page stays unchanged
-if all its rows would be removed. Runs only in the child process (``app.readers.child``).
+A row is removed only if it is certainly not part of the text. Such a row recurs at the same position on three nearby
+pages, and differs there only in the page number. A gap separates the row from the text, and its type is not larger than
+the text's. The first occurrence stays. Doubtful rows stay too, because a lost row is worse than a repeated row. A page
+stays unchanged if all its rows would be removed. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ def _stands_apart(page: Sequence[Line], block: Sequence[_Row], side: int) -> boo
 
 
 def _repeats(row: _Row, similar_rows: Sequence[_Row], rows: Sequence[Sequence[_Row]], running: dict[int, bool]) -> bool:
-    """Whether a running header repeats one on a nearby earlier page. At its place, the pages between must have nothing
-    but running headers and page numbers.
+    """Whether a running header repeats a header of a nearby earlier page. The pages between must have only running
+    headers and page numbers at the header's place.
 
     Left and right pages may have different headers. A header after other text at this place counts as new and stays.
     """
