@@ -74,8 +74,8 @@ _ENDED = 0.3  # minimum share of lines in a column of verse or prose that end wi
 _SORTED = 0.8  # minimum share of consecutive lines of an alphabetical list that are in alphabetical order
 _RULED = 0.4  # minimum length of a ruling line, as a share of the table's height or width
 _GRID = 3  # minimum vertical ruling lines of a drawn table, including the lines at its left and right edge
-_SAME_LEFT = 6.0  # maximum difference in points of a table's left edge from page to page
-_SAME_COLUMN = 30.0  # maximum difference in points of a table's columns from page to page
+_SAME_LEFT = 6.0  # maximum difference in points between the left edges of one table on two pages
+_SAME_COLUMN = 30.0  # maximum difference in points between the column positions of one table on two pages
 _DIGIT = re.compile(r"\d")
 _TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # matches the end of an entry in an index or a table of contents
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
@@ -453,8 +453,8 @@ def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) 
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
-    """Return the x positions of the stripes between columns. A stripe is crossed by hardly any row of several pieces of
-    text. Its position is the centre of its emptiest part.
+    """Return the x positions of the stripes between columns. Hardly any row of several pieces of text crosses a stripe.
+    The position of a stripe is the centre of its emptiest part.
     """
     several = [row for row in rows if len(row) > 1]
     usual = sorted(map(len, several))[len(several) * 3 // 4] if several else 0

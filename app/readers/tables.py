@@ -2,7 +2,7 @@
 process (``app.readers.child``).
 
 First decides whether the table holds data or only lays out a page. A table of data becomes lines. A table with
-headings, a single column or very long cells is layout, and becomes the blocks in its cells.
+headings, a single column or very long cells only lays out a page, and becomes the blocks in its cells.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LONGEST_HEADER = 400  # maximum characters of a header that is repeated in a lo
 # If at least this share of a table's columns is empty, the empty columns are only spacing and are dropped.
 _MOST_EMPTY = 1 / 3
 _COLUMNS_NAMED = 3  # minimum cells of a first row that may be a header although the file does not mark it as a header
-_LONGEST_CELL = 3_000  # maximum characters of a cell with data; a table with a longer cell is layout
-_MOST_BLOCKS = 12  # maximum paragraphs of a cell with data; a table with more in a cell is layout
+_LONGEST_CELL = 3_000  # maximum characters of a cell with data; a table with a longer cell only lays out a page
+_MOST_BLOCKS = 12  # maximum paragraphs of a cell with data; a table with more paragraphs in a cell only lays out a page
 DEEPEST = 20
 """Maximum nesting of tables. A deeper table becomes part of the text of the cell around it."""
 
