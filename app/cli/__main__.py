@@ -1,4 +1,4 @@
-"""``python -m app.cli`` runs the commands without the launcher, in an environment that a person has made."""
+"""``python -m app.cli`` runs the commands without the launcher, in a Python environment that the user has made."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Parses the command line: defines the commands and their options, and finds the errors in what a person typed.
 
 Imports only the standard library and the engine's settings, so that the launcher can show help and refuse a wrong
-command line before anything is installed. This module runs no command.
+command line before anything is installed. Runs no command.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if command not in COMMANDS:
         raise OptionError(f"There is no command {command!r}.", _suggest(command, COMMANDS))
     parser = _PARSERS[command]()
-    if command == "bench":  # only the options for models are parsed here; the bench parses the rest of its command line
+    # the options for models are parsed here; the bench itself parses the rest of its command line
+    if command == "bench":
         options = parser.parse_known_args(rest)[0]
         if options.pair:
             if options.model or options.real:
@@ -112,13 +113,15 @@ def is_complete(arguments: Sequence[str]) -> bool:
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The engine's settings in a command line, keyed by their names in ``EngineConfig``."""
+    """Return the engine settings that a command line gives, keyed by their names in ``EngineConfig``."""
     names = [field.name for field in _engine_fields()]
     return {name: vars(options)[name] for name in names if vars(options).get(name) is not None}
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises instead of printing and exiting, and names the nearest known option."""
+    """A parser that raises an error instead of printing it and exiting. If an option is unknown, the error suggests the
+    nearest known option.
+    """
 
     def __init__(self, command: str, takes: str = "", **more: Any) -> None:
         name = COMMAND if command == APP else f"{COMMAND} {command}"
@@ -136,7 +139,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown, _, names = message.partition("unrecognized arguments: ")
         if names and not unknown:
-            name = (names.split() or [""])[0].split("=")[0]  # a name may consist of spaces only
+            name = (names.split() or [""])[0].split("=")[0]  # an argument of spaces only has no name
             known = [text for action in self._actions for text in action.option_strings]
             raise OptionError(f"There is no option {name!r}.", _suggest(name, known, f"{self.prog} --help"))
         _, _, missing = message.partition("the following arguments are required: ")

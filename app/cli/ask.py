@@ -1,6 +1,7 @@
-"""``ask`` opens a book, asks one question, writes the answer while it is generated, and shows its figures.
+"""``ask`` opens a book, asks one question, writes the answer while it is generated, and reports the answer's length,
+speed and acceptance rates.
 
-The answer goes to stdout, everything else to stderr. With ``--json``, stdout gets one JSON object and nothing else.
+The answer goes to stdout, everything else to stderr. With ``--json``, stdout gets only one JSON object.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Question]:
-    """Open the document that a command line names, or the pages or chapters that it selects. Return the document and
-    the question.
+    """Open the document that a command line names, or only those of its pages or chapters that the command line
+    selects. Return the document and the question.
 
     Raises:
         InputError: the question is empty.
@@ -91,10 +92,10 @@ def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
 def ask_whole(
     engine: Engine, document: Document, question: Question, options: argparse.Namespace, settings: Settings
 ) -> None:
-    """Read a document, ask the question, and print the answer with its figures.
+    """Read a document, ask the question, and print the answer, its evidence and its speed.
 
     Raises:
-        ContextTooSmall: the document does not fit, and ``--fit`` is not given.
+        ContextTooSmall: the document is longer than the model's window, and ``--fit`` is not given.
     """
     try:
         book = read_book(engine, document, options.fit)
@@ -185,10 +186,11 @@ def loaded_engine(settings: Settings) -> Iterator[Engine]:
 
 
 def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
-    """Prefill the book, and show the progress on a line.
+    """Prefill the book, and show the progress on one line of the terminal. With ``fit``, read only the first pages that
+    fit if the book is longer than the window.
 
     Raises:
-        ContextTooSmall: the book is too long, and ``fit`` is not set.
+        ContextTooSmall: the book is longer than the window, and ``fit`` is false.
         EngineError: reading failed.
     """
     with ProgressLine(f"Reading {document.title}") as line:
@@ -223,8 +225,8 @@ def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> Answ
 
 
 def keep(engine: Engine) -> None:
-    """Wait until the KV cache of the book is saved on disk. Ctrl-C gives up the saving without an error, because the
-    answer is already printed.
+    """Wait until the KV cache of the book is saved on disk. Ctrl-C ends the wait without an error, because the answer
+    is already printed.
     """
     with contextlib.suppress(KeyboardInterrupt):
         trouble = engine.finish_saving()
@@ -251,8 +253,8 @@ def _say_what_was_read(document: Document, book: BookRead) -> None:
 
 
 def report_of(document: Document, book: BookRead, done: AnswerDone, model: ModelInfo | None) -> dict[str, Any]:
-    """The object that ``ask --json`` prints. A time is in seconds or milliseconds, as its name says. Acceptance rates
-    are from 0 to 1, and sizes are in bytes.
+    """The object that ``ask --json`` prints. The name of a time says whether it is in seconds or milliseconds.
+    Acceptance rates are from 0 to 1, and sizes are in bytes.
     """
     live = done.figures
     return {
@@ -300,11 +302,10 @@ def report_of(document: Document, book: BookRead, done: AnswerDone, model: Model
 
 
 def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
-    """Describe the figures of an answer in lines for a person.
+    """Describe an answer's length, speed and cache in lines for a person.
 
     Args:
-        card: the abilities of the model that answered. They tell whether the answer is a refusal, for which no speed is
-            given.
+        card: the abilities of the model that answered. They list the model's refusals; for a refusal no speed is given.
     """
     live = done.figures
     why_not = speed.uncounted(done.text, refused=card is not None and card.refuses(done.text))
@@ -318,8 +319,8 @@ def lines_of(done: AnswerDone, card: Abilities | None = None) -> list[str]:
 
 
 def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
-    """Describe an answer's evidence in lines for a person: first a line about names and numbers that the book lacks,
-    then a line for each passage.
+    """Describe an answer's evidence in lines for a person: first a line about names and numbers that do not occur in
+    the book, then a line for each supporting passage.
     """
     missing = record.get("missing")
     lines = [] if missing is None else [f"{not_found(missing)}."]
@@ -334,7 +335,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
 
 
 def book_line(book: BookRead) -> str:
-    """A line about how many tokens of a book were read or restored from disk, and how fast."""
+    """Say in one line how many tokens of a book were read or restored from disk, and how fast."""
     if book.source == "snapshot" and book.tokens_restored >= book.tokens:
         return f"{book.tokens:,} tokens from disk in {book.seconds:.2f} s"
     return f"{book.tokens:,} tokens, {book.tokens_per_s:,.0f} tokens/s"

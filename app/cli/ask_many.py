@@ -62,7 +62,7 @@ def documents(place: Path, table: Path) -> dict[str, Path]:
     file, the result has only this file. Hidden files and the table are left out.
 
     Raises:
-        InputError: there is no file.
+        InputError: the folder has no document.
     """
     if place.is_file():
         return {place.name: place}
@@ -82,7 +82,8 @@ def _table(options: argparse.Namespace) -> Path:
     """Check the options of a command line, and return the path of its table.
 
     Raises:
-        OptionError, InputError: the table cannot be used.
+        OptionError: no table is named, it cannot be written, or another option does not go with ``--csv``.
+        InputError: the folder does not exist.
     """
     if not options.csv:
         raise OptionError(f"{options.file} is a folder.", "To ask each of its documents, name a table: --csv FILE.csv")
@@ -136,8 +137,8 @@ def _row(
 
 
 def _followed(document: Document, steps: Generator[Event, None, Asked]) -> Row:
-    """Run ``steps`` (``ask_document``), and show the progress of the reading on a line. Return the columns of the
-    document's row that are filled by ``steps``.
+    """Run ``steps``, the generator that ``ask_document`` returned, and show the progress of the reading on one line.
+    Return the columns of the document's row that ``ask_document`` has filled.
 
     Raises:
         KeyboardInterrupt: the reading or the answer was stopped.

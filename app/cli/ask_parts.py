@@ -1,4 +1,4 @@
-"""``ask BOOK QUESTION --parts`` asks a question of a book that is too long, part by part.
+"""``ask BOOK QUESTION --parts`` asks a question of a book that exceeds the model's window, part by part.
 
 The parts' answers go to stderr one after another, the final answer to stdout. With ``--json``, stdout gets only one
 JSON object. A command that was stopped can be repeated; the parts that it has read are then restored from disk.
@@ -51,7 +51,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         plan = planned(question.text, parts, taker.prepare(document).result().words, min(options.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
-        for mention in plan.mentions:  # found by a text search before any part is read
+        # mentions are found by text search before any part is read, so they are printed first
+        for mention in plan.mentions:
             say(mentioned(mention, plan.reach, document))
         _say_plan(engine, plan, parts)
         status = engine.status()
@@ -128,8 +129,8 @@ def _follow(
     note_taker: NoteTaker,
     options: argparse.Namespace,
 ) -> PartsAnswered:
-    """Ask the parts, and return the final event. Progress and the parts' answers go to stderr. The text that joins the
-    answers goes to stdout while it is generated, except with ``--json``.
+    """Ask the parts of the book, and return the final event. Progress and the parts' answers go to stderr. The final
+    answer, which joins the parts' answers, goes to stdout while it is generated, except with ``--json``.
     """
     line: ProgressLine | None = None
     remaining, joining = Remaining(), False

@@ -1,8 +1,8 @@
 """``bench`` runs the engine's own bench, with the bundled models and the bundled book unless the person names other
 models or another book.
 
-``test`` checks formatting and lint. Then it runs the tests and the type checker at the same time, because the tests
-often wait. The launcher has installed the packages that ``test`` needs, from tests/requirements.txt.
+``test`` checks formatting and lint. Then it runs the tests and the type checker at the same time, because the processor
+is idle while tests wait. The launcher has installed the packages that ``test`` needs, from tests/requirements.txt.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def run_bench(options: argparse.Namespace, settings: Settings) -> int:
 
 
 # Number of processes that run tests at the same time. It may exceed the number of cores, because many tests wait for
-# programs that they have started (``tests/spreading.py``). A person can choose another number with ``-n``; 0 runs one
-# test after another.
+# programs that they have started (``tests/spreading.py``). Another number can be chosen with ``-n``; 0 runs one test
+# after another.
 _PROCESSES = 3
 # Minimum bytes of memory for ``_PROCESSES`` processes. With less memory there is one process fewer.
 _MEMORY_OF_THREE = 7_000_000_000
@@ -48,7 +48,8 @@ _CHECKS = {"formatting": ("ruff", "format", "--check", "."), "lint": ("ruff", "c
 
 
 def run_checks(options: argparse.Namespace, settings: Settings) -> int:
-    """Run all checks, even if one fails, so that one run shows every failure. Returns pytest's status if pytest failed.
+    """Run all checks, even if one fails, so that one run shows every failure. Return 0, or pytest's exit status if
+    pytest failed, or ``EXIT_FAULT`` if another check failed.
 
     Raises:
         TrifoldError: this installation has no tests.

@@ -1,8 +1,8 @@
 """``doctor`` describes this machine, the models that fit on it, and missing packages and models with the way to get
 them. It changes nothing.
 
-``doctor --selftest`` runs the engine's own checks (``engine.selftest``) on a text and questions from this module, and
-keeps the outcome in the data folder.
+``doctor --selftest`` runs the engine's own checks (``engine.selftest``) on the beginning of the sample book, and stores
+the result in the data folder.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _selftest(settings: Settings, *, as_json: bool) -> int:
-    """Run the self-test. Return exit status 1 if a check fails: then a part of Trifold changes the model's answers on
+    """Run the self-test. Return exit status 1 if a check fails, because Trifold then changes the model's answers on
     this machine.
     """
 
@@ -193,7 +193,7 @@ def _selftest_line(result: SelftestResult | None) -> str:
 
 
 def advice_for(found: Findings) -> list[str]:
-    """Sentences about problems, each with its remedy. Empty when all is well."""
+    """Sentences about problems of this machine, each with its remedy; empty without problems."""
     here = found.machine
     advice = [*found.troubles, *_gpu_advice(found)]
     if here.memory_available < _LITTLE_MEMORY:
@@ -218,7 +218,9 @@ def _gpu_advice(found: Findings) -> list[str]:
     if not gpus:
         here = found.machine
         fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
-        # For AMD and Intel, no new install is advised if torch is already the build for the GPU.
+        # For AMD and Intel GPUs the advice is no new install if torch is already the build for them; the driver is at
+        # For AMD and Intel GPUs no new install is advised if torch is already the build for them. The advice is then
+        # about the driver and permissions.
         if fitting.name == ROCM and found.torch.rocm:
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")
         elif fitting.name == XPU and found.torch.xpu:
@@ -256,7 +258,7 @@ def _fit_line(model: ModelFacts) -> str:
 
 
 def _expected_lines(model: ModelFacts) -> list[str]:
-    """Lines about the settings that the planner chooses for a model, and about the times to expect, with the source of
+    """Lines about the settings that the planner chooses for a model, and about the expected times, with the source of
     each number. Empty if the speeds were not probed.
     """
     if model.speeds is None:
@@ -316,8 +318,8 @@ def _attention_line(packages: dict[str, str | None]) -> str:
 
 @dataclass(frozen=True)
 class SelftestResult:
-    """The result of one self-test. ``when`` is in seconds since the epoch; ``checks`` holds name, passed, sentence and
-    seconds of each check.
+    """The result of one self-test. ``when`` is in seconds since the epoch; ``checks`` has for each check its name,
+    whether it passed, a sentence about the outcome, and its duration in seconds.
     """
 
     when: float
@@ -341,7 +343,7 @@ def last_result(data: Path) -> SelftestResult | None:
 
 
 def run_selftest(settings: Settings, say: Callable[[str], None]) -> SelftestResult:
-    """Run all checks, report each outcome, and keep the result.
+    """Run all checks, report each outcome, and store the result in the data folder.
 
     Raises:
         ModelError: a model cannot be loaded.
@@ -395,7 +397,7 @@ def _text() -> Document:
 
 
 def _keep(settings: Settings, result: SelftestResult, model: Any) -> None:
-    """Write the result atomically. After a failed run, the model no longer counts as verified on this machine."""
+    """Write a self-test's result to disk atomically. Record whether the model counts as verified on this machine."""
     from app.core.race import Verified
     from app.web.server import VERIFIED_FILE
 

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     with logging_to(data_folder() / "logs") as log, _ended_as_by_ctrl_c():
         try:
             status = _run(arguments)
-            sys.stdout.flush()  # flushed here and not when Python ends, because a closed pipe is handled here
+            sys.stdout.flush()  # flushed inside this block, because an error from a closed pipe is handled below
             return status
         except TrifoldError as error:
             sys.stderr.write(f"{error}\n")
@@ -81,9 +81,9 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Let a request to end the program (SIGTERM) act like Ctrl-C, so that what was read is saved."""
+    """Let a request to end the program (SIGTERM) act like Ctrl-C, so that the KV of the pages read so far is saved."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
+        yield  # only the main thread may handle signals, so in another thread nothing is changed
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -106,9 +106,9 @@ def _run(arguments: Sequence[str]) -> int:
         options=engine_options(options) | ({"snapshot_folder": ""} if named.get("no_snapshot") else {}),
         **({"port": options.port} if "port" in named else {}),
     )
-    settings.engine_config()  # refuses a value out of range before any work
+    settings.engine_config()  # called for its check, which raises an error if a value is out of range
     prepare_libraries()
-    # imported only here, because help must work without the packages that these modules import
+    # imported only here, because ``--help`` must work before the packages that ``app.cli.models`` imports are installed
     from app.cli.models import on_this_machine
 
     settings = on_this_machine(options, settings)
@@ -160,8 +160,8 @@ class _LogFile(RotatingFileHandler):
 
 @contextlib.contextmanager
 def logging_to(folder: Path) -> Iterator[Path]:
-    """Write the program's log only to a file of limited size, until the ``with`` block ends. Yield the path of the
-    file.
+    """Write the program's log to a file of limited size, and nowhere else, until the ``with`` block ends. Yield the
+    file's path.
     """
     path = folder / LOG_NAME
     handler: logging.Handler = logging.NullHandler()

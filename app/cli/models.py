@@ -1,6 +1,6 @@
-"""Finds the models of the terminal's commands on this machine, or fetches them with a line of progress.
+"""Finds the models for a command of the terminal on this machine, or downloads them and shows the progress on one line.
 
-A model that is named by its hub id is fetched at once. Before a model with a short name is fetched, the person is
+A model that is named by its hub id is downloaded at once. Before a model with a short name is downloaded, the person is
 asked.
 """
 
@@ -32,12 +32,12 @@ from engine import Status
 from engine.errors import ModelNotFound
 from engine.plan import measure_free_memory
 
-# commands that download here; the app downloads from its page, the doctor never downloads
+# commands that download missing models; the app downloads from its page instead, and ``doctor`` never downloads
 _FETCHING = ("ask", "read", "bench")
 
 
 def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings:
-    """Return the settings with models that the engine can load without a network.
+    """Replace the models in the settings by models that the engine can load without a network. Return the new settings.
 
     - ``ask``, ``read``, ``bench``: missing models are downloaded first.
     - ``app``: if the model from the saved settings is missing, the built-in demo replaces it.
@@ -56,7 +56,7 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
             return dataclasses.replace(settings, model=str(DEMO_MODEL), draft=str(DEMO_DRAFT))
     if options.command not in (*_FETCHING, "doctor"):
         return settings
-    if options.command == "read":  # ``read`` needs only the target's tokenizer to count tokens, so no draft is fetched
+    if options.command == "read":  # ``read`` only counts tokens, with the target's tokenizer, so it needs no draft
         settings = dataclasses.replace(settings, draft=None)
     if not any(
         is_hub_id(name) or is_any_gguf(name) or name in SHORT_NAMES for name in (settings.model, settings.draft) if name
@@ -73,10 +73,10 @@ def on_this_machine(options: argparse.Namespace, settings: Settings) -> Settings
 
 
 def ask_first(local_models: LocalModels, name: str, yes: bool) -> None:
-    """Ask the person before a model with a short name is fetched from the network.
+    """Ask whether a missing model with a short name may be downloaded. ``yes`` answers the question in advance.
 
     Raises:
-        ModelNotFound: the model is missing, and the person has not agreed to fetch it.
+        ModelNotFound: the model is missing, and the person has not agreed to the download.
     """
     if local_models.is_at_hand(name):
         return
@@ -110,7 +110,8 @@ def _install(options: argparse.Namespace, settings: Settings, local_models: Loca
         line.done()
     if found.note:
         say(found.note)
-    if options.command == "bench":  # the bench parses ``rest`` itself, so it must not find ``--model`` again
+    # the bench parses ``rest`` again, and ``--model`` there would override the model that was found
+    if options.command == "bench":
         options.rest = _without_models(options.rest)
     return dataclasses.replace(settings, model=found.model, draft=found.draft)
 
@@ -120,9 +121,7 @@ def _called(name: str) -> str:
 
 
 def _without_models(line: list[str]) -> list[str]:
-    """The command line without the options that choose models, because the settings already name the models that were
-    found.
-    """
+    """The command line without the options that choose models, because the settings already have the models."""
     names = ("--model", "--draft")
     line = [word for word in line if word != PAIR]
     kept: list[str] = []

@@ -29,7 +29,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         chosen = _named(books, options.book) if options.book else _noted(books, store)
         sources = {source.sha256: source for book in chosen for source in sources_of(books, store, book)}
         notes = search(store.of(tuple(sources)), options.find or "")
-        if options.find or not options.book:  # a search shows only notes that it found
+        # after a search, or for all books, documents without a listed note are left out
+        if options.find or not options.book:
             sources = {
                 sha256: source for sha256, source in sources.items() if any(note.book == sha256 for note in notes)
             }

@@ -1,4 +1,4 @@
-"""``read`` describes a file, or prints all of its text. This module also opens the files that other commands name.
+"""``read`` describes a file, or prints all of its text. Also opens the files for other commands.
 
 Tokens are counted with the model's tokenizer alone; the model is not loaded.
 """
@@ -23,7 +23,7 @@ from app.readers.recognition import Recognition
 from engine.document import Document, Page, extent_of
 from engine.errors import ModelError, OptionError, PasswordNeeded
 
-_TRIES = 3  # attempts at a password
+_TRIES = 3  # maximum number of attempts to type the password of a file
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         return 0
     try:
         tokens, trouble = count_tokens(document, settings.model), None
-    except ModelError as error:  # the file's content can be shown without a tokenizer
+    except ModelError as error:  # without a usable tokenizer, the file is described without its number of tokens
         tokens, trouble = None, f"The tokens are not counted. {error}"
     if trouble:
         say(trouble)
@@ -99,7 +99,7 @@ def parts_of(document: Document) -> dict[str, Any]:
 
 
 def own_number(document: Document, page: Page) -> int:
-    """The number of a page within its own document."""
+    """The number of a page within its own document, which may be one of several in ``document``."""
     member = document.member_at(page.number)
     return page.number - (member.page_offset if member else 0)
 
@@ -110,7 +110,7 @@ def _document_of(document: Document, page: Page) -> dict[str, str]:
 
 
 def text_of(document: Document) -> str:
-    """The text exactly as the model reads it, with a line that names each page before the page's text."""
+    """Return the text exactly as the model reads it. A heading before the text of each page names the page."""
 
     def called(page: Page) -> str:
         member = document.member_at(page.number)
@@ -121,7 +121,7 @@ def text_of(document: Document) -> str:
 
 
 def lines_of(report: dict[str, Any]) -> list[str]:
-    """Describe the report for a person."""
+    """Describe a report (``report_of``) in lines for a person."""
     by = f" by {report['author']}" if report["author"] else ""
     parts = report.get("documents") or [report]
     pages = extent_of([(part["pages"], part["unit"]) for part in parts], report["pages"])
@@ -136,7 +136,7 @@ def lines_of(report: dict[str, Any]) -> list[str]:
     return lines + [f"Note: {warning}" for warning in report["warnings"]]
 
 
-# The opening of a FILE, for every command -----------------------------------------------------------------------------
+# Opening files, for every command -------------------------------------------------------------------------------------
 
 
 def open_books(
@@ -149,10 +149,11 @@ def open_books(
     books: Path | None = None,
     doubtful: bool = False,
 ) -> Document:
-    """Read one file, or several files in this order as one book. ``pages`` or ``chapters`` select parts of the book.
+    """Read one file, or several files in the given order as one book. ``pages`` or ``chapters`` select parts of the
+    book.
 
     Args:
-        doubtful: whether pages whose text is probably wrong are recognised from their picture too.
+        doubtful: whether text recognition also runs on pages that have text, if that text is probably wrong.
 
     Raises:
         DocumentError: a file cannot be read as a book.
@@ -180,7 +181,7 @@ def open_book(
     books: Path | None = None,
     doubtful: bool = False,
 ) -> Document:
-    """Read a file, with or without comments.
+    """Read a file, with or without the comments in it, and ask for its password if it is locked.
 
     Raises:
         DocumentError: the file cannot be read as a book.
@@ -198,7 +199,7 @@ def open_book(
 
 
 def _unlocked(read: Callable[[str], Document], error: PasswordNeeded) -> Document:
-    """Ask the person for the password at the terminal, at most ``_TRIES`` times, and read the file with it. The
+    """Ask the person for the password at the terminal, at most ``_TRIES`` times, and read the file with it. The typed
     password is not shown.
     """
     for _ in range(_TRIES):
@@ -223,13 +224,13 @@ def _read(path: Path, password: str | None, *, comments: bool, books: Path | Non
 
 @contextmanager
 def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterator[Recognition]:
-    """Yield the ``Recognition`` with which a reader recognises pages that are pictures. It shows its progress on a
-    line. Ctrl-C ends the recognition; finished pages are kept.
+    """Yield the ``Recognition`` with which a reader recognises pages that are pictures. The progress of the recognition
+    is shown on one line. Ctrl-C ends the recognition; the text of finished pages stays stored.
 
     Args:
         name: the file's name.
-        books: the library's folder, where recognised text is kept; None keeps none.
-        doubtful: whether pages whose text is probably wrong are recognised too.
+        books: the library's folder, where recognised text is stored; None stores nothing.
+        doubtful: whether pages that have text are recognised too, if that text is probably wrong.
     """
     with ExitStack() as stack:
         lines: list[ProgressLine] = []

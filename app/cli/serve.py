@@ -1,9 +1,9 @@
 """``app`` starts the app on a free port, and opens its page in the browser when the page is ready. At most one app runs
 per data folder.
 
-Only one app can hold the operating system's lock on a file in the data folder, even if several are started at once. The
-lock ends with the app's process. The instance file holds the running app's port. The file may be left over from a
-killed process, so its port counts only if the app answers there.
+A running app holds the operating system's lock on a file in the data folder. The lock ends with the app's process.
+Another file, the instance file, has the running app's port. The instance file may be left over from a killed process,
+so its port counts only if the app answers there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from engine.errors import ResourceError
 logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 2
-_START_TIMEOUT_S = 120.0  # maximum seconds to wait for an app that was started earlier, until it answers or ends
+_START_TIMEOUT_S = 120.0  # maximum seconds to wait until an app that was started earlier answers or ends
 _LOOK_S = 0.3
-_ANNOUNCE_S = 1.0  # maximum seconds until a removed instance file is written again
+_ANNOUNCE_S = 1.0  # seconds between two checks whether the instance file was removed
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 # As in shells, the exit status of a program that a signal has ended is this number plus the signal's number.
@@ -95,7 +95,7 @@ def _hold_or_find(locks: ExitStack, settings: Settings) -> int | None:
 
 
 def _how(options: argparse.Namespace) -> str:
-    """Choose how the page is opened: in a window, in the browser, or only as a printed address."""
+    """Return how the page is to be opened: in a window, in the browser, or only as a printed address."""
     if not options.window:
         return NOWHERE if options.no_browser else BROWSER
     if window.is_possible():
@@ -105,7 +105,7 @@ def _how(options: argparse.Namespace) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the data folder. If that is impossible, report it at once and in words, before a library tries to write
+    """Make the data folder. Raise an error with a remedy if it cannot be written, before a library tries to write
     there.
     """
     try:
@@ -114,7 +114,7 @@ def _make_folder(folder: Path) -> None:
             pass
     except OSError as error:
         if error.errno in _FULL:
-            return  # a full disk is no reason to end, because saved data can still be read
+            return  # the app starts even with a full disk, because saved data can still be read
         reason = error.strerror or type(error).__name__
         raise ResourceError(
             f"Trifold cannot write to {folder.parent} ({reason}).", "Set TRIFOLD_DATA to another folder."
@@ -152,11 +152,11 @@ def _serve(settings: Settings, how: str) -> int:
 
 
 def _show(settings: Settings, how: str) -> bool:
-    """Print the page's address, and open the page. An address works only once, so the browser gets a different address
-    than the one that is printed.
+    """Print the page's address, and open the page. Each address works only once, so the printed address and the address
+    for the browser differ.
 
     Returns:
-        whether the page was in a window that the person has closed.
+        whether the page was shown in a window, which the person has closed by now.
     """
     from app.web.auth import opening_address
 
@@ -174,14 +174,14 @@ def _show(settings: Settings, how: str) -> bool:
 
 def _open_browser(url: str) -> bool:
     """Open the page in the browser. Return whether that was possible. Without a screen no browser is opened, because
-    Python would choose a text browser in this terminal.
+    Python would start a text browser in the terminal.
     """
     has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     return has_screen and webbrowser.open(url)
 
 
 def _leave(number: int, _frame: object) -> None:
-    """End the program in the ordinary way when a signal comes, so that open files and the engine are closed."""
+    """Exit in the ordinary way on SIGTERM, so that open files and the engine are closed."""
     sys.exit(EXIT_SIGNALLED + number)
 
 
@@ -189,8 +189,8 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def hold(locks: ExitStack, path: Path) -> bool:
-    """Lock a file until ``locks`` is closed or the process ends in any way. Return whether the file was free. A file
-    that cannot be opened counts as free.
+    """Lock a file until ``locks`` is closed or the process ends. Return False if another process has locked the file. A
+    file that cannot be opened counts as locked by this process.
     """
     try:
         file = locks.enter_context(path.open("ab"))
@@ -216,8 +216,8 @@ def find_running(instance_file: Path) -> int | None:
 
 
 def announce(instance_file: Path, port: int) -> bool:
-    """Write the app's port into the instance file. Return whether that was possible; the page also works without it,
-    for example on a full disk.
+    """Write the app's port into the instance file. Return False if the file cannot be written, for example on a full
+    disk; the page works without it.
     """
     fresh = instance_file.with_suffix(".new")
     try:
@@ -231,16 +231,16 @@ def announce(instance_file: Path, port: int) -> bool:
 
 
 def keep_announced(instance_file: Path, port: int, ended: threading.Event) -> None:
-    """Write the instance file again whenever it is removed. Without the file, another start would find the data folder
-    locked and wait for the file in vain.
+    """Write the instance file again whenever it is removed, until ``ended`` is set. Without the file, a second start
+    would find the data folder locked, but could not find the running app's port.
     """
     while not ended.wait(_ANNOUNCE_S):
         if not instance_file.exists() and not (instance_file.parent.exists() and announce(instance_file, port)):
-            return  # the data folder has been deleted, and the lock's file with it
+            return  # the data folder, with the lock file in it, was deleted, or the file cannot be written
 
 
 def withdraw(instance_file: Path) -> None:
-    """Remove the instance file, unless a later start has written its own."""
+    """Remove the instance file, unless it belongs to another process."""
     try:
         if json.loads(instance_file.read_text(encoding="utf-8")).get("pid") == os.getpid():
             instance_file.unlink()
@@ -249,13 +249,13 @@ def withdraw(instance_file: Path) -> None:
 
 
 def answers(port: int) -> bool:
-    """Whether Trifold, and no other program, answers on a port."""
+    """Whether the program that answers on a port is Trifold."""
     return read_health(port).get("app") == PROGRAM_NAME
 
 
 def read_health(port: int) -> dict[str, Any]:
-    """The app's answer about itself; empty when it does not answer."""
-    # without a proxy, because a proxy cannot reach this machine
+    """Ask the app on a port for its health report. Return {} if no app answers."""
+    # no proxy is used, because a proxy could not reach an address of this machine
     local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
@@ -266,7 +266,7 @@ def read_health(port: int) -> dict[str, Any]:
 
 
 def pick_port(preferred: int) -> int:
-    """Return the wanted port, or a free port if another program uses the wanted one."""
+    """Return the port ``preferred``, or any free port if another program uses that one."""
     for port in (preferred, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             if os.name != "nt":  # on Windows, SO_REUSEADDR would let two programs share a port

@@ -25,7 +25,7 @@ _SMALLEST = (360, 480)
 
 
 def is_possible() -> bool:
-    """Whether pywebview is installed. Does not import it."""
+    """Whether pywebview is installed. Checked without importing pywebview."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 
@@ -44,9 +44,10 @@ def show(address: str, data: Path) -> int:
 
 
 def main(address: str, folder: str) -> int:
-    """Run the window's process."""
+    """Show the window. This is the main function of the window's own process."""
     webview = importlib.import_module(PACKAGE)
-    webview.settings["ALLOW_DOWNLOADS"] = True  # otherwise the window would ignore a click that saves a chat
+    # without this setting, the window would ignore a click that saves a chat
+    webview.settings["ALLOW_DOWNLOADS"] = True
     width, height = _SIZE
     webview.create_window("Trifold", address, width=width, height=height, min_size=_SMALLEST, text_select=True)
     webview.start(private_mode=False, storage_path=folder)
