@@ -1,9 +1,10 @@
 """Starts Trifold. This is the only file that a person runs: by ``python launch.py`` or by a double click.
 
-Finds a Python that the program can use and hands over to ``app.launcher``. The launcher creates a virtual environment
-at the first start and runs the program inside it. Any Python from 2.7 on can parse this file, so that under an old
-Python the file can say that it is too old.
+Finds a Python that the program can use, and runs ``app.launcher`` with it. The launcher creates a virtual environment
+at the first start and runs the program inside it. Python 2.7 and all later versions can parse this file, so that an
+unsupported Python is reported in words instead of as a syntax error.
 """
+# Rules of ruff that ask for newer syntax are switched off, because Python 2.7 must be able to parse this file.
 # ruff: noqa: RUF005, UP031
 
 import os
@@ -17,7 +18,7 @@ EXIT_BAD_INPUT = 2
 
 
 def find_supported_python():
-    """Return the command of the newest Python on this machine that the program can use; None if there is none."""
+    """Return the command of the newest Python on this machine among the supported versions; None if there is none."""
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         version = "3.%d" % minor
         command = ["py", "-" + version] if os.name == "nt" else ["python" + version]
@@ -32,7 +33,9 @@ def find_supported_python():
 
 
 def use_another_python():
-    """Start again under a supported Python, or say which versions can be installed. Returns the exit status."""
+    """Start again under a supported Python. If there is none, say which versions can be installed. Return the exit
+    status.
+    """
     running = "%d.%d" % sys.version_info[:2]
     supported = "%d.%d to %d.%d" % (OLDEST + NEWEST)
     command = find_supported_python()

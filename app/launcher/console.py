@@ -1,5 +1,5 @@
-"""Reports the launcher's progress on stderr in plain lines, so that stdout has only the output of the command. Text
-from a file or a model is printed without control characters, because these could control the terminal.
+"""Writes to the terminal. The launcher's progress goes to stderr in plain lines, so that stdout has only the output of
+the command. Control characters are removed from text of a file or a model, because they could control the terminal.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def write(text: str) -> None:
 
 
 def write_json(value: Any, indent: int | None = None) -> None:
-    """Write one complete JSON value to stdout. All control characters are escaped; ``json.dumps`` would escape only
-    those in ASCII.
+    """Write one complete JSON value to stdout. All control characters are escaped, also those outside ASCII, which
+    ``json.dumps`` leaves as they are.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     sys.stdout.write(text.translate({sign: f"\\u{sign:04x}" for sign in CONTROLS}) + "\n")

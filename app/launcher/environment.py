@@ -21,8 +21,9 @@ from app.core.settings import CHECKOUT, data_folder
 FOLDER_NAME = ".venv"
 NOTES_NAME = ".trifold"  # folder next to the environment, with the install's log and lock file
 
-# Variables that are not passed to processes inside the environment, because the user set them for other installs. Some
-# would make pip fetch packages from elsewhere, others would make Python import another Python's packages.
+# Variables that are not passed to processes inside the environment, because the user set them for other programs. Those
+# for pip would make pip install into another folder, or refuse to install. The other variables would change from where
+# Python imports packages.
 _FOREIGN_VARIABLES = (
     "PYTHONPATH",
     "PYTHONHOME",
@@ -59,7 +60,8 @@ class Environment:
     """A Python environment in the folder ``home``/.venv. The stamps are in this folder. The install's log and lock file
     are in ``home``/.trifold.
 
-    ``program``: the set of packages that the environment is made for. Other sets are added later.
+    ``program``: the set of packages that the environment is made for. Other package sets are installed later, when a
+    command needs them.
     """
 
     def __init__(self, home: Path, program: PackageSet = PROGRAM) -> None:
@@ -79,8 +81,8 @@ class Environment:
         return os.path.normcase(os.path.realpath(sys.prefix)) == os.path.normcase(os.path.realpath(self.folder))
 
     def is_usable(self) -> bool:
-        """Whether the environment was once completely installed and nothing is missing. If so, packages can be added,
-        even if the requirements have changed since.
+        """Whether all packages of the last complete install still exist. If so, further packages can be installed into
+        the environment, even if the requirements have changed since.
         """
         return self._is_whole(self.read_stamp(self.program))
 
@@ -117,7 +119,9 @@ class Environment:
         return self.folder / f"trifold-{package_set.name}.json"
 
     def packages(self) -> list[str]:
-        """Names of the installed packages and modules. Metadata and remnants of removed packages are left out."""
+        """Names of the installed packages and modules. Metadata of packages, and what pip leaves of a removed package,
+        are left out.
+        """
         found = []
         for site in self._site_folders():
             for name in os.listdir(site):
@@ -143,8 +147,8 @@ class Environment:
     def _is_same_python(self, stamp: dict[str, Any]) -> bool:
         """Whether the environment's Python still has the version that it had at the install."""
         if os.path.realpath(self.python) != os.path.realpath(sys.executable) and not self.is_running():
-            # This process runs on another Python, so the version cannot be compared. The environment is usable as long
-            # as its own Python exists.
+            # This process runs on another Python and does not know the version of the environment's Python. The
+            # environment counts as unchanged.
             return True
         return stamp.get("python") == running_version()
 
@@ -157,7 +161,7 @@ def find_environment() -> Environment:
     """Find the environment of this checkout. It is in the checkout or, if the checkout is read-only and has no
     environment, in the user's data folder.
 
-    If the variable ``TRIFOLD_HOME`` is set, it names the folder instead.
+    If the environment variable ``TRIFOLD_HOME`` is set, its value is the folder that holds the environment.
     """
     named = os.environ.get("TRIFOLD_HOME")
     if named:
@@ -183,6 +187,8 @@ def _is_writable(folder: Path) -> bool:
 
 
 def child_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variables for processes inside the environment, without ``_FOREIGN_VARIABLES``."""
+    """Return the variables for processes inside the Python environment: those of this process without
+    ``_FOREIGN_VARIABLES``, and two that set up Python.
+    """
     kept = {name: value for name, value in environ.items() if name not in _FOREIGN_VARIABLES}
     return {**kept, "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1"}

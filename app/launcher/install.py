@@ -1,13 +1,13 @@
-"""Makes or repairs the environment: makes a new folder, installs the build of torch for this machine and the pinned
-packages, and writes the stamp last.
+"""Makes or repairs the program's Python environment: makes its folder, installs the build of torch for this machine and
+the pinned packages, and last writes the stamp, a file that marks a complete install.
 
-After a failure there is no stamp, so the next start installs what is missing. If two starts happen at once, one waits
-for the other. pip's output goes to the log. Its important lines are also shown, as progress or as an error with a
-remedy.
+After a failure there is no stamp, so the next start installs what is missing. If the program is started twice at once,
+the second start waits for the first. pip's output goes to the log. Important lines of the output are also shown, as
+progress or as an error with a remedy.
 
 pip is used because it comes with Python. uv 0.13 was tried and made the whole environment in 26 seconds. But uv is a
-program of 38 MB that has to be downloaded first. Like pip, it cannot resume a broken download. And most of this module
-would still be needed: detecting GPUs, testing torch, and explaining errors.
+program of 38 MB that has to be downloaded first, and like pip it cannot resume a broken download. Most of this module
+would still be needed for detecting GPUs, testing torch, and explaining errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from app.launcher.environment import Environment, PackageSet, child_variables, r
 
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
-_NO_GPU = 10  # exit status of the test import if torch finds no GPU
+_NO_GPU = 10  # exit status of the test import (``_try_out``) if torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
@@ -85,7 +85,7 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], rebuild
         rebuild: whether to delete the environment and begin again.
 
     Raises:
-        LaunchError: the install failed. An incomplete install is not recorded as complete.
+        LaunchError: the install failed. The next call installs the rest.
     """
     _make_folder(environment.notes)
     with _lock(environment):
@@ -93,11 +93,12 @@ def ensure(environment: Environment, package_sets: Sequence[PackageSet], rebuild
             say(f"Removing the environment in {environment.folder} to make it afresh.")
             _remove(environment)
         missing = [package_set for package_set in package_sets if not environment.is_ready(package_set)]
-        if not missing:  # another start has installed the sets while this one waited for the lock
+        # nothing is missing, because another start has installed the sets while this one waited for the lock
+        if not missing:
             return
         environment.log.write_text("", encoding="utf-8")
         begin = time.monotonic()
-        # each set is checked again, because a new install of the program's packages deletes the other sets
+        # each set is checked again here, because making the environment anew deletes all sets
         for package_set in package_sets:
             if environment.is_ready(package_set):
                 continue
@@ -188,8 +189,8 @@ def _create(environment: Environment) -> None:
 
 
 def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
-    """Return the build of torch for this machine. Return the usual build if the build's index does not answer, or if
-    the requirements do not pin torch.
+    """Return the build of torch for this machine. If the package index of that build does not answer, or if the
+    requirements do not pin torch, return the usual build instead.
     """
     build = _wanted_build() if _pinned_torch(environment.program) else torch_build.TorchBuild(torch_build.PLAIN, "")
     if build.reason:
@@ -201,11 +202,11 @@ def _reachable_build(environment: Environment) -> torch_build.TorchBuild:
 
 
 def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> str:
-    """Install torch from the build's own index.
+    """Install torch from the package index of its build.
 
     Returns:
-        The build's name for the stamp. It is ``PLAIN`` if the build has no index of its own or its download fails.
-            Torch is then installed with the other packages.
+        The name of the build for the stamp. ``PLAIN`` if the build has no index of its own or cannot be downloaded;
+            torch is then installed with the other packages.
     """
     pinned = _pinned_torch(environment.program)
     if build.index_url is None or not pinned:
@@ -221,7 +222,9 @@ def _install_torch(environment: Environment, build: torch_build.TorchBuild) -> s
 
 
 def _wanted_build() -> torch_build.TorchBuild:
-    """The build that the variable ``TRIFOLD_TORCH`` names. If it is not set, the build for this machine's GPUs."""
+    """The build of torch that the environment variable ``TRIFOLD_TORCH`` names. If the variable is not set, the build
+    for this machine's GPUs.
+    """
     named = os.environ.get("TRIFOLD_TORCH")
     if not named:
         others = torch_build.find_amd_gpus(), torch_build.find_intel_gpus()
@@ -238,8 +241,8 @@ def _install_packages(
 
 
 def _try_out(environment: Environment, torch: str) -> None:
-    """Import torch once, to detect a missing system library or a GPU that torch cannot use. So the user gets an
-    explanation during the install instead of an error later.
+    """Import torch once, to detect a missing system library or a GPU that torch cannot use, and explain the problem
+    during the install.
     """
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = f"import sys, torch; sys.exit({_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0)"
@@ -255,7 +258,7 @@ def _try_out(environment: Environment, torch: str) -> None:
 
 
 def _pinned_torch(package_set: PackageSet) -> str | None:
-    """The line of the requirements that pins torch, such as ``torch==2.13.0``."""
+    """The line of the requirements that pins torch, such as ``torch==2.13.0``; None if there is no such line."""
     found = re.search(r"^torch==\S+", package_set.requirements.read_text(encoding="utf-8"), re.MULTILINE)
     return found[0] if found else None
 
@@ -303,8 +306,8 @@ def _delete_read_only(remove_again: Callable[[str], Any], path: str, _error: obj
 
 
 def pip_command(environment: Environment) -> list[str]:
-    """The command that runs pip for the environment. This is the environment's own pip or, if new environments come
-    without pip, the pip of the running Python.
+    """The command that runs pip for the environment. The command runs the environment's own pip. If new environments
+    come without pip, it runs the pip of this process's Python.
     """
     if brings_pip():
         return [str(environment.python), "-m", "pip"]
@@ -320,7 +323,7 @@ def run_pip(environment: Environment, arguments: Sequence[str], progress_line: P
     """Run ``pip install`` with some arguments.
 
     Raises:
-        LaunchError: pip failed. The message explains the reason, as found in pip's output.
+        LaunchError: pip failed. The error has the cause that pip's output shows, and a remedy.
     """
     options = ["install", "--no-user", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     command = [*pip_command(environment), *options, "--retries", "2", *arguments]

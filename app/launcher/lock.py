@@ -1,4 +1,6 @@
-"""Locks an open file by the operating system. One process has the lock until the file is closed or the process ends."""
+"""Locks an open file with the operating system's file locks. Only one process at a time can have the lock, until it
+closes the file or ends.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ logger = logging.getLogger(__name__)
 def take(file: IO[Any]) -> bool:
     """Try to lock an open file, without waiting. Return whether this process has the lock.
 
-    On a file system without locks, such as some network drives, the result is always true.
+    On a file system without locks, such as some network drives, the result is always True.
     """
     try:
         _lock(file)

@@ -1,4 +1,5 @@
-"""Makes the environment if it is missing or incomplete, then runs launch.py again inside it.
+"""Makes the program's Python environment if it is missing or incomplete, then runs launch.py again inside the
+environment.
 
 This is fast if the environment is complete: two small files are read, one folder is listed, and few modules are
 imported.
@@ -18,12 +19,12 @@ REPAIR = "--repair"
 
 
 def start(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status. If a command runs inside the environment, it replaces this process
-    on Unix, so the function does not return there.
+    """Run a command line and return its exit status. On Unix, a command that runs inside the environment replaces this
+    process, so the function does not return.
 
     If pip has installed the program (``trifold``), no environment is made, and the command runs in this Python.
     """
-    # no requirements file: pip has installed the program together with its packages
+    # without a requirements file, pip has installed the program together with its packages
     if not PROGRAM.requirements.exists():
         return run_command(arguments)
     repair = list(arguments[:1]) == [REPAIR]
@@ -39,12 +40,13 @@ def start(arguments: Sequence[str]) -> int:
 def prepare(
     environment: Environment, package_sets: Sequence[PackageSet], arguments: Sequence[str], repair: bool
 ) -> int:
-    """Complete the environment, then run the command inside it. A command that needs no packages is run in this process
-    instead.
+    """Install what the environment lacks, then run the command inside the environment. A command line that needs no
+    packages, such as ``--help``, is run in this process instead.
     """
     if not repair and needs_no_packages(arguments):
         return run_command(arguments)
-    if environment.is_running():  # the environment cannot be rebuilt by a process that runs inside it
+    # a process inside the environment cannot rebuild it, so the Python outside starts launch.py again
+    if environment.is_running():
         outside = getattr(sys, "_base_executable", sys.executable)
         return replace_process([outside, *_own_command(arguments, repair or not environment.is_usable())])
     from app.launcher import install
@@ -102,7 +104,7 @@ def replace_process(command: Sequence[str]) -> int:
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the command also received Ctrl-C; wait until it has reacted
+        except KeyboardInterrupt:  # Ctrl-C reaches the command too, so this process waits until the command ends
             continue
 
 

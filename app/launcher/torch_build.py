@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 INDEX_URL = "https://download.pytorch.org/whl"
-PLAIN = "plain"  # name of the usual build, which this machine's package index offers for the pinned version
+PLAIN = "plain"  # name of the usual build: the one that pip's default package index offers for the pinned version
 CPU = "cpu"
 CUDA_12 = "cu126"
 CUDA_13 = "cu130"
@@ -63,7 +63,7 @@ AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 """The folder in which Linux lists all PCI devices, even those without a driver."""
 
-_INTEL, _DISPLAY = "0x8086", "0x03"  # PCI vendor, and first digits of the PCI class of display controllers
+_INTEL, _DISPLAY = "0x8086", "0x03"  # PCI vendor id of Intel, and first digits of the PCI class of display controllers
 # Matches PCI device numbers of Intel GPUs with their own memory: Arc A, Flex, Arc B and Max, as listed in torch's
 # "Getting Started on Intel GPU".
 _INTEL_TARGETS = re.compile("0x(56[9abc]|e2|0bd)")
@@ -110,7 +110,7 @@ class TorchBuild(NamedTuple):
 
 
 def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), intel: Sequence[str] = ()) -> TorchBuild:
-    """Pick the build for the most capable GPU.
+    """Choose the build of torch for this machine's most capable GPU.
 
     Args:
         gpus: result of ``find_gpus``.
@@ -125,7 +125,8 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     if not gpus and intel and system == "Linux":
         return TorchBuild(XPU, f"An Intel GPU ({intel[0]}) is here: torch's build for those, untested with Trifold.")
     if not gpus:
-        if system == "Linux":  # on Linux, the usual build contains gigabytes of CUDA libraries
+        # the usual build for Linux contains gigabytes of CUDA libraries, which are useless without an NVIDIA GPU
+        if system == "Linux":
             return TorchBuild(
                 CPU, "No GPU is seen that torch has a build for, so the build of torch for processors is enough."
             )
@@ -175,7 +176,7 @@ def _amd_target(properties: Path) -> Iterator[str]:
     with suppress(OSError, ValueError):
         for line in properties.read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(" ")
-            if name == "gfx_target_version" and int(value):  # the kernel lists a CPU with the value 0
+            if name == "gfx_target_version" and int(value):  # the kernel also lists CPUs, with the value 0
                 major, minor, step = int(value) // 10000, int(value) // 100 % 100, int(value) % 100
                 yield f"gfx{major}{minor:x}{step:x}"
 
