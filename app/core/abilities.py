@@ -1,4 +1,4 @@
-"""Reads a model's card: whether the model only quotes, and the sentences with which it refuses."""
+"""Reads a model's card, a JSON file in the model's folder: whether the model only quotes, and its refusals."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Abilities:
     Any model may have a card. A model without a card gets the default values.
 
     Args:
-        only_quotes: whether the model only finds passages by their words.
-        refusals: sentences, word for word, that the model gives instead of an answer.
-        overview: first words of an answer about the whole text, for a model that only quotes passages ("The text
-            begins:").
+        only_quotes: whether the model answers only by quoting passages that share words with the question.
+        refusals: the exact sentences that the model writes instead of an answer.
+        overview: first words of an answer to a question about the whole text, such as "The text begins:"; "" if the
+            card prescribes none.
     """
 
     only_quotes: bool = False
@@ -45,7 +45,7 @@ class Abilities:
     overview: str = ""
 
     def lead(self, question: str) -> str:
-        """The first words of an answer, if the card prescribes them; else ""."""
+        """The first words of the answer to a question, if the card prescribes them; else ""."""
         return self.overview if self.overview and asks_for_whole(question) else ""
 
     def refuses(self, answer: str) -> bool:
@@ -53,8 +53,8 @@ class Abilities:
         return " ".join(answer.split()) in self.refusals
 
     def supported(self, record: Mapping[str, Any], answer: str) -> dict[str, Any]:
-        """Return an answer's notes (``app.citations``). The evidence of a refusal's sentences is removed, because a
-        refusal says nothing about the book that a page could support.
+        """Return ``record``, the evidence of an answer (``app.citations``). For a refusal, only the evidence of quoted
+        words is kept, because its sentences say nothing about the book that a page could support.
         """
         if not self.refuses(answer):
             return dict(record)
@@ -64,8 +64,8 @@ class Abilities:
 
 @lru_cache(maxsize=8)
 def abilities(folder: str) -> Abilities:
-    """Read the card of the model in this folder. The result has only default values if ``folder`` is a hub id, has no
-    card, or has a card that cannot be read.
+    """Read the card of the model in this folder. The result has only default values if ``folder`` is a hub id, if it
+    has no card, or if its card cannot be read.
     """
     try:
         if not os.path.lexists(Path(folder) / CARD):

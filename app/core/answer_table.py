@@ -43,7 +43,7 @@ COLUMNS = (
     "sha256",
     "pages_recognised",
 )
-_ADDED = ("pages_recognised",)  # columns that tables of earlier versions lack
+_ADDED = ("pages_recognised",)  # columns that tables written by earlier versions do not have
 MARK = "utf-8-sig"
 """The encoding of the CSV file. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
@@ -58,8 +58,8 @@ Row = dict[str, str]
 class Asked:
     """The result of asking one document.
 
-    ``row``: the columns of the table that are filled. ``places``: the passages that support the answer, each with its
-    pages and their labels. ``is_stopped``: whether the reading or the answer was stopped before its end.
+    ``row``: the filled columns of the document's row in the table. ``places``: the passages that support the answer,
+    each with its pages and their labels. ``is_stopped``: whether the reading or the answer was stopped before its end.
     """
 
     row: Row
@@ -78,14 +78,15 @@ def ask_document(
     """Read one document, or restore it from disk, and ask the question about it. The document's KV is saved on disk.
 
     Args:
-        fit: whether to read only the first pages that fit if the document is too long.
+        fit: whether to read only the first pages if the document is longer than the window.
         cancel: stops the work once it is set.
 
     Raises:
-        ContextTooSmall: the document is too long.
+        ContextTooSmall: the document is longer than the window, and ``fit`` is false.
         TrifoldError: the document could not be read, or the question not answered.
     """
-    engine.finish_saving()  # first, because reading ``document`` would stop the saving of the open document
+    # done first, because reading ``document`` would stop the saving of the document that is in the engine
+    engine.finish_saving()
     reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
     yield from reading
     read = reading.result()
@@ -115,7 +116,8 @@ def ask_document(
 
 def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
     """Return the columns about an answer's evidence: the best level of evidence that any of its sentences has, the
-    passages at this level with their pages, and the names in the answer or question that the document does not have.
+    passages at this level with their pages, and the names in the answer or the question that do not occur in the
+    document.
 
     Args:
         record: the answer's stored notes (``app.citations``).
@@ -143,7 +145,7 @@ def _best(record: Mapping[str, Any], answer: str) -> tuple[str, list[dict[str, A
 
 
 def read_table(path: Path) -> dict[tuple[str, str], Row]:
-    """Read the rows that an earlier run has written, keyed by file and question."""
+    """Read the rows of an existing table, keyed by file and question; empty if there is no table."""
     if not path.exists():
         return {}
     try:
@@ -158,7 +160,7 @@ def read_table(path: Path) -> dict[tuple[str, str], Row]:
 
 
 def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
-    """Write the table.
+    """Write the rows, keyed by file and question, as a CSV file.
 
     Raises:
         ResourceError: the table cannot be written.
@@ -179,7 +181,7 @@ def table_of(rows: Iterable[Row]) -> bytes:
 
 
 def _safe(value: str) -> str:
-    """Change a cell so that no spreadsheet runs it as a formula."""
+    """Put an apostrophe before a cell that spreadsheets would run as a formula."""
     return f"'{value}" if value.startswith(_FORMULA) else value
 
 

@@ -1,8 +1,7 @@
-"""Writes a file into a folder of the program under a temporary name, syncs the file, and renames it only when it is
-whole.
+"""Writes a file under a temporary name, syncs it to disk, and only then gives it its final name.
 
-Owns the limits of uploads, and the sentences that say why an upload is refused. A complete upload is passed to a
-function of type ``Adopt``.
+Owns the limits of uploads, and the error messages of refused uploads. A complete upload is passed to a function of type
+``Adopt``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ the original name.
 
 
 class AtomicUpload:
-    """A file that is being uploaded. If the ``with`` block ends before ``keep`` was called, the file is deleted."""
+    """A file that is being uploaded. It is deleted if the ``with`` block ends before ``keep`` was called."""
 
     def __init__(self, adopt: Adopt, folder: Path, name: str) -> None:
         self._adopt = adopt
@@ -52,10 +51,10 @@ class AtomicUpload:
         self._partial.unlink(missing_ok=True)
 
     def write(self, block: bytes) -> None:
-        """Append to the file.
+        """Append a block of bytes to the file.
 
         Raises:
-            DocumentError: the file is larger than a book may be.
+            DocumentError: the file would exceed ``MAX_BYTES``.
             ResourceError: the disk is full or cannot be written.
         """
         self._size += len(block)
@@ -70,7 +69,7 @@ class AtomicUpload:
             raise unwritable(self._partial.parent, error) from error
 
     def keep(self) -> Any:
-        """Pass the complete file to the ``adopt`` function, and return that function's result.
+        """Sync the complete file to disk, pass it to the function ``adopt``, and return that function's result.
 
         Raises:
             DocumentError: the file is empty.
@@ -104,7 +103,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def clean(name: str) -> str:
-    """Make a name a single short line without control characters and direction marks."""
+    """Shorten a name to one line of at most ``NAME_LENGTH`` characters. Replace control characters and marks of writing
+    direction by spaces.
+    """
     line = " ".join("".join(character if character.isprintable() else " " for character in name).split())
     return line if len(line) <= NAME_LENGTH else line[: NAME_LENGTH - 1] + "…"
 

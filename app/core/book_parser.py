@@ -1,7 +1,7 @@
 """Turns a book of the library, which is one file or a collection of files, into a document.
 
-Owns the passwords of locked files while the program runs. Errors and titles use the original name of a file instead of
-its name in the library.
+Owns the passwords of locked files while the program runs. The library stores files under other names; errors and titles
+use a file's original name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BookParser:
         self._books = books
         self._read_document = read_document
         self._comments = comments
-        # passwords of locked files, keyed by the file's hash; needed again to draw pages from the file
+        # passwords of locked files, keyed by the file's hash; also needed when pages are drawn from the file
         self.passwords: dict[str, str] = {}
 
     @property
@@ -42,7 +42,7 @@ class BookParser:
         return self._comments
 
     def read_comments(self, enabled: bool) -> None:
-        """Set whether comments are read in books that are parsed later."""
+        """Set whether readers' and reviewers' comments are read when further books are parsed."""
         self._comments = enabled
 
     def parse(
@@ -52,11 +52,11 @@ class BookParser:
         recognition: Recognition | None = None,
         agreed: Collection[str] = (),
     ) -> Document:
-        """Parse a book into a document. The passwords of its files are remembered.
+        """Parse a book into a document. The password that opens a file is remembered.
 
         Args:
             recognition: recognises pages that are pictures; if None, only words that were recognised earlier are used.
-            agreed: hashes of the files for whose recognition the user has agreed to wait.
+            agreed: hashes of files whose recognition may take long, because the user has agreed to wait.
 
         Raises:
             DocumentError: a file cannot be read, needs a password, or is no longer in the library.
@@ -71,7 +71,7 @@ class BookParser:
         return self._unlocked(book, password, how(book))
 
     def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-        """Parse a file. Try the remembered password first, then ``password``."""
+        """Parse a file, with the remembered password or, if that does not open the file, with ``password``."""
         known = self.passwords.get(book.sha256)
         try:
             return self._one_file(book, known, recognition)
@@ -80,18 +80,20 @@ class BookParser:
                 raise
         try:
             document = self._one_file(book, password, recognition)
-        except LongRecognition:  # the password was right; the error is only about a recognition that takes long
+        # this error means that the password was right, but that recognition of the pages would take long
+        except LongRecognition:
             self.passwords[book.sha256] = password
             raise
         self.passwords[book.sha256] = password
         return document
 
     def _one_file(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:
-        """Read a file as a document. Errors show the file's original name instead of its name in the library, and a
-        document without title gets this name as its title.
+        """Read a file as a document. Errors show the file's original name instead of its name in the library. A
+        document without a title gets the original name as its title.
         """
         read = self._read_document
-        if isinstance(read, TextCache):  # only ``TextCache`` takes ``recognition`` and ``comments``
+        # other readers, such as those of tests, lack the arguments ``recognition`` and ``comments``
+        if isinstance(read, TextCache):
             read = partial(read, recognition=recognition, comments=self._comments)
         try:
             document = read(self._books.path(book), password=password)

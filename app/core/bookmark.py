@@ -1,4 +1,4 @@
-"""Stores state for the next start of the program: which book is open, and further values by name.
+"""Stores which book is open, and other named values, for the next start of the program.
 
 Owns the table ``app_state`` of the database.
 """
@@ -34,7 +34,7 @@ class Bookmark:
         self._kept = self.find()
 
     def keep(self, mark: Mark | None) -> None:
-        """Store the open book; None if no book is open."""
+        """Store which book is open. None means that no book is open."""
         if mark == self._kept:
             return
         self._kept = mark

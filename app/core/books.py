@@ -5,9 +5,9 @@ itself, the text cache (``text.json``, or ``text-alone.json`` for the text witho
 page, and ``book.json`` with the file's name. If the database is lost, the library is rebuilt from these folders. All
 other facts about a book are in the database.
 
-Several documents that are read as one are a book too (a collection). Its folder has a random name in place of a hash,
-and a file ``COLLECTION`` that lists the hashes of the documents in their order. A collection is opened, asked about,
-listed and deleted like any other book; its documents stay in the library.
+A collection is a book that consists of several documents, which are read as one. Its folder has a random name instead
+of a hash, and a file ``COLLECTION`` with the hashes of its documents in order. A collection is opened, asked about,
+listed and deleted like any other book. Its documents stay in the library when it is deleted.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ logger = logging.getLogger(__name__)
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
-_COPY_BLOCK = 1 << 20  # bytes that are copied in one step
+_COPY_BLOCK = 1 << 20  # number of bytes that are copied at a time
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
 COLLECTION = "collection.json"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors that reading a damaged record may raise
-_JSON = "document.json"  # stored name of a file whose own name is ``book.json``, because the record has that name
+_JSON = "document.json"  # stored name of an uploaded ``book.json``, because that name is taken by the book's record
 _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
 """File names of a book's cached text: ``TEXT`` with comments, ``TEXT_ALONE`` without."""
-# pixels; the library shows covers at half this width, so that they are sharp on high-density screens
+# width of a cover in pixels. The library shows covers at half this width, so that they are sharp on high-density
+# screens.
 _COVER_WIDTH = 320
 _READERS = Path(__file__).resolve().parents[1] / "readers"
 
@@ -60,8 +61,8 @@ Read = Callable[..., Document]
 class Book:
     """One book. ``name`` is the name of its file.
 
-    ``title``, ``author``, ``pages`` and ``unit`` are known after it was first opened, ``tokens`` and ``pages_read``
-    after it was last read. ``added`` and ``opened`` are seconds since the epoch.
+    ``title``, ``author``, ``pages`` and ``unit`` have their defaults until the book is first opened, ``tokens`` and
+    ``pages_read`` until it is first read. ``added`` and ``opened`` are seconds since the epoch.
     """
 
     sha256: str
@@ -78,7 +79,7 @@ class Book:
 
     @property
     def shown(self) -> str:
-        """The book's title, or else its name. The name of a file is shown without its ending."""
+        """The book's title. If that is unknown, the name of its file without the ending."""
         ending = PurePath(self.name).suffix
         cut = not self.is_collection and _ENDING.fullmatch(ending)
         return self.title or (self.name.removesuffix(ending) if cut else self.name)
@@ -90,12 +91,12 @@ class Book:
 
 
 class Books:
-    """The books of one folder.
+    """The library: the books in one folder.
 
     Args:
-        folder: where books are kept; made on first use.
-        database: where the facts about the books are stored; None keeps them in memory.
-        clock: seconds since the epoch.
+        folder: the folder with the books; made on first use.
+        database: stores the facts about the books; None keeps the facts in memory.
+        clock: returns the current time in seconds since the epoch.
     """
 
     def __init__(self, folder: Path, database: Database | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -109,16 +110,16 @@ class Books:
         return self._folder / book.sha256 / book.file
 
     def folder(self, sha256: str) -> Path:
-        """The folder of a book. It holds the file with this hash, and everything made from the file."""
+        """The folder of a book, with its file and everything made from the file."""
         return self._folder / sha256
 
     def cover(self, sha256: str) -> Path | None:
-        """The file with a book's cover; None if there is none."""
+        """The path of a book's cover; None if the book has no cover."""
         path = self._folder / sha256 / COVER
         return path if _HASH.fullmatch(sha256) and path.is_file() else None
 
     def size(self, book: Book) -> int:
-        """Bytes on disk of the file and of everything stored with it."""
+        """Bytes on disk of a book's folder; 0 if the folder cannot be read."""
         with suppress(OSError):
             return sum(entry.stat().st_size for entry in os.scandir(self._folder / book.sha256) if entry.is_file())
         return 0
@@ -134,12 +135,12 @@ class Books:
         return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
 
     def collect(self, documents: Sequence[Book], collection: Book | None = None) -> Book:
-        """Store several documents as one book. A document given twice counts once, and a collection in
-        ``documents`` is replaced by its own documents.
+        """Store several documents as one book. A document given twice counts once. A collection in ``documents`` stands
+        for its own documents.
 
         Args:
-            collection: an existing collection, whose documents are replaced by ``documents``. If None, return the
-                existing collection of exactly these documents in this order, or else make one.
+            collection: an existing collection, whose list of documents is replaced. If it is None, the result is the
+                existing collection of exactly these documents in this order, or a new one.
 
         Raises:
             DocumentError: no document is given, or one is no longer in the library.
@@ -190,7 +191,7 @@ class Books:
         return []
 
     def _collection(self, book: Book) -> Any:
-        """Read the record of a collection. Raises one of ``_DAMAGED`` if the record is damaged or lacks a field."""
+        """Read a collection's file ``COLLECTION``. Raises one of ``_DAMAGED`` if the file is missing or damaged."""
         return json.loads(self.path(book).read_text(encoding="utf-8"))
 
     def _listed(self, book: Book) -> list[str]:
@@ -245,17 +246,17 @@ class Books:
         return tuple(book for book in map(_book, rows) if self.path(book).is_file())
 
     def text(self, book: Book) -> Document | None:
-        """The cached text of a file; None if there is none."""
+        """The cached text of a book, with comments if that is cached, otherwise without; None if no text is cached."""
         folder = self.folder(book.sha256)
         return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
 
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
-        """Store the facts about a book that are known once its file has been parsed. Return the new ``Book``."""
+        """Store facts from a book's parsed file, and the time of this opening. Return the changed ``Book``."""
         facts = {"title": clean(title), "author": clean(author), "pages": pages, "unit": unit}
         return self._save(book.sha256, {**facts, "opened": self._clock()})
 
     def read(self, book: Book, *, tokens: int, pages_read: int) -> Book:
-        """Store how many pages and tokens of the book the model has read. Return the new ``Book``."""
+        """Store how many pages and tokens of the book the model has read. Return the changed ``Book``."""
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
 
     def forget(self, sha256: str) -> None:
@@ -270,14 +271,14 @@ class Books:
         folder = self._folder / self.get(sha256).sha256
         leaving = self._folder / f"{_LEAVING}{secrets.token_hex(8)}"
         try:
-            os.replace(folder, leaving)  # the whole folder disappears at once, or stays
+            os.replace(folder, leaving)  # the whole folder is renamed in one step, or stays unchanged
         except OSError as error:
             raise unwritable(folder, error) from error
         self.database.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (sha256,)))
         shutil.rmtree(leaving, ignore_errors=True)
 
     def check_unused(self, sha256: str) -> None:
-        """Check that no collection contains this document.
+        """Raise an error if a collection contains this document.
 
         Raises:
             DocumentError: a collection contains this document.
@@ -302,7 +303,7 @@ class Books:
         return self._enter(record)
 
     def _enter(self, record: dict[str, Any]) -> Book:
-        """Add a book that is in the folder to the database."""
+        """Add a book, whose folder exists already, to the database."""
         now = self._clock()
         names = ("sha256", "name", "file", "added", "opened")
         values = (record["sha256"], record["name"], record["file"], now, now)
@@ -332,7 +333,7 @@ class Books:
         return book if book is not None and self.path(book).is_file() else None
 
     def _find_again(self) -> None:
-        """Add the books of the folder that the database lacks, because the database was lost or is new."""
+        """Add to the database the books that only the disk has, because the database was lost or is new."""
         known = {book.sha256 for book in self.all()}
         for folder in self._entries():
             if _HASH.fullmatch(folder.name) and folder.name not in known:
@@ -341,7 +342,7 @@ class Books:
                     self._enter(record)
 
     def _sweep(self) -> None:
-        """Finish a deletion, or undo an upload, that was interrupted when the program ended."""
+        """Remove the files of deletions and uploads that were interrupted when the program ended."""
         for entry in self._entries():
             if entry.name.startswith(_LEAVING):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -376,13 +377,14 @@ def _record(folder: Path) -> dict[str, Any] | None:
 
 
 class TextCache:
-    """Reads a file of the library as ``read_document`` does, but takes the cached text if there is one.
+    """Turns a file of the library into a document, from the file's cached text if possible, otherwise with
+    ``read_document``.
 
     Cached text is not used if a different version of the readers made it, or if pages with doubtful text are to be
     recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached.
 
     Args:
-        read_document: reads a file.
+        read_document: turns a file into a document.
     """
 
     def __init__(self, read_document: Read) -> None:
@@ -411,14 +413,15 @@ class TextCache:
             if recognition:
                 raise
             raise NoTextLayer(error.cause, "Open it by itself first: then its words are recognised.") from error
-        # Text with unread pages is not cached, so that these pages are recognised when the book is opened next.
+        # Text is not cached if it lacks pages that are pictures and were not recognised, so that these pages are
+        # recognised when the book is opened next.
         if not password and not any(page.picture == "unread" for page in document.pages):
             save_text(kept, document)
         return document
 
 
 def save_text(path: Path, document: Document) -> None:
-    """Cache a document's text. If that fails, the only loss is time when the book is opened next."""
+    """Cache a document's text. A failure is only logged, because the text is then read from the file again."""
     record = {"files": files_hash(), "readers": readers_hash(), "document": asdict(document)}
     try:
         write_whole(path, json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
@@ -427,8 +430,8 @@ def save_text(path: Path, document: Document) -> None:
 
 
 def load_text(path: Path) -> Document | None:
-    """Load a document from its cached text. None if there is no such text, if it is damaged, or if a different version
-    of the readers made it.
+    """Load a document from its cached text. Return None if no text is cached, if the text is damaged, or if a different
+    version of the readers made it.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -440,17 +443,17 @@ def load_text(path: Path) -> Document | None:
 
 @cache
 def files_hash() -> str:
-    """Hash the bytes of the readers' source files. Only if this hash has changed, the slower ``readers_hash`` is
-    compared.
+    """Hash the bytes of the source files of the readers (``app.readers``). This hash is compared first, because
+    ``readers_hash`` is slower.
     """
     return bytes_hash(file.read_bytes() for file in _reader_files())
 
 
 @cache
 def readers_hash() -> str:
-    """Hash the readers' source code, because another version of the readers may read the same file differently.
-    Comments, docstrings and layout are left out, so that a new wording of them does not make every cached text invalid.
-    Takes about 0.3 seconds.
+    """Hash the source code of the readers (``app.readers``), because another version of the readers may read the same
+    file differently. Comments, docstrings and layout are left out, so that a change of them does not invalidate every
+    cached text. Takes about 0.3 seconds.
     """
     return code_hash(file.read_bytes() for file in _reader_files())
 
@@ -467,8 +470,8 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def draw_cover(path: Path, document: Document, password: str | None) -> threading.Thread | None:
-    """Draw a PDF's missing cover in a thread and store it next to the file. Other formats, and files with a password,
-    get no cover.
+    """Draw the missing cover of a PDF in a thread, and store the cover next to the file. Return the thread; None for
+    other formats, for a file with a password, or if the cover exists.
     """
     if document.kind != "pdf" or password or (path.parent / COVER).is_file():
         return None
@@ -482,7 +485,7 @@ def _draw_cover(path: Path) -> None:
 
     try:
         picture = render_page(path, 1, width=_COVER_WIDTH)
-        if path.is_file():  # the book may have been deleted meanwhile
+        if path.is_file():  # nothing is stored if the book was deleted while the cover was drawn
             write_whole(path.parent / COVER, picture)
     except (TrifoldError, OSError) as error:
         logger.info("no cover: %s", error)

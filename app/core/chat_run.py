@@ -1,11 +1,11 @@
 """Runs one question, from the moment it is sent to the last word of its answer.
 
 Waits for the book, passes the engine's events on no faster than a page can draw, and stores the answer even if the
-person stops it or closes the page. ``start`` runs all this in a thread. The words go into the chat
-(``app.core.chats``), from which pages show them.
+person stops it or closes the page. ``start`` does this in a thread. The answer's words are written into the chat
+(``app.core.chats``), and pages show the chat.
 
 Also owns how often a page may change while an answer is written (``Throttle``). A browser lays out, paints and composes
-a frame for every change. If the engine computes on the CPU, this work slows it down.
+a frame for every change. This work slows the engine down if the engine computes on the CPU.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Throttle:
 
     - ``words``: new words of the answer, and other changes in the live stream
     - ``figures``: figures, such as the speed
-    - ``layout``: the formatted answer with its citations, while words come; the browser has to lay out the whole answer
-    - ``settle``: the formatted answer when it enters another stage, such as its first word
-    - ``silence``: the formatted answer before its first word, when there is little to lay out
+    - ``layout``: the formatted answer with its citations, which the browser has to lay out as a whole
+    - ``settle``: the formatted answer at a change of its phase (``_ExchangeWriter.phase``), such as its first word
+    - ``silence``: the empty answer before its first word
     """
 
     words: float
@@ -63,23 +63,23 @@ SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
 
 def throttle_of(status: Status, card: bool = False) -> Throttle:
     """Choose the throttle of a page. ``card``: whether the browser draws with a graphics card. The page changes least
-    often if the CPU both draws it and runs the engine.
+    often if the CPU has to draw it and to run the engine.
     """
     if status.model is None or status.model.device != "cpu":
         return OWN
     return BESIDE if card else SHARED
 
 
-# Seconds between two collections of the engine's events. Collecting holds Python's interpreter lock, which the engine
-# needs too. So events are collected only ten times a second, and formatted even less often (``Throttle``).
+# Seconds between two times at which waiting events of the engine are fetched. Fetching holds Python's interpreter lock,
+# which the engine needs too, so events are fetched only ten times a second.
 UPDATE_SECONDS = 0.1
-_POLL = 0.1  # maximum seconds that one wait for an event takes, so that a stop is noticed within this time
-_MOST_UNREAD = 5  # maximum pages that the note above an answer names
+_POLL = 0.1  # maximum seconds of one wait for an event, after which the run checks whether the person has stopped it
+_MOST_UNREAD = 5  # maximum number of unread pages that the note above an answer names
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-# maximum remaining seconds of a reading for which a question waits. If more remain, the reading pauses, and the
-# question is answered from the pages read so far.
+# maximum remaining seconds of a reading whose end a question waits for. If more seconds remain, the reading pauses, and
+# the question is answered from the pages read so far.
 _WORTH_WAITING = 8.0
 
 
@@ -93,8 +93,8 @@ def ask(
     evidence: bool = True,
     all_parts: bool = False,
 ) -> Iterator[str]:
-    """Ask a question. Yield whenever the page has something new to draw. The yielded string says what the answer waits
-    for; it is "" if the answer waits for nothing.
+    """Ask a question, and write the answer into the open chat. Yield whenever the page has something new to draw. The
+    yielded string says what the answer waits for; it is "" if the answer waits for nothing.
 
     Args:
         position: index of an earlier question that this one replaces; the earlier question stays as another version.
@@ -124,8 +124,8 @@ def go_on(
     evidence: bool = True,
     all_parts: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position``, which was cut off. If the answer was made from parts of the book, ask the
-    parts that have not been asked yet. Yields and raises as in ``ask``.
+    """Continue the answer at ``position`` of the open chat, which was cut off. If the answer was made from parts of the
+    book, ask the parts that have not been asked yet. Yields and raises as in ``ask``.
     """
 
     def begin(chat: Chat) -> _ExchangeWriter:
@@ -165,9 +165,8 @@ def _run(
 
 
 def start(state: AppState, steps: Iterator[str]) -> int:
-    """Run the steps of an answer: the iterator that ``ask`` or ``go_on`` has returned. The first step runs in this
-    thread and stores the question. The other steps run in a new thread and write the answer into the chat while it is
-    generated.
+    """Run ``steps``, the iterator that ``ask`` or ``go_on`` has returned. The first step runs in this thread and stores
+    the question. The other steps run in a new thread and write the answer into the chat while it is generated.
 
     Returns:
         the id of the answer's message; 0 if there is no answer.
@@ -176,7 +175,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
-    state.show(waiting=next(steps))  # The first step stores the question.
+    state.show(waiting=next(steps))  # the first step stores the question
     chat = state.chat
     answer = chat.open_exchange if chat else None
 
@@ -185,7 +184,7 @@ def start(state: AppState, steps: Iterator[str]) -> int:
             for waiting in steps:
                 chat = state.chat
                 state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
-        except Exception:  # no caller would see the error, so it is only logged
+        except Exception:  # an error in this thread reaches no caller, so it is logged
             logger.exception("an answer failed")
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
@@ -193,8 +192,8 @@ def start(state: AppState, steps: Iterator[str]) -> int:
 
 
 def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
-    """Wait until a question that was sent during the reading can be asked: when the book is ready, or when the reading
-    has paused for the question.
+    """Wait until the question can be sent to the model. If it was asked during the reading, this is when the book has
+    been read, or when the reading has paused for the question.
 
     Raises:
         TrifoldError: the book could not be read.
@@ -297,7 +296,8 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
     """Yield the engine's events since the last call.
 
     Args:
-        gather: whether to wait ``UPDATE_SECONDS`` first, so that several events can come. A stop ends this wait.
+        gather: whether to wait ``UPDATE_SECONDS`` first, so that several events are fetched together. If the person
+            stops the answer, the wait ends.
 
     Raises:
         TrifoldError: the answer failed. Events before the failure are yielded first.
@@ -314,7 +314,7 @@ def _request(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
 ) -> Request[AnswerDone] | None:
     """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to ``HANDOVER_S``
-    seconds for its end. Return None if the question was stopped before it was sent.
+    seconds until that has ended. Return None if the question was stopped before it was sent.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
@@ -330,8 +330,8 @@ def _request(
 
 
 class _ExchangeWriter:
-    """Stores one exchange, event by event. ``begun`` is the text that the answer begins with: the answer so far if it
-    is continued, or the first words that the model's card prescribes.
+    """Stores one exchange, a question with its answer, event by event. ``begun`` is the text that the answer begins
+    with: the text so far if the answer is continued, or the first words that the model's card prescribes.
     """
 
     def __init__(
@@ -349,15 +349,15 @@ class _ExchangeWriter:
         self._position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
-        self._found: Mapping[str, Any] = {}  # notes of an answer that was made from several parts of the book
+        self._found: Mapping[str, Any] = {}  # evidence of an answer that was made from several parts of the book
         self.abilities = Abilities()
         self._parts: PartNotes | None = None
         self._sampling = sampling
         self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._unread: list[str] = []
-        self._moved: dict[str, Any] = {}  # changes of the app's state that pages do not show yet
-        # Until the first token the previous answer's figures are shown, so that the page does not jump.
+        self._moved: dict[str, Any] = {}  # changed fields of ``AppState`` that are not yet shown on the page
+        # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
         earlier = reversed(known.exchanges[: position + 1])
         state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
 
@@ -368,8 +368,8 @@ class _ExchangeWriter:
 
     @property
     def phase(self) -> tuple[str, bool]:
-        """What the answer waits for, and whether its first word has come. The page shows a change of these values
-        sooner than other changes.
+        """What the answer waits for, and whether its first word has come. The page is updated sooner after a change of
+        these values (``Throttle.settle``).
         """
         return self.waiting, bool(self._exchange.answer)
 
@@ -379,16 +379,18 @@ class _ExchangeWriter:
 
     @property
     def kept_parts(self) -> Mapping[str, Any] | None:
-        """The notes of the parts that an earlier run of this question has asked."""
+        """The stored answers of the book's parts (``PartNotes.view``) that an earlier run of this question has asked;
+        None if there are none.
+        """
         return (self._exchange.notes or {}).get("parts")
 
     @property
     def asks_every(self) -> bool:
-        """Whether an earlier run of this question was meant to ask every part."""
+        """Whether an earlier run of this question was meant to ask every part of the book."""
         return bool((self.kept_parts or {}).get("every"))
 
     def begin(self, in_parts: bool = False) -> None:
-        """Record the model, its options and the number of pages read for the question that is sent now."""
+        """Record the model, its options and the number of pages read for the question that is about to be sent."""
         read, model = self._state.current.read, self._state.engine.status().model
         self._made |= _how(self._sampling, model.sampling if model else None)
         if model is not None:
@@ -405,7 +407,9 @@ class _ExchangeWriter:
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
-        """Store and show the engine's events. Events that came before an error are included."""
+        """Store and show the engine's events. If ``events`` raises an error, the events before it are stored and shown
+        too.
+        """
         taken = False
         try:
             for event in events:
@@ -418,8 +422,8 @@ class _ExchangeWriter:
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def begin_parts(self, notes: PartNotes) -> None:
-        """Begin to ask the parts of the book. An existing answer is cleared, because a new one is made from the parts'
-        answers.
+        """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers
+        of the parts.
         """
         self._parts, self.begun = notes, ""
         self._stages = ""
@@ -453,8 +457,8 @@ class _ExchangeWriter:
             self._moved = {}
 
     def _end_parts(self, event: PartsAnswered) -> None:
-        """End an answer that was made from parts. If the answer ends with the text that the engine generated last, it
-        gets the figures of that generation; otherwise it gets no figures.
+        """End an answer that was made from the answers of parts. The answer gets the figures of the engine's last
+        generation if it ends with the text of that generation, otherwise no figures.
         """
         done = event.done
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
@@ -470,11 +474,11 @@ class _ExchangeWriter:
         self.write_parts()
 
     def write_parts(self) -> None:
-        """Store the answers of the parts so far."""
+        """Store the answers that the parts have given so far."""
         self._write(notes=self._behind(self._found))
 
     def cite(self) -> None:
-        """Look up citations for the text of the answer so far."""
+        """Look up citations for the answer so far, and store them."""
         if self._notes is not None and not self.done:
             self._write(notes=self._behind(self._notes.record()))
 
@@ -503,7 +507,7 @@ class _ExchangeWriter:
         self._write(trouble=trouble, stopped=StopReason.CANCELLED)
 
     def close(self) -> None:
-        """Close the exchange, however the answer ended."""
+        """Mark the answer as stopped, unless its end was stored before."""
         if self._exchange.stopped is None:
             self._end_now()
             self._write(stopped=StopReason.CANCELLED)
@@ -516,10 +520,13 @@ class _ExchangeWriter:
             self.write_parts()
 
     def _note(self, event: Event) -> None:
-        """Pass an event to the answer's ``Notes``, which are made at the first event."""
+        """Pass an event to the answer's ``Notes``, which collect its citations. The ``Notes`` are made at the first
+        event.
+        """
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
-            if before is None and self.begun:  # the prescribed first words count as written by the target model
+            # first words that the model's card prescribes count as written by the target model
+            if before is None and self.begun:
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.question if self.looks_up else None
             self._notes = self._state.note_taker.begin(
@@ -562,8 +569,8 @@ class _ExchangeWriter:
 
 
 def unread(document: Document, question: str) -> list[str]:
-    """Lines for the note above an answer: one for each page whose picture was not read, if the question names the page
-    or a figure on it. At most ``_MOST_UNREAD`` lines.
+    """Lines for the note above an answer, one for each page that is wholly or mostly an unread picture, if the question
+    names the page or a figure on it. At most ``_MOST_UNREAD`` lines.
     """
     pages = [page for page in document.pages if page.picture in ("unread", "figure")]
     named = pages_numbered(document, question) if pages else frozenset()
@@ -575,9 +582,10 @@ def unread(document: Document, question: str) -> list[str]:
 
 
 def _how(sampling: SamplingParams, defaults: SamplingParams | None) -> dict[str, Any]:
-    """The sampling options of an answer, for the record. Options that ``sampling`` leaves open have the value from
-    ``defaults``, the model's settings, and their names are listed under "own". Options that are switched off are None.
-    If ``defaults`` is None, because a server does not tell its settings, only the options of ``sampling`` are returned.
+    """The sampling options to store with an answer. An option that ``sampling`` leaves open has the value from
+    ``defaults``, the model's own settings; the names of such options are listed under "own". An option that is switched
+    off is None. If ``defaults`` is None, because a server does not tell its settings, the result has only the options
+    of ``sampling``.
     """
     if defaults is None:
         return asdict(sampling)
@@ -588,5 +596,5 @@ def _how(sampling: SamplingParams, defaults: SamplingParams | None) -> dict[str,
 
 
 def _letters(event: TextDelta | AnswerDone) -> str:
-    """The first letter of each token's source, as in ``Exchange.stages``."""
+    """The first letters of the names of the tokens' sources, as stored in ``Exchange.stages``."""
     return "".join(source.value[0] for source in event.sources)
