@@ -1,8 +1,8 @@
 r"""Stores questions and answers chat by chat, and gives them to the page.
 
-``Chats`` owns the record of every chat and hands out frozen snapshots of it. An answer that is being written is kept in
-memory and saved to the database every ``SAVE_SECONDS``. A chat's messages are a tree in which every question and every
-answer may have versions, one of them shown:
+``Chats`` owns the record of every chat, and returns chats as immutable objects. An answer that is being written is kept
+in memory and saved to the database every ``SAVE_SECONDS``. A chat's messages are a tree, because a question or an
+answer may have several versions, one of which is shown:
 
     question 1 --- answer 1                     asked again: another answer to the same question
               \--- answer 2 --- question 2      edited: another question after the same answer
@@ -32,10 +32,10 @@ NAME_LENGTH = 120  # maximum characters of a name that the person gives a chat
 MOST_HELD = 16
 """Maximum chats that are in memory with all their turns. All chats are in the database."""
 
-# stop reasons of an answer that the model itself did not end
+# stop reasons of an answer that was cut off before the model ended it
 _CUT = (StopReason.CANCELLED, StopReason.LENGTH, StopReason.LOOP)
 
-SAVE_SECONDS = 0.4  # seconds between two saves of a growing answer; a crash loses at most the words of this time
+SAVE_SECONDS = 0.4  # seconds between two saves of a growing answer; a crash loses at most the words of this period
 
 
 _LINES = """
@@ -47,7 +47,7 @@ SELECT chats.id, chats.book, chats.name, chats.changed,
 FROM chats WHERE ? IN ('', chats.book) ORDER BY chats.changed DESC, chats.rowid DESC
 """
 
-MOST_FOUND = 40  # maximum messages that a search shows
+MOST_FOUND = 40  # maximum messages that a search returns
 SNIPPET_WORDS = 18  # maximum words of a snippet in a search result
 _OPEN, _CLOSE = "\x02", "\x03"
 
@@ -61,7 +61,7 @@ WHERE words MATCH ? ORDER BY rank LIMIT ?
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why an answer is missing or incomplete: two sentences for the person."""
+    """Why an answer is missing or incomplete, as two sentences for the person."""
 
     cause: str
     remedy: str
@@ -75,7 +75,7 @@ class Exchange:
     - ``figures``: the speed of the answer; None if it was not measured
     - ``trouble``: the error that ended the answer; None if there was none
     - ``interrupted``: whether the program ended before the answer did
-    - ``pages_read``: number of leading pages that had been read when the question was asked; 0 if all had
+    - ``pages_read``: number of leading pages that the model had read when the question was asked; 0 if it had read all
     - ``stages``: the first letter of each token's ``TokenSource``
     - ``question_id``, ``answer_id``: the ids of the shown messages
     - ``questions``, ``answers``: the ids of all versions of the question and of the answer
@@ -83,8 +83,9 @@ class Exchange:
       (see below)
 
     Keys of ``notes``: "made" has the model and its options (``format.made_line``); "parts" the answers of the book's
-    parts (``app.core.part_notes``); "refused" the reason why this is no answer ("only quotes", "not found";
-    ``app.core.abilities.Abilities``); "uncounted" the reason why its speed does not count (``app.core.speed``).
+    parts (``app.core.part_notes``); "refused" says that the answer is a refusal, by a model that only quotes ("only
+    quotes") or by another model ("not found"); "uncounted" the reason why its speed does not count
+    (``app.core.speed``).
     """
 
     question: str
@@ -103,13 +104,15 @@ class Exchange:
 
     @property
     def provenance(self) -> str:
-        """The sources of the answer's letters, as ``app.citations.Notes.provenance`` returns them."""
+        """The sources of the answer's letters (target, draft or book) in a compact form, from
+        ``app.citations.Notes.provenance``.
+        """
         return str((self.notes or {}).get("ink", ""))
 
     @property
     def can_be_continued(self) -> bool:
-        """Whether the answer can be continued: it was cut off, interrupted or failed, and it has text or a record of
-        the book's parts.
+        """Whether the answer can be continued: it was cut off, interrupted or ended by an error, and it has text or
+        stored answers of the book's parts.
         """
         return bool(self.answer or "parts" in (self.notes or {})) and (
             self.interrupted or self.stopped in _CUT or self.trouble is not None
@@ -133,16 +136,18 @@ class Chat:
         return self.name or title_of(self.exchanges[0].question if self.exchanges else "")
 
     def before(self, position: int) -> tuple[tuple[str, str], ...]:
-        """The (question, answer) pairs before ``position`` that have at least part of an answer."""
+        """The (question, answer) pairs before ``position`` without those whose answer is empty."""
         return tuple((turn.question, turn.answer) for turn in self.exchanges[:position] if turn.answer)
 
     @property
     def open_exchange(self) -> Exchange | None:
-        """The exchange whose answer is being written."""
+        """The exchange whose answer is being written; None if there is none."""
         return next((turn for turn in self.exchanges if turn.stopped is None), None)
 
     def position_of(self, message: int) -> int | None:
-        """The position, among the shown exchanges, of the exchange that has this message."""
+        """The position of the shown exchange with this message, which may be the question or the answer; None if it is
+        not shown.
+        """
         places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
         return next(places, None)
 
@@ -159,8 +164,8 @@ class ChatLine:
 
 @dataclass(frozen=True)
 class FoundMessage:
-    """A message that was found by a search. ``parts`` are consecutive pieces of its text, each with a flag: whether the
-    piece is a searched word.
+    """A message that was found by a search. ``parts`` are consecutive pieces of an excerpt, each with a flag that says
+    whether the piece is a searched word.
     """
 
     chat: str
@@ -175,7 +180,7 @@ class Chats:
     """The store of all chats. Every method may be called from any thread.
 
     Args:
-        database: where chats are stored; None keeps them in memory.
+        database: stores the chats; None keeps them in memory.
     """
 
     def __init__(self, database: Database | None = None) -> None:
@@ -188,7 +193,9 @@ class Chats:
         self.database.write(_end_interrupted)
 
     def begin(self, book: str) -> Chat:
-        """Begin a chat about the book with this hash. It is stored once a question is asked in it."""
+        """Begin a chat about the book with this hash. The chat is stored in the database when its first question is
+        asked.
+        """
         chat = Chat(secrets.token_urlsafe(9), book, time.time())
         with self._lock:
             self._hold(chat)
@@ -202,8 +209,8 @@ class Chats:
             return chat
 
     def _hold(self, chat: Chat) -> None:
-        """Keep a chat in memory. If there are more than ``MOST_HELD`` chats in memory, drop the least recently used
-        one. No question is lost, because every chat with a question is in the database.
+        """Keep a chat in memory. If more than ``MOST_HELD`` chats are in memory, drop the least recently used chat from
+        memory. Nothing is lost, because every chat with a question is in the database.
         """
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
@@ -220,14 +227,14 @@ class Chats:
             return self._lines[1]
 
     def of_book(self, book: str) -> tuple[ChatLine, ...]:
-        """Chats about one book with at least one question, the last changed first."""
+        """The chats about one book, the last changed first. Chats without a question are left out."""
         return tuple(line for line in self.all() if line.book == book)
 
     def ask(self, chat_id: str, question: str, position: int | None = None) -> int:
-        """Add a question at ``position``; None adds it at the end.
+        """Add a question to a chat at ``position``; None adds it at the end.
 
-        An existing question at ``position`` stays as another version. If its words are the same, only another answer is
-        added. Other words begin another branch of the chat.
+        If there is a question with the same words at ``position``, only another answer to that question is added. A
+        question with different words becomes another version there and begins a branch of the chat.
 
         Returns:
             the position of the question.
@@ -255,7 +262,7 @@ class Chats:
         """Reopen the answer at ``position``, so that more text is added to it.
 
         Returns:
-            the exchange with the existing part of its answer.
+            the exchange, whose answer has the text so far.
         """
         with self._lock:
             turn = replace(self._known(chat_id).exchanges[position], stopped=None, trouble=None, interrupted=False)
@@ -264,7 +271,9 @@ class Chats:
             return turn
 
     def update(self, chat_id: str, position: int, exchange: Exchange) -> None:
-        """Store the exchange at ``position``. If the chat was deleted meanwhile, nothing is stored."""
+        """Replace the exchange at ``position``, in memory at once and in the database when the next save is due. If the
+        chat was deleted meanwhile, do nothing.
+        """
         with self._lock:
             chat = self.get(chat_id)
             if chat is None or position >= len(chat.exchanges):
@@ -286,8 +295,8 @@ class Chats:
                 self.save_in_time()
 
     def save_in_time(self) -> None:
-        """Save the changes if at least ``SAVE_SECONDS`` have passed since the last save. Otherwise the call costs
-        almost nothing, so it may be made for every event.
+        """Save the changes if at least ``SAVE_SECONDS`` have passed since the last save. This method is cheap enough to
+        be called for every event.
         """
         with self._lock:
             if self._unsaved and time.monotonic() - self._saved >= SAVE_SECONDS:
@@ -300,8 +309,8 @@ class Chats:
                 self._save()
 
     def show(self, chat_id: str, message: int) -> bool:
-        """Show a message: choose this message and the versions that lead to it. Return whether the chat has this
-        message.
+        """Make a message visible: choose this version and the versions of the earlier messages that lead to it. Return
+        False if the chat lacks the message.
         """
         with self._lock:
             if (chat := self.get(chat_id)) is None or not chat.exchanges:
@@ -311,7 +320,9 @@ class Chats:
             return found
 
     def rename(self, chat_id: str, name: str) -> None:
-        """Give a chat a name of the person's choice. An empty name restores the chat's first question as the name."""
+        """Give a chat the name that the person chose. With an empty name, the chat is again named by its first
+        question.
+        """
         clean = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())[:NAME_LENGTH]
         with self._lock:
             chat = self._known(chat_id)
@@ -334,7 +345,7 @@ class Chats:
             self._chats = {id: chat for id, chat in self._chats.items() if chat.book != book}
 
     def search(self, words: str) -> tuple[FoundMessage, ...]:
-        """Find the messages of all chats that contain all of the words; the last word may be incomplete. The best
+        """In all chats, find the messages that contain all of the words. The last word may be incomplete. The best
         matches come first.
         """
         query = as_query(words)
@@ -385,7 +396,7 @@ class Chats:
 
 
 def _keep(connection: sqlite3.Connection, chat: Chat, now: float) -> None:
-    """Write the row of a chat, and the row of its book if the library lacks the book."""
+    """Write the row of a chat, and an empty row for its book if that has none."""
     connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (chat.book,))
     connection.execute(
         "INSERT INTO chats (id, book, name, begun, changed) VALUES (?, ?, ?, ?, ?) "
@@ -404,12 +415,12 @@ def title_of(question: str) -> str:
 
 
 def line_of(row: sqlite3.Row) -> ChatLine:
-    """Make a ``ChatLine`` from a row with id, book, name, changed and first question."""
+    """Make a ``ChatLine`` from a row of the query ``_LINES``."""
     return ChatLine(row["id"], row["book"], row["name"] or title_of(row["first"] or ""), row["changed"])
 
 
 def columns_of(exchange: Exchange) -> dict[str, Any]:
-    """The values of an answer for the columns of its row."""
+    """The values for the columns of an answer's row, keyed by column."""
     trouble = exchange.trouble
     stopped = exchange.stopped.value if exchange.stopped is not None else None
     return {
@@ -424,7 +435,7 @@ def columns_of(exchange: Exchange) -> dict[str, Any]:
 
 
 def exchange_of(question: _PathMessage, answer: _PathMessage) -> Exchange:
-    """Make an exchange from a question and an answer that follow each other on the shown path."""
+    """Make an exchange from a question and an answer that are neighbours on the shown path."""
     row = answer.row
     interrupted = row["stopped"] == INTERRUPTED
     trouble = db.from_json(row["trouble"])
@@ -455,15 +466,17 @@ def _stop_reason(value: str | None) -> StopReason | None:
 
 @dataclass(frozen=True)
 class _PathMessage:
-    """A message on the shown path, with the ids of all its versions, oldest first, including its own."""
+    """A message on the shown path. ``versions``: the ids of all versions of the message, also of the shown one, oldest
+    first.
+    """
 
     row: sqlite3.Row
     versions: tuple[int, ...]
 
 
 def _shown_path(connection: sqlite3.Connection, chat: str) -> list[_PathMessage]:
-    """The messages on the shown path: question, answer, question and so on. If a message has several versions, the path
-    takes the chosen version, or the newest if no version is chosen.
+    """The shown messages of a chat: question, answer, question and so on. Of several versions of a message, the chosen
+    one is shown, or the newest if none is chosen.
     """
     found = connection.execute("SELECT id, parent, chosen FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
     top = connection.execute("SELECT chosen FROM chats WHERE id = ?", (chat,)).fetchone()
@@ -495,8 +508,8 @@ def _add_message(
 
 
 def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, message: int) -> None:
-    """Choose ``message`` as the shown version among the messages that follow ``parent``. If ``parent`` is None, these
-    are the first questions of the chat.
+    """Choose ``message`` as the shown version among the messages that follow ``parent``. If ``parent`` is None, the
+    versions are those of the chat's first question.
     """
     if parent is None:
         connection.execute("UPDATE chats SET chosen = ? WHERE id = ?", (message, chat))
@@ -505,7 +518,9 @@ def _choose(connection: sqlite3.Connection, chat: str, parent: int | None, messa
 
 
 def _show_message(connection: sqlite3.Connection, chat: str, message: int) -> bool:
-    """Choose the versions that lead to a message. Return whether the message belongs to this chat."""
+    """Choose a message as the shown version, and the versions of all messages before it. Return False if the message
+    does not belong to this chat.
+    """
     here: int | None = message
     while here is not None:
         row = connection.execute("SELECT parent FROM messages WHERE id = ? AND chat = ?", (here, chat)).fetchone()
@@ -525,14 +540,12 @@ def _update_message(connection: sqlite3.Connection, message: int, columns: Mappi
 
 
 def all_messages(connection: sqlite3.Connection, chat: str) -> list[sqlite3.Row]:
-    """Every message of a chat, all versions, oldest first."""
+    """All messages of a chat in all versions, oldest first."""
     return connection.execute("SELECT * FROM messages WHERE chat = ? ORDER BY id", (chat,)).fetchall()
 
 
 def _end_interrupted(connection: sqlite3.Connection) -> int:
-    """Mark as interrupted the answers that were being written when the program ended. Return the number of these
-    answers.
-    """
+    """Mark the answers that were being written when the program ended as interrupted. Return their number."""
     return connection.execute(
         "UPDATE messages SET stopped = ? WHERE role = ? AND stopped IS NULL", (INTERRUPTED, ANSWER)
     ).rowcount
@@ -550,7 +563,7 @@ def _messages(connection: sqlite3.Connection, messages: list[int]) -> list[sqlit
 
 def as_query(words: str) -> str:
     """Turn a person's words into a query of the full-text index. Each word is quoted, so that its punctuation is not
-    read as operators. All spellings of a word are searched.
+    read as operators. Other German and French spellings of a word are searched too.
     """
     typed = ["".join(sign for sign in word if sign.isprintable() and sign != '"') for word in words.split()]
     said = [word for word in typed if any(sign.isalnum() for sign in word)]

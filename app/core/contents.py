@@ -1,4 +1,4 @@
-"""Finds the chapters of a book, with their pages, from its bookmarks, headings or navigation.
+"""Finds the chapters of a book and their pages in the book's table of contents.
 
 The functions have no side effects.
 """
@@ -19,14 +19,14 @@ MOST_NAMED = 12
 _RANGE = re.compile(r"(\d{1,4})(?:\s*[-–]\s*(\d{1,4}))?")
 # matches several chapter numbers, such as "2, 5-7"
 _SEVERAL = re.compile(r"\s*\d+\s*[,;–-][\d\s,;–-]*")
-# maximum characters before a heading that is still at the top of its page; they may be a page number and a running head
+# maximum characters before a heading that counts as the top of its page. They may be a page number and a running head.
 _TOP = 40
 
 
 @dataclass(frozen=True)
 class ContentsEntry:
-    """An entry of the table of contents, with its first and last page number (both included). ``level`` counts
-    from 0.
+    """A chapter in the table of contents. ``first`` and ``last`` are the numbers of its first and last page. ``level``
+    is its depth in the table, from 0.
     """
 
     title: str
@@ -51,9 +51,10 @@ def chapters(document: Document) -> tuple[ContentsEntry, ...]:
 
 def _starts_its_page(document: Document, item: OutlineItem) -> bool:
     """Whether the heading of a chapter is at the top of its page. If so, the preceding chapter ends on the preceding
-    page. True if the heading cannot be found on the page.
+    page. True also if the heading cannot be found on the page.
     """
-    if document.members and item.level == 0:  # the entry is not a heading but stands for one of several documents
+    # such an entry stands for a whole document of a collection, which begins at the top of a page
+    if document.members and item.level == 0:
         return True
     page = document.page(item.page)
     return page is None or fold(page.text).find(fold(item.title)) < _TOP
@@ -62,11 +63,11 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
 def chosen(document: Document, chapter_names: str) -> frozenset[int]:
     """Find the pages of chapters that a person names by number or title: "2, 5-7", "The Gale; 9".
 
-    A number means the chapter with this number in its title, or else the chapter at this position in the table of
-    contents. Part of a title is enough.
+    A number means the chapter with this number in its title. If there is none, it means the chapter at this position in
+    the table of contents. A part of a title is enough to name a chapter.
 
     Raises:
-        OptionError: the document has no chapters, or lacks a wanted chapter.
+        OptionError: the document has no chapters, or lacks a chapter that is named.
     """
     every = chapters(document)
     if not every:
@@ -92,7 +93,9 @@ def chosen(document: Document, chapter_names: str) -> frozenset[int]:
 
 
 def _titled(entries: tuple[ContentsEntry, ...], name: str) -> ContentsEntry | None:
-    """The chapter with this title, or else the first chapter whose title contains these words."""
+    """The chapter with the title ``name``, or else the first chapter whose title contains ``name``; None if there is
+    none. A number is compared only with whole titles.
+    """
     words = fold(name)
     exact = next((chapter for chapter in entries if words and fold(chapter.title) == words), None)
     part = (

@@ -1,5 +1,5 @@
-"""Reads and writes the SQLite file of the library, one call at a time. If the file cannot be used, the same tables are
-kept in memory, and the person is told.
+"""Reads and writes the library's SQLite file, one call at a time. If the file cannot be used, the tables are kept in
+memory, and the person is told.
 
 Owns the connection, the tables and their versions. If the disk is full or the folder is read-only, all readable rows
 are copied into memory, and work continues there. As soon as the file can be written again, all rows are written back. A
@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 Row = sqlite3.Row
 Value = TypeVar("Value")
 
-BUSY_SECONDS = 3.0  # seconds to wait while another process of this program locks the file
-RETRY_SECONDS = 10.0  # seconds between two attempts to write to the file again
-_COPY_SECONDS = 30 * 86_400.0  # seconds after which a copy made before a migration is deleted
+BUSY_SECONDS = 3.0  # seconds to wait if another process has locked the file
+RETRY_SECONDS = 10.0  # minimum seconds between two attempts to use the file again after a failure
+_COPY_SECONDS = 30 * 86_400.0  # age in seconds at which a copy that was made before a migration is deleted
 _PRIVATE = 0o600
 
 FIRST = """
@@ -129,7 +129,7 @@ VERSION = len(MIGRATIONS)
 
 
 class Database:
-    """The database. Every method may be called from any thread; calls run one at a time.
+    """The library's database. Every method may be called from any thread; calls run one at a time.
 
     Args:
         path: path of the file, which is made on first use; None keeps the tables in memory.
@@ -153,20 +153,24 @@ class Database:
 
     @property
     def notice(self) -> str:
-        """Sentences for a person about a problem with the file. They remain after the file works again."""
+        """Sentences for a person about a problem that the file had; "" without one. The sentences remain when the file
+        works again.
+        """
         return self._notice
 
     @property
     def changes(self) -> int:
-        """A number that grows with every change, except changes made by ``note``."""
+        """A number that grows with every change, except changes made by ``note``. A caller compares it with an earlier
+        value to find out whether anything has changed.
+        """
         return self._changes
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
         return self.read(lambda connection: connection.execute(query, values).fetchall())
 
     def read(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work``, which only reads. If the file is damaged or unusable, run the work again on its readable
-        rows.
+        """Run ``work``, which only reads. If the file is damaged or unusable, run ``work`` again on the rows of the
+        file that can be read.
         """
         with self._lock:
             try:
@@ -177,14 +181,16 @@ class Database:
                 return work(self._connection)
 
     def write(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work`` in one transaction. If the file cannot be written, run the work again in memory."""
+        """Run ``work`` in one transaction. If the file cannot be written, continue with a copy of the tables in memory,
+        and run ``work`` there.
+        """
         with self._lock:
             self._changes += 1
             return self.note(work)
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
-        """Run ``work`` as ``write`` does, without counting a change. This is meant for rows that change often and
-        appear in no list, such as a growing answer.
+        """Run ``work`` as ``write`` does, but do not count a change in ``changes``. Use this for rows that change
+        often, such as a growing answer.
         """
         with self._lock:
             self._look_after_file()
@@ -199,8 +205,8 @@ class Database:
                 return self._transaction(work)
 
     def mend(self) -> None:
-        """Try to use the file again after a failure. There is at most one attempt in ``RETRY_SECONDS``, so that
-        frequent calls are cheap.
+        """Try to use the file again after a failure, at most once in ``RETRY_SECONDS``, so that frequent calls are
+        cheap.
         """
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
             return
@@ -249,14 +255,14 @@ class Database:
             return
         self._leave_file(sqlite3.OperationalError("it was removed"))
         self._notice = f"The library {self._path.name} was removed while Trifold ran, and has been written again."
-        # forgets the removed file's stamp, so that the rows of a file that appears at this path are kept
+        # a file that has appeared at this path meanwhile then counts as changed, so that its rows are kept
         self._left = None
         self._tried = -RETRY_SECONDS
         self.mend()
 
     def _repair(self, error: sqlite3.Error) -> bool:
-        """Put the readable rows of a damaged file into a new file, or into memory if that fails. Return whether the
-        file was damaged.
+        """If ``error`` says that the file is damaged, put its readable rows into a new file, or into memory if that
+        fails. Return whether the file was damaged.
         """
         if self._path is None or self._trouble or not _is_damaged(error):
             return False
@@ -267,8 +273,8 @@ class Database:
         return True
 
     def _rebuilt(self, path: Path) -> sqlite3.Connection:
-        """Copy a damaged file under another name, and replace it by a new file with its readable rows. If no new file
-        can be made, the rows go into memory.
+        """Copy a damaged file under another name, and replace it by a new file with its readable rows. Return the
+        connection to the new file. If no new file can be made, return tables in memory with these rows.
         """
         found = salvage.Salvage()
         fresh = path.with_name(path.name + ".new")
@@ -300,7 +306,9 @@ class Database:
         return connection
 
     def _leave_file(self, error: sqlite3.Error) -> bool:
-        """Stop using the file and continue in memory. Return whether a file was in use."""
+        """Stop using the file after an error, and continue with its rows in memory. Return False if no file was in
+        use.
+        """
         if self._path is None or self._trouble:
             return False
         logger.warning("the library cannot be written: %s", error)
@@ -316,7 +324,7 @@ class Database:
         return True
 
     def _return_to_file(self) -> None:
-        """Write everything in memory back to the file. Rows that another program has written to the file meanwhile are
+        """Write everything in memory back to the file. Rows that other processes have written to the file meanwhile are
         kept.
         """
         assert self._path is not None
@@ -335,7 +343,7 @@ class Database:
             file, changed = self._opened(self._path), False
         try:
             if changed:
-                file.execute("BEGIN IMMEDIATE")  # blocks other writers while the file is read
+                file.execute("BEGIN IMMEDIATE")  # blocks other writers until the rows of the file are copied
                 self._take_over(self._path)
                 file.execute("ROLLBACK")
             self._connection.backup(file)
@@ -349,7 +357,7 @@ class Database:
         logger.warning("the library is written again")
 
     def _take_over(self, path: Path) -> None:
-        """Copy into memory the rows that only the file has."""
+        """Copy into memory the rows that are only in the file."""
         salvage.restore(salvage.read(path, _table_columns()), self._connection)
         self._changes += 1
 
@@ -362,7 +370,7 @@ class Database:
 
 
 class _Newer(Exception):
-    """Raised if the file has tables of a later version."""
+    """Raised if a later version of the program has written the file."""
 
 
 _BESIDE = ("-wal", "-shm")
@@ -370,14 +378,14 @@ _EMPTY = "The library {name} was empty; chats that were in it are lost. Books ar
 
 
 def _open_file(path: Path) -> sqlite3.Connection:
-    """Open the file.
+    """Open the file, which is made if it is missing, and bring its tables to this program's version.
 
     Raises:
-        sqlite3.DatabaseError: the file is damaged (``_is_damaged``) or cannot be used.
+        sqlite3.DatabaseError: the file is damaged (``_is_damaged`` tells) or cannot be used.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if _is_empty(path) and _size(path.with_name(path.name + _BESIDE[0])):
-        # the file is empty, and SQLite would discard its log
+        # SQLite would discard the log beside an empty file, although the log has rows
         raise sqlite3.DatabaseError("malformed: there is only its log")
     if salvage.hides_transactions(path):
         raise sqlite3.DatabaseError("malformed: its log is damaged")
@@ -389,9 +397,11 @@ def _open_file(path: Path) -> sqlite3.Connection:
         _copy_first(connection, path)
         _prepare(connection)
         _check(connection)
-        connection.execute("BEGIN IMMEDIATE")  # detects a read-only file now, and not when the first answer is saved
+        # finds out now that the file is read-only, and not when the first answer is saved
+        connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
-    except UnicodeDecodeError as error:  # raised if SQLite's error message contains bytes that are not UTF-8
+    # raised if the message of an SQLite error has bytes that are not UTF-8; the file then counts as damaged
+    except UnicodeDecodeError as error:
         connection.close()
         raise sqlite3.DatabaseError(f"malformed: {error}") from error
     except BaseException:
@@ -414,18 +424,20 @@ def _connect(path: Path | str) -> sqlite3.Connection:
 
 
 def _text(stored: bytes) -> str:
-    """Decode a text. Damaged bytes are replaced, so that they do not hide the rest of the text."""
+    """Decode a text from the database. Bytes that are not UTF-8 are replaced, so that the rest of a damaged text can be
+    read.
+    """
     return stored.decode("utf-8", "replace")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Bring the tables to the version of this program.
+    """Set up a connection, and bring its tables to the version of this program.
 
     Raises:
-        _Newer: the tables belong to a later version.
+        _Newer: a later version of the program has written the tables.
     """
-    # In WAL mode, NORMAL loses no commit if the process is killed. FULL would wait for the disk at every commit, which
-    # is twice a second while an answer grows.
+    # In WAL mode, NORMAL loses no commit if the process is killed. FULL would wait for the disk at every commit, and a
+    # growing answer is committed twice a second.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     while (version := _version(connection)) < VERSION:
@@ -435,8 +447,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
-    """If the file has the tables of an earlier version, copy it within its folder before the tables are changed. Copies
-    older than ``_COPY_SECONDS`` are deleted.
+    """If the file has the tables of an earlier version, copy the file within its folder, because the tables are about
+    to be changed. Copies older than ``_COPY_SECONDS`` are deleted.
 
     Raises:
         sqlite3.Error, OSError: no copy can be made. In this case nothing is changed.
@@ -453,7 +465,7 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
     try:
         with closing(sqlite3.connect(partial)) as copy:
             connection.backup(copy)
-            # False if another process of this program has changed the tables meanwhile and has made the copy
+            # False if another process has changed the tables meanwhile; that process has made its own copy
             whole = _version(copy) == version
         if whole:
             os.replace(partial, kept)
@@ -462,7 +474,9 @@ def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(version: int, connection: sqlite3.Connection) -> None:
-    """Bring the tables to the next version, unless another process has done so while this one waited."""
+    """Bring the tables to the next version, unless another process has done so while this process waited for the
+    lock.
+    """
     if _version(connection) == version:
         for statement in _statements(MIGRATIONS[version]):
             connection.execute(statement)
@@ -487,20 +501,21 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, in order. (``executescript`` is not used, because it would commit the surrounding
-    transaction.)
+    """Split a script into its statements. SQLite's ``executescript`` is not used, because it would commit the
+    surrounding transaction.
     """
     statement = ""
     for piece in script.split(";")[:-1]:
         statement += f"{piece};"
-        # the statement of a trigger contains semicolons, so it consists of several pieces
+        # semicolons also occur inside a statement that makes a trigger, so pieces are joined until a statement is
+        # complete
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
 
 
 def _carried_over(path: Path) -> sqlite3.Connection:
-    """Make tables in memory from everything that can be read from the file and its log."""
+    """Make tables in memory with all rows that can be read from the file and its log."""
     memory = _in_memory()
     with suppress(sqlite3.Error, OSError):
         salvage.restore(salvage.read(path, _table_columns()), memory)
@@ -508,8 +523,7 @@ def _carried_over(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """Check the whole file, because a damaged page may otherwise stay undetected until it is read, perhaps after a
-    year.
+    """Check the whole file. Otherwise a damaged page would stay undetected until it is read, perhaps after a year.
 
     Raises:
         sqlite3.DatabaseError: a page is damaged.
@@ -529,7 +543,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 if there is none."""
+    """The size of a file in bytes; 0 if there is no file."""
     try:
         return path.stat().st_size
     except OSError:
@@ -546,7 +560,7 @@ def _place(path: Path) -> object:
 
 
 def _stamp(path: Path) -> object:
-    """A value that changes whenever any process changes the file or its log."""
+    """A value by which a change of the file or its log, by any process, is recognised."""
     found = []
     for file in (path, path.with_name(path.name + _BESIDE[0])):
         with suppress(OSError):
@@ -557,6 +571,7 @@ def _stamp(path: Path) -> object:
 
 def _set_aside(path: Path) -> Path:
     """Copy a damaged file under another name and rename its log. The damaged file itself stays until it is replaced.
+    Return the path of the copy.
 
     Raises:
         OSError: the disk cannot be written.
@@ -565,14 +580,14 @@ def _set_aside(path: Path) -> Path:
     shutil.copyfile(path, kept)
     log, shared = (path.with_name(path.name + suffix) for suffix in _BESIDE)
     if log.is_file():
-        # renamed too, because SQLite would take this log for the log of the new file
+        # the log is moved away, because SQLite would take it for the log of the new file
         os.replace(log, kept.with_name(kept.name + _BESIDE[0]))
     shared.unlink(missing_ok=True)
     return kept
 
 
 def _table_columns() -> dict[str, tuple[str, ...]]:
-    """The names of each table's columns, in the order of the columns, keyed by table."""
+    """The names of the columns of each table, in their order, keyed by table."""
     with closing(_in_memory()) as memory:
         tables = ("books", "chats", "messages", "notes", "app_state")
         return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}
@@ -600,7 +615,7 @@ def to_json(value: Any) -> str | None:
 
 
 def from_json(text: str | None) -> Any:
-    """Decode the JSON that ``to_json`` wrote; None for any other text."""
+    """Decode a JSON text; None if there is none, or if it is damaged."""
     try:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):
@@ -621,7 +636,9 @@ def figures_from_json(text: str | None) -> Figures | None:
 
 
 def _part(kind: Any, value: Any) -> Any:
-    """Restore the type of a field from its JSON value: JSON turns tuples into lists."""
+    """Restore a field of type ``kind`` from its JSON value. JSON has turned tuples into lists and dataclasses into
+    dictionaries.
+    """
     if isinstance(value, list):
         return tuple(value)
     if is_dataclass(kind) and isinstance(kind, type):

@@ -1,9 +1,9 @@
-"""Collects facts about this machine and this installation, and writes a report for finding faults.
+"""Collects facts about this machine and this installation, and makes a report for finding faults.
 
-Facts are given without advice. Torch is asked in a child process, so that a crash or a hang does no harm. The report
-holds versions, machine, model and the end of the log, but no private content: no words of documents, questions or
-answers, no names of people in paths, no keys. Parts of log messages that could quote content are cut off (``_said``).
-An error is shown with its type and the places in the code, without its message.
+Gives no advice. Functions that use torch run in a child process (``ChildProcess``), so that a crash or a hang of torch
+does no harm. The report holds versions, machine, model and the end of the log, but no private content: no words of
+documents, questions or answers, no names of people in paths, no keys. Parts of log messages that could quote content
+are cut off (``_said``). Of an error, the report has the type and the places in the code, but not the message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "pypdf", "pypdfium2
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _PROBE_TIMEOUT_S = 180
 LOG_LINES = 200
-_MOST_LOG_BYTES = 200_000  # maximum bytes read from the end of the log
+_MOST_LOG_BYTES = 200_000  # maximum bytes that are read from the end of the log file
 
 _ENTRY = re.compile(r"(\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ )([\w.]+)(: )(.*)")
 _PLACE = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<function>[\w<>]+)')
@@ -48,8 +48,8 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware and the system. Sizes are in bytes. ``gpus``: the GPUs that NVIDIA's driver lists. ``amd_gpus``: the
-    compiler targets of AMD's GPUs. ``intel_gpus``: the PCI ids of Intel's GPUs.
+    """The hardware and the system. Sizes are in bytes. ``gpus``: the NVIDIA GPUs. ``amd_gpus``: the architectures of
+    the AMD GPUs, such as "gfx1100". ``intel_gpus``: the PCI device numbers of the Intel GPUs.
     """
 
     system: str
@@ -69,14 +69,16 @@ class Machine:
 
 
 class ProbeFailed(Exception):
-    """Raised when the child process that asks torch crashes or times out. The message is a sentence for a person."""
+    """Raised when the child process that uses torch crashes or takes too long. The message is a sentence for a
+    person.
+    """
 
 
 def look_around(data: Path) -> Machine:
-    """Return the facts about this machine that need no torch.
+    """Return the facts about this machine that are found without torch.
 
     Args:
-        data: the data folder, whose disk is measured.
+        data: the data folder, for the free space of its disk.
     """
     import psutil
 
@@ -101,12 +103,14 @@ def look_around(data: Path) -> Machine:
 
 
 def package_versions() -> dict[str, str | None]:
-    """Installed versions by package; None for a package that is not installed."""
+    """The installed versions of ``PACKAGES``, keyed by package; None for a package that is not installed."""
     return {name: _version(name) for name in PACKAGES}
 
 
 def processor_name() -> str:
-    """The name of the processor, which Python's own function finds only on some systems."""
+    """The name of the processor. On Linux it is read from /proc/cpuinfo, because ``platform.processor`` finds it only
+    on some systems.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -130,10 +134,10 @@ class ChildProcess:
         self._end()
 
     def call(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        """Call a function in the process.
+        """Call a function in the child process, and return its result.
 
         Raises:
-            ProbeFailed: the process crashed or took too long.
+            ProbeFailed: the process crashed, or took longer than ``_PROBE_TIMEOUT_S``.
             Exception: any exception that the function raised.
         """
         if self._process is None:
@@ -165,8 +169,10 @@ class ChildProcess:
 
 
 def _answer_calls(pipe: Connection) -> None:
-    """Run the calls that arrive through a pipe, and send back each result or exception."""
-    # ignored here, because Ctrl+C ends the program, and the program then ends this process
+    """Run the calls that arrive through a pipe, and send back each result or exception. This is the main function of
+    the child process.
+    """
+    # Ctrl-C is ignored here, because it ends the main program, which then ends this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError):
         while True:
@@ -190,7 +196,7 @@ def _version(package: str) -> str | None:
 
 
 def report(data: Path, facts: Sequence[str]) -> str:
-    """Return the whole report as text, without private content.
+    """Return the report as text, without private content.
 
     Args:
         data: the folder with the logs.
@@ -202,7 +208,9 @@ def report(data: Path, facts: Sequence[str]) -> str:
 
 
 def facts_of(data: Path, status: Status) -> list[str]:
-    """Facts that the running program already knows. Collecting them is quick and does not disturb an answer."""
+    """Lines about this machine, this program and the loaded model. Collecting them is quick, because torch is not
+    asked.
+    """
     here = look_around(data)
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items() if version)
     nvidia = (f"{gpu.name} (driver {gpu.driver}, capability {gpu.capability})" for gpu in here.gpus)
@@ -233,7 +241,7 @@ def _model_lines(status: Status) -> list[str]:
         f"{model.kv_note and f' ({model.kv_note})'}{model.weights_note and f' ({model.weights_note})'}",
         f"Draft      {draft}",
     ]
-    if status.book is not None:  # the report says how much was read, but not from which document
+    if status.book is not None:  # the report says how much of the book was read, but not which book it is
         book = status.book
         lines.append(f"Book       {book.tokens:,} of {book.tokens_total:,} tokens read, {book.pages_total:,} pages")
     return lines
@@ -251,7 +259,9 @@ def log_tail(path: Path) -> list[str]:
 
 
 def harmless(lines: Iterable[str]) -> Iterable[str]:
-    """Yield a log's messages and tracebacks without anything that could quote a document. Leave out all other lines."""
+    """Yield the messages and tracebacks of a log without anything that could quote a document. Lines of other kinds are
+    left out.
+    """
     for line in lines:
         if entry := _ENTRY.fullmatch(line):
             said = _said(entry[2].split(".")[0], entry[4])
@@ -266,7 +276,7 @@ def harmless(lines: Iterable[str]) -> Iterable[str]:
 
 def _said(package: str, message: str) -> str:
     """Shorten a message of the log. Messages of the engine contain only numbers and stay whole. A message of the app is
-    cut at its first colon, because names and errors follow it. Messages of other packages are left out.
+    cut at its first colon, because names and errors follow the colon. Messages of other packages are left out.
     """
     if package == "engine":
         return message
@@ -286,6 +296,8 @@ def anonymous(text: str, home: Path | None = None) -> str:
 
 
 def _short(file: str) -> str:
-    """Shorten a source file's path to its last three parts. The first parts only tell where Python is installed."""
+    """Shorten a source file's path to its last three parts. The first parts only tell where Python or the program is
+    installed.
+    """
     parts = re.split(r"[\\/]", file)
     return "/".join(parts[-3:])

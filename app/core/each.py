@@ -1,14 +1,14 @@
-""" "Ask each": asks several documents the same question, each separately, stores the answers, and continues a stopped
-run.
+"""Asks several documents the same question, one document at a time ("Ask each"), stores the answers, and continues a
+stopped run.
 
     each = AskEach(state)
     each.start("What is the notice period?", [sha256, ...], sampling, mode)      returns at once
     each.run                                                                     the state of the run, for the page
 
-Every document is read alone, or its reading is restored from disk, and its answer is stored in its folder. No document
-is asked the same question twice, even after a stop or a restart, except after an error. During a run no other question
-can be asked. Stopping the answer, or opening another book, stops the run. After the run the open book is read again. A
-run waits until the model has been loaded and the open book has been read.
+Every document is read alone, or restored from disk, and its answer is stored in its folder. A document that has
+answered a question is not asked this question again, even after a stop or a restart. During a run no other question can
+be asked. Stopping the answer, or opening another book, stops the run. A run begins when the model has been loaded and
+the open book has been read. After the run, the open book is read again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _POLL_S = 0.05  # seconds between two checks whether a run can begin
 
 @dataclass(frozen=True)
 class Answer:
-    """One document's answer: its row of the table, and its evidence as passages with their pages."""
+    """One document's answer: its row of the table, and the passages that support it, with their pages."""
 
     row: Row
     places: list[dict[str, Any]] = field(default_factory=list)
@@ -58,9 +58,9 @@ class EachRun:
     """A question, the hashes of its documents, and its progress.
 
     ``answers`` are keyed by document. ``running``: whether the run has not ended yet. ``document`` is the document that
-    is being asked ("" while the run waits to begin), ``read`` the share of it that has been read, and ``is_answering``
-    says that its answer has begun. ``stopping``: whether the run is to end. ``unkept``: whether the answers could not
-    be written to disk, so that they are lost when the program ends.
+    is being asked ("" while the run waits to begin). ``read`` is the share of this document that has been read, and
+    ``is_answering`` says whether its answer has begun. ``stopping``: whether the person has stopped the run.
+    ``unkept``: whether an answer could not be written to disk, and is lost when the program ends.
     """
 
     question: str = ""
@@ -75,7 +75,7 @@ class EachRun:
 
     @property
     def left(self) -> int:
-        """Number of documents that are still to be asked, including those that failed."""
+        """Number of documents that are still to be asked, including those whose answer is an error."""
         return sum(_is_open(self.answers.get(one)) for one in self.documents)
 
 
@@ -93,7 +93,8 @@ class AskEach:
         self.run = self._last()
 
     def start(self, question: str, documents: Sequence[str], sampling: SamplingParams, mode: Mode) -> None:
-        """Ask the documents with these hashes, in this order. The documents of a collection are asked one by one.
+        """Begin to ask the documents with these hashes, in this order. A collection stands for its documents. Returns
+        at once.
 
         Raises:
             Busy: another question is being answered, or the model is being changed.
@@ -112,7 +113,8 @@ class AskEach:
             raise ModelError("No model is loaded.", "Choose one in the settings.")
         current = state.current
         if status.state == "loading" and current.document is not None and not current.stage.is_on_the_way:
-            # after a change of the model the open book is read again, which stops all questions
+            # while the model is being changed, no run begins, because the open book is read again with the new model,
+            # and that would stop the run
             raise Busy("The model is being changed.", "Wait until the new one is loaded.")
         self._claim = claim = state.claim(waits=True)
         known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
@@ -129,13 +131,15 @@ class AskEach:
             self._claim.set()
 
     def rows(self) -> list[tuple[Book, Answer | None]]:
-        """The documents of the run that are still in the library, in order, each with its answer."""
+        """The documents of the run that are still in the library, in order, each with its answer, or None if it has
+        none.
+        """
         run = self.run
         books = {book.sha256: book for book in self.state.books.all()}
         return [(books[one], run.answers.get(one)) for one in run.documents if one in books]
 
     def table(self) -> bytes:
-        """The answers as CSV, with the same columns as in the terminal."""
+        """The answers of the run as a CSV file, in the format of ``app.core.answer_table``."""
         return table_of(answer.row for _, answer in self.rows() if answer is not None)
 
     # The run -------------------------------------------------------------------------------------------------
@@ -144,7 +148,8 @@ class AskEach:
         state = self.state
         while self._has_to_wait() and not claim.wait(_POLL_S):
             pass
-        if state.engine.status().model is None:  # no model could be loaded; the page shows the reason
+        # without a model no document can be asked; the page shows why none could be loaded
+        if state.engine.status().model is None:
             claim.set()
         document = state.current.document
         try:
@@ -157,8 +162,8 @@ class AskEach:
         finally:
             try:
                 state.read_back(claim, document)
-            # The run ends last, even after an error, because another question can be asked as soon as the run has
-            # ended.
+            # The run is marked as ended last, even after an error, so that another question can be asked as soon as the
+            # page shows the end.
             finally:
                 self._end(claim)
 
@@ -167,11 +172,13 @@ class AskEach:
 
     def _end(self, claim: threading.Event) -> None:
         with self._lock:
-            if self._claim is claim:  # False if the next run has already begun
+            if self._claim is claim:  # a newer run has another claim, and must not be ended here
                 self.run = replace(self.run, running=False, stopping=False, document="", read=0.0, is_answering=False)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
-        """Ask one document. An error is written into its row; a document whose answer was stopped gets no row."""
+        """Ask one document. An error is written into the document's row. If the answer was stopped, the document gets
+        no row.
+        """
         row = dict.fromkeys(COLUMNS, "") | {"question": question.text, "sha256": sha256}
         try:
             book = self.state.books.get(sha256)
@@ -184,14 +191,14 @@ class AskEach:
             if claim.is_set():
                 return
             answer = Answer(row | {"error": f"{error.cause} {_remedy(error)}".strip()})
-        except Exception:  # the other documents are asked anyway; the log has the traceback
+        except Exception:  # the run continues with the other documents, and the log has the traceback
             logger.exception("asking a document failed")
             answer = Answer(row | {"error": "Something in Trifold broke while asking this document. Try again."})
         self._show(answers={**self.run.answers, sha256: answer})
         self._keep(sha256, question.text, answer)
 
     def _answered(self, book: Book, question: Question, claim: threading.Event) -> Asked | None:
-        """Ask a document and return its answer; None if it was stopped."""
+        """Ask a document and return the result; None if the run was stopped before the document was read."""
         books = self.state.books
         document = self.state.parser.parse(book, recognition=Recognition(books.folder, stop=claim))
         if claim.is_set():
@@ -217,7 +224,7 @@ class AskEach:
     # Stored answers ------------------------------------------------------------------------------------------
 
     def _last(self) -> EachRun:
-        """The most recent run, restored from the database."""
+        """The most recent run, restored from the database and the stored answers; an empty run if there was none."""
         kept = kept_value(self.state.chats.database, _RUN)
         try:
             question, documents = str(kept["question"]), tuple(map(str, kept["documents"]))
@@ -227,7 +234,7 @@ class AskEach:
         return EachRun(question, documents, known)
 
     def _kept(self, sha256: str) -> dict[str, Answer]:
-        """The stored answers of a document, keyed by question; empty if the file is damaged."""
+        """The stored answers of a document, keyed by question; empty if there are none, or if the file is damaged."""
         try:
             found = json.loads((self.state.books.folder(sha256) / FILE).read_text("utf-8"))
             return {str(question): Answer(dict(kept["row"]), list(kept["places"])) for question, kept in found.items()}
@@ -236,7 +243,7 @@ class AskEach:
 
     def _keep(self, sha256: str, question: str, answer: Answer) -> None:
         folder = self.state.books.folder(sha256)
-        if not folder.is_dir():  # the document was deleted meanwhile
+        if not folder.is_dir():  # the document was deleted while it was asked
             return
         every = self._kept(sha256)
         every.pop(question, None)
@@ -250,12 +257,12 @@ class AskEach:
 
 
 def _is_open(answer: Answer | None) -> bool:
-    """Whether a document is still to be asked in this run."""
+    """Whether a document is still to be asked: it has no answer, or its answer is an error."""
     return answer is None or bool(answer.error)
 
 
 def _remedy(error: TrifoldError) -> str:
-    """The remedy for a document that could not be asked."""
+    """The remedy to show after an error that prevented an answer about a document."""
     if isinstance(error, PasswordNeeded):
         return "Open it by itself once, with its password, and then go on."
     if isinstance(error, LongRecognition):

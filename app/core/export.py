@@ -18,7 +18,8 @@ _NAME_LENGTH = 60
 
 
 def as_markdown(chat: Chat, book: str) -> str:
-    """Return a chat as Markdown: the shown questions and answers, with the passages found for them.
+    """Return a chat as Markdown: the shown questions and answers, with the passages that support the answers as
+    footnotes.
 
     Args:
         book: the book's title.
@@ -43,22 +44,24 @@ _FOOTNOTES = {
 
 
 def has_pages(record: Mapping[str, Any] | None) -> bool:
-    """Whether an answer has citations with pages. ``record``: the notes of the answer."""
+    """Whether an answer has citations with pages. ``record``: the answer's notes (``Exchange.notes``)."""
     return any(chip["kind"] in _FOOTNOTES for chip in (record or {}).get("chips", ()))
 
 
 def answer_with_pages(turn: Exchange, book: str) -> str:
-    """Return one answer as Markdown, with its passages as footnotes and with ``book``, the title of the book."""
+    """Return one answer as Markdown, with the supporting passages as footnotes. ``book``: the book's title, which is
+    named at the end.
+    """
     answer, notes = _with_footnotes(turn, 0)
     return "\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n"
 
 
 def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
-    """Return the answer with a footnote mark after every sentence with a known page, and the footnotes with the
-    passages.
+    """Return the answer with a footnote mark after every sentence that has a supporting passage, and the footnotes with
+    these passages and their pages.
 
     Args:
-        offset: number of footnotes before this answer, so that numbering continues.
+        offset: number of footnotes of earlier answers; this answer's footnotes are numbered from the next number on.
     """
     record, start = turn.notes or {}, 0
     parts: list[str] = []
@@ -79,8 +82,8 @@ def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
 
 
 def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:
-    """Return a chat as JSON, with all versions of all messages as a tree (``parent`` is a message's predecessor).
-    ``shown`` lists the ids of the messages on the shown path.
+    """Return a chat as JSON, with all versions of all messages. They form a tree, because ``parent`` of a message is
+    the id of the message before it. ``shown`` lists the ids of the messages that are shown.
     """
     shown = [number for turn in chat.exchanges for number in (turn.question_id, turn.answer_id)]
     record = {

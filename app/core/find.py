@@ -3,9 +3,9 @@
     finder = Finder()                         one per program
     finder.find(document, "north light")      every place, in the order of the book
 
-A phrase is searched at the beginnings of words, then inside words, then as words that are near each other, until a
-place is found. If no place is found, all of this is tried with other spellings of the words, and last with other
-endings. A phrase in quotation marks is searched exactly.
+A phrase is searched at the beginnings of words. If it is not found there, it is searched inside words, and then as
+separate words that are near each other. If nothing is found, these steps are repeated with other spellings of the
+words, and then with the words without their endings. A phrase in quotation marks is searched exactly.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ endings of its words.
 
 MOST_HITS = 1_000  # maximum places that a search returns
 LONGEST = 200  # maximum characters of a search
-_MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that are examined
+_MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that a search examines
 # maximum distance between the rarest word and each other word, in letters from beginning to beginning
 _NEAR = 250
-# minimum letters of a phrase that is also searched inside words; a shorter phrase must be a whole word
+# minimum letters of a phrase that is also found inside words; a shorter phrase is only found as a whole word
 _FEWEST_LETTERS = 2
 
 _WORD = re.compile(r"[^\W_]+")
@@ -42,21 +42,21 @@ _DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
 
 @dataclass(frozen=True)
 class Hit:
-    """One place that was found. ``spans``: the pieces of text to mark. The first piece is on the page that is shown for
-    the place.
-    """
+    """One place that was found. ``spans``: the pieces of text to highlight, in the order of the book."""
 
     spans: tuple[PageSpan, ...]
 
     @property
     def page(self) -> int:
-        """Index of the page."""
+        """Index of the page with the first piece; this page is shown for the place."""
         return self.spans[0].page
 
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search. ``more``: whether there are more places than were returned."""
+    """The result of a search. ``how``: which kind of search has found the places. ``more``: whether there are more
+    places than ``hits``.
+    """
 
     hits: tuple[Hit, ...] = ()
     how: How = "words"
@@ -68,9 +68,10 @@ class _Phrase:
     """A phrase to search.
 
     - ``letters``: the phrase after ``fold``, which keeps only letters and digits
-    - ``begins``: offsets in ``letters`` where the text must have a gap, because the phrase has a space there
-    - ``may_begin``: offsets in ``letters`` where the text may have any gap, because the phrase has a sign such as a
-      hyphen
+    - ``begins``: offsets in ``letters`` where the book must have a gap between two letters, because the phrase has a
+      space
+    - ``may_begin``: offsets in ``letters`` where the book may have a gap or none, because the phrase has a sign such as
+      a hyphen
     - ``exact``: whether the place must begin and end at the borders of words
     """
 
@@ -82,8 +83,8 @@ class _Phrase:
 
 @dataclass(frozen=True)
 class _Place:
-    """A place where a phrase was found: the letters [start, end) of ``BookIndex.letters``. ``spans``: the same place in
-    the text of the pages.
+    """A place where a phrase was found. ``start`` and ``end`` are offsets in ``BookIndex.letters``, the book's letters
+    and digits without gaps. ``spans``: the same place in the text of the pages.
     """
 
     start: int
@@ -94,8 +95,8 @@ class _Place:
 
 
 class Finder:
-    """Finds words in books. Caches the folded letters of the book that was searched most recently, and the result of
-    that search.
+    """Finds words in books. Caches the index of the book that was searched most recently, and the result of that
+    search.
     """
 
     def __init__(self) -> None:
@@ -103,8 +104,8 @@ class Finder:
         self._last: tuple[Document | None, tuple[str, bool], Found] = None, ("", False), Found()
 
     def find(self, document: Document, words: str, *, from_end: bool = False) -> Found:
-        """Find the places of ``words``. If there are more than ``MOST_HITS``, only the first of them are returned, or
-        with ``from_end`` the last.
+        """Find the places of ``words``. Return at most ``MOST_HITS`` places: the first ones in the book or, with
+        ``from_end``, the last ones.
         """
         words = words[:LONGEST]
         if self._last[0] is document and self._last[1] == (words, from_end):
@@ -121,8 +122,8 @@ class Finder:
 
 
 def _tried(words: str) -> Iterator[str]:
-    """Yield the searched words, then their other German and French spellings. Words in quotation marks are searched
-    exactly.
+    """Yield the searched words, then their other German and French spellings. Words in quotation marks are yielded only
+    as they are.
     """
     yield words
     if not _QUOTED.fullmatch(words):
@@ -154,7 +155,9 @@ def _found(places: list[_Place], how: How, from_end: bool) -> Found:
 
 
 def _most(from_end: bool) -> slice:
-    """The places to return: the last ``MOST_HITS`` places if ``from_end`` is True, otherwise the first."""
+    """The slice that selects the places to return: the last ``MOST_HITS`` places if ``from_end`` is True, otherwise the
+    first ones.
+    """
     return slice(-MOST_HITS, None) if from_end else slice(MOST_HITS)
 
 
@@ -172,7 +175,9 @@ def _phrase(words: str, exact: bool) -> _Phrase:
 
 
 def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
-    """Yield the places of the phrase in the order of the book. The places do not overlap."""
+    """Yield the places of the phrase in the order of the book, without overlaps. At most ``_MOST_LOOKED_AT``
+    occurrences of its letters are examined.
+    """
     text, size = index.letters, len(phrase.letters)
     at = text.find(phrase.letters) if size else -1
     for _ in range(_MOST_LOOKED_AT):
@@ -185,8 +190,9 @@ def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
 
 
 def _place(index: BookIndex, phrase: _Phrase, start: int) -> _Place | None:
-    """Return the place that begins at letter ``start`` of the book; None if the gaps between words do not fit the
-    phrase there, or if ``phrase.exact`` is set and the place begins or ends inside a word.
+    """Return the place that begins at offset ``start`` of ``BookIndex.letters``, where the letters of the phrase occur.
+    Return None if the gaps between these letters in the text do not fit the phrase, or if ``phrase.exact`` is set and
+    the place begins or ends inside a word.
     """
     spans = index.spans(start, start + len(phrase.letters))
     if not spans:
@@ -219,7 +225,9 @@ def _combines(sign: str) -> bool:
 
 
 def _near(index: BookIndex, words: list[_Phrase]) -> Iterator[Hit]:
-    """Places where every word begins within ``_NEAR`` letters of the rarest word."""
+    """Yield the places where every word begins within ``_NEAR`` letters of an occurrence of the word that is rarest in
+    the book.
+    """
     words = [word for word in words if word.letters]
     if len(words) < 2:
         return

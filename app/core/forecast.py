@@ -1,9 +1,9 @@
 """Estimates how long a reading takes and how fast answers come, from earlier observations or from the engine's probes.
 
 ``Experience`` stores how long earlier readings and answers of a model took on this machine. Before the first
-observation only the engine's short probes are known, so the estimate is a wide range. ``Remaining`` follows one
-reading: it begins with the estimate and gives the measured time more and more weight. The remaining time that it shows
-never rises.
+observation, estimates come from the engine's short probes and are wide ranges. ``Remaining`` gives the remaining time
+of one reading. At first this time is the estimate; during the reading, the measured time gets more and more weight. The
+shown remaining time never rises.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ programs use the machine too.
 SEEN = 1.25
 """Maximum factor by which a forecast made from a reading of a similar length is expected to be wrong."""
 
-_SETTLED = 0.15  # share of a reading after which the remaining time is one number instead of a range
-_TRUST = 0.05  # share of a reading at which measured time and earlier estimate have equal weight
-# The shown time never rises. If the measured remaining time exceeds the shown time by this factor, the reading is
-# called slower.
+_SETTLED = 0.15  # share of a reading after which its remaining time is shown as one number instead of a range
+_TRUST = 0.05  # share of a reading at which the measured time and the earlier estimate have equal weight
+# minimum factor by which the measured remaining time exceeds the shown time before the reading is called slower than
+# expected
 _SLOWER = 1.25
-# maximum factor between the tokens of an observation and of a forecast for which the observation counts as similar
+# An observation counts as similar to a forecast if their numbers of tokens differ at most by this factor.
 _LIKE = 4.0
-_GROWTH = 1.15  # reading time grows with this power of the tokens: more than linearly, less than with their square
-_FEWEST_TOKENS = 512  # minimum tokens of a reading from which speed is learned
-_FEWEST_WRITTEN = 16  # minimum tokens of an answer from which speed is learned
-_KEPT = 8  # maximum observations of each kind (readings, answers) that are stored: the newest
-# Minimum seconds, besides the factor ``_SLOWER``, by which the remaining time must exceed the shown time before the
-# reading is called slower. A person hardly notices a smaller difference.
+# exponent of the tokens in the time to read them: the time grows more than linearly, and less than with the square
+_GROWTH = 1.15
+_FEWEST_TOKENS = 512  # minimum tokens of a reading that is stored as an observation
+_FEWEST_WRITTEN = 16  # minimum tokens of an answer that is stored as an observation
+_KEPT = 8  # maximum number of observations of each kind (readings, answers) that are stored; older ones are dropped
+# Minimum seconds by which the measured remaining time also has to exceed the shown time. A person hardly notices a
+# smaller difference.
 _HARDLY = 2.0
 _A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
 _MINUTE = 60  # seconds
 _HOUR = 3600  # seconds
-_MANY_MINUTES = 20  # more minutes than this are rounded to multiples of five
+_MANY_MINUTES = 20  # minutes above which a number of minutes is rounded to a multiple of five
 
 Point = tuple[float, float]
 """An observation: the number of context tokens, and the value measured with them (the seconds of a reading, or the
@@ -84,8 +85,8 @@ def stretch(span: Range) -> str:
 
 
 def _rough(seconds: float, step: int = 5) -> tuple[str, str]:
-    """Round seconds, more coarsely for longer times. Return the number and its unit. Below a minute, seconds are
-    rounded to multiples of ``step``.
+    """Round seconds, the longer the time the more coarsely. Return the number and its unit (s, min or h). Below a
+    minute, seconds are rounded to multiples of ``step``.
     """
     if seconds < _MINUTE - 5:
         return str(max(step, step * round(seconds / step))), "s"
@@ -126,14 +127,15 @@ def expected(reading: Range, writing: Range | None) -> str:
 
 @dataclass(frozen=True)
 class Remaining:
-    """The remaining time of one reading. ``total``: the forecast seconds of the whole reading, if there is a forecast.
-    ``left``: the remaining time shown last. ``slower``: whether the measured remaining time clearly exceeds ``left``.
+    """The remaining time of one reading. ``total``: the forecast seconds of the whole reading; None without a forecast.
+    ``left``: the seconds to show. ``slower``: whether the measured remaining time clearly exceeds ``left``.
     """
 
     total: Range | None = None
     left: Range | None = None
     slower: bool = False
-    _began: float | None = None  # share of the book that was read when the clock started; None before the first report
+    # share of the book that was read at the first report of progress; None before that report
+    _began: float | None = None
 
     def after(self, progress: ReadingProgress) -> Remaining:
         """Return the remaining time after another report of the reading's progress."""
@@ -142,13 +144,13 @@ class Remaining:
         seen = part - began
         known, clock = self.total, progress.seconds_left
         if seen <= 0.0:
-            # The first tokens touch new memory and are slow, so their measured time is not used.
+            # The first tokens touch new memory and are slow, so the time measured with them is not used.
             left = Range(known.low * (1 - part), known.high * (1 - part)) if known else None
             return replace(self, left=_at_most(left, self.left), _began=began)
         trust = seen / (seen + _TRUST) if known else 1.0
         low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
         high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
-        if seen < _SETTLED:  # the range becomes narrower with every report
+        if seen < _SETTLED:  # the range becomes narrower with every report of progress
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
             left = _at_most(Range(low / wide, high * wide), self.left)
         else:
@@ -158,8 +160,8 @@ class Remaining:
         return replace(self, left=left, slower=slower, _began=began)
 
     def again(self) -> Remaining:
-        """Return the remaining time for a paused reading that continues. The engine's clock starts from zero, and the
-        shown time is kept.
+        """Return the remaining time for a reading that continues after a pause. The engine measures its time anew from
+        there; the shown time stays.
         """
         return replace(self, _began=None)
 
@@ -204,21 +206,21 @@ class Experience:
         self._seen: dict[str, _Seen] = _load(file)
 
     def read(self, model: ModelInfo | None, read: BookRead) -> None:
-        """Learn from a book that was read completely and not restored from disk. Books with fewer than
-        ``_FEWEST_TOKENS`` tokens are ignored.
+        """Store how long a reading took. Ignored are readings that were stopped, that were restored from disk, or that
+        had fewer than ``_FEWEST_TOKENS`` tokens.
         """
         if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:
             self._note(model, "readings", (float(read.tokens), read.seconds))
 
     def answered(self, model: ModelInfo | None, figures: Figures) -> None:
-        """Learn from an answer. Answers of plain decoding, and answers with fewer than ``_FEWEST_WRITTEN`` tokens, are
-        ignored.
+        """Store the speed of an answer. Answers of plain decoding, and answers with fewer than ``_FEWEST_WRITTEN``
+        tokens, are ignored.
         """
         if figures.mode != "plain" and figures.answer_tokens >= _FEWEST_WRITTEN and figures.tokens_per_s:
             self._note(model, "answers", (float(figures.context_tokens), figures.tokens_per_s))
 
     def reading(self, model: ModelInfo | None, tokens: int, probed: float | None) -> Range | None:
-        """Seconds to read ``tokens``.
+        """Estimate the seconds that a model needs to read ``tokens``; None without any observation or probe.
 
         Args:
             model: the model that reads; None if no model is loaded.
@@ -232,7 +234,7 @@ class Experience:
         return Range.about(probed, PROBED) if probed else None
 
     def reading_on(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds to read the rest of a book whose beginning comes from disk."""
+        """Estimate the seconds to read a book whose first ``fit.kept`` tokens are restored from disk."""
         whole = self.reading(model, fit.tokens, fit.reading_s)
         if whole is None or not fit.tokens:
             return whole
@@ -240,20 +242,21 @@ class Experience:
         return Range(whole.low * part, whole.high * part)
 
     def a_token(self, model: ModelInfo | None, fit: BookFit) -> Range | None:
-        """Seconds per token for reading a part of a book that is too long, estimated from the time to read a full
-        window.
+        """Estimate the seconds per token for reading the parts of a book that exceeds the window. The estimate is made
+        from the time for a full window.
         """
         tokens = max(1, min(fit.tokens, fit.room))
         time = self.reading(model, tokens, fit.reading_s)
         return time.times(1 / tokens) if time else None
 
     def writing(self, model: ModelInfo | None, tokens: int, step_ms: float | None) -> Range | None:
-        """Words per second after ``tokens`` of context.
+        """Estimate how many words per second an answer has after ``tokens`` of context; None without any observation or
+        probe.
 
         Args:
             model: the model that answers; None if no model is loaded.
             step_ms: milliseconds of a plain decoding step, from the engine's probes. Used only without a similar
-                observation. The gain of speculation is unknown and not included.
+                observation. Estimates from it do not include the speedup by speculation, which is unknown then.
         """
         point = _nearest(self._of(model).answers, tokens)
         if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):
@@ -261,8 +264,8 @@ class Experience:
         return Range.about(WORDS_PER_TOKEN * 1000.0 / step_ms, PROBED) if step_ms else None
 
     def corrected(self, model: ModelInfo | None, fit: BookFit) -> BookFit:
-        """Replace the engine's estimate of time in ``fit`` by an estimate from ``Experience``, so that every place in
-        the app shows the same time.
+        """Replace the engine's estimate of the reading time in ``fit`` by an estimate from this machine's observations,
+        so that every place in the app shows the same time.
         """
         tokens = fit.tokens if fit.fits else min(fit.tokens, fit.limit)
         reading = self.reading(model, tokens, fit.reading_s)
@@ -299,15 +302,18 @@ class Experience:
 
 
 def identity(model: ModelInfo) -> str:
-    """Make the key of a loaded model and its draft from everything that the speed and the text of answers depend on.
-    The name of a model includes the number of bits of its weights, so every quantization has its own key.
+    """Make the key under which observations of a loaded model and its draft model are stored. The key contains
+    everything that the speed and the text of answers depend on. The name of a model includes the number of bits of its
+    weights, so every quantization has its own key.
     """
     parts = [model.path, model.name, model.parameters, model.draft_name, model.draft_parameters, model.dtype]
     return " | ".join(map(str, [*parts, model.device, model.kv_note]))
 
 
 def _nearest(points: tuple[Point, ...], tokens: int) -> Point | None:
-    """The observation whose number of tokens is nearest to ``tokens``; of several, the newest."""
+    """The observation whose number of tokens is nearest to ``tokens``. Of equally near observations, the newest is
+    taken.
+    """
     return min(reversed(points), key=lambda point: abs(point[0] - tokens), default=None)
 
 
@@ -318,7 +324,7 @@ def _load(file: Path | None) -> dict[str, _Seen]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        return {}  # the file cannot be read, so there are no observations
+        return {}  # a file that cannot be read counts as a file without observations
 
 
 def _points(stored: Any) -> tuple[Point, ...]:

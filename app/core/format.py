@@ -21,8 +21,8 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
-_MOST_MISSING = 6  # maximum missing names and numbers that one line lists
-_LONGEST_LABEL = 28  # maximum letters of a section's title within a sentence
+_MOST_MISSING = 6  # maximum number of names and numbers missing in the book that one line lists
+_LONGEST_LABEL = 28  # maximum characters of a section's title within a sentence; a longer title is cut
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -57,7 +57,7 @@ def size(number_of_bytes: int) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Return tokens per second as text without a unit: without decimals from 10 upwards, with one decimal below."""
+    """Return tokens per second as text without a unit: from 10 upwards a whole number, below 10 with one decimal."""
     return count(round(per_second)) if per_second >= 10 else f"{per_second:.1f}"
 
 
@@ -68,7 +68,9 @@ def milliseconds(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a share in percent. 100 is returned only for all, and 0 only for nothing."""
+    """Return a share from 0 to 1 in percent, such as "42 %". Only a share of exactly 1 is shown as 100 %, and only a
+    share of exactly 0 as 0 %.
+    """
     if 0.995 <= fraction < 1.0:
         return "99 %"
     if 0.0 < fraction < 0.005:
@@ -90,7 +92,7 @@ def duration(seconds: float) -> str:
 
 
 def day(time_s: float, now: float) -> str:
-    """The day of a moment (seconds since the epoch) in local time: "today", "yesterday", "12 Mar 2026"."""
+    """The day of the moment ``time_s`` (seconds since the epoch) in local time: "today", "yesterday", "12 Mar 2026"."""
     then, today = time.localtime(time_s), time.localtime(now)
     if then[:3] == today[:3]:
         return "today"
@@ -101,7 +103,7 @@ def day(time_s: float, now: float) -> str:
 
 
 def moment(time_s: float, now: float) -> str:
-    """The day of a moment. For today the time of day is added, so that events of the same day can be distinguished."""
+    """The day of a moment, as ``day`` names it. For a moment of today, the time of day is added."""
     named = day(time_s, now)
     return f"{named}, {time.strftime('%H:%M', time.localtime(time_s))}" if named == "today" else named
 
@@ -117,7 +119,7 @@ milliseconds per token in the answer so far; number of tokens in the answer so f
 
 SCORE_LEVELS = 100  # largest value of a scaled page score
 PACE_TOKENS = 100  # maximum number of newest tokens that the pace curve covers
-_NOW_TOKENS = 10  # maximum number of newest tokens from which the current pace is computed
+_NOW_TOKENS = 10  # maximum number of newest tokens over which the current pace is averaged
 _SPARK_WIDTH = 72  # width in pixels of the small pace curve under an answer
 _SPARK_HEIGHT = 14  # height in pixels of the small pace curve under an answer
 
@@ -161,16 +163,16 @@ def reached_of(document: Document, read: BookRead) -> str:
 
 
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
-    """How many pages had been read when a question was answered, as in ``notes``: "76 pages and 4 sections". Notes of
-    earlier versions lack these words; then ``pages`` is used with the unit of the book.
+    """How many pages had been read when a question was answered, in words from ``notes``: "76 pages and 4 sections". If
+    an earlier version stored ``notes`` without these words, they are made from ``pages`` and the book's unit.
     """
     known = notes or {}
     return str(known.get("read") or counted(pages, str(known.get("unit", "page"))))
 
 
 def reading_view(progress: ReadingProgress, document: Document, remaining: Remaining) -> View:
-    """The status line and the progress bar during a reading. Both show the share that is read instead of a page number,
-    because the model reads many pages at once, layer by layer.
+    """The status line and the progress bar during a reading. Both show the share that is read. They show no page
+    number, because the model reads many pages at once, layer by layer.
     """
     fraction = _share(progress.tokens_done, progress.tokens_total)
     return {
@@ -182,8 +184,8 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
 
 
 def paused_view(read: BookRead, document: Document, progress: ReadingProgress | None = None) -> View:
-    """The status line and the progress bar while the reading pauses for an answer. The bar stays where ``progress``
-    left it, also if the pause cut off a page.
+    """The status line and the progress bar while the reading pauses for an answer. The pause may have cut off a page,
+    which is then not counted in ``read``; the bar still shows the larger share of ``progress``.
     """
     return {
         "fraction": _share(max(read.tokens, progress.tokens_done if progress else 0), read.tokens_total),
@@ -194,7 +196,7 @@ def paused_view(read: BookRead, document: Document, progress: ReadingProgress | 
 
 
 def book_line(read: BookRead | None, document: Document, tokens: int, limit: int) -> str:
-    """Pages and tokens of a book and whether it fits, on one line."""
+    """Describe a book on one line: its pages, its tokens, and whether these fit into the window of ``limit`` tokens."""
     parts = [document.extent()]
     if tokens:
         fits = "fits" if tokens <= limit else f"too long for {count(limit)}"
@@ -205,7 +207,7 @@ def book_line(read: BookRead | None, document: Document, tokens: int, limit: int
 
 
 def read_line(read: BookRead, document: Document) -> str:
-    """A line about a completed reading."""
+    """A line about a reading that has ended or was stopped."""
     if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
         opened = f"Opened {document.extent(read.pages_read)} in {duration(read.seconds)}"
         if read.pages_read == 1:
@@ -221,8 +223,9 @@ def read_line(read: BookRead, document: Document) -> str:
 
 
 def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] = ()) -> View:
-    """All texts of the figures panel, and what is shown under the growing answer: ``line`` (``brief`` on a narrow
-    screen) and the drawing ``spark``. A value that was not measured is an empty string or None.
+    """All texts of the figures panel, and three values for the space under the growing answer: the text ``line``, its
+    short form ``brief`` for a narrow screen, and the pace curve ``spark``. A value that was not measured is an empty
+    string.
 
     Args:
         why_not: the reason why the answer's speed does not count (``speed.uncounted``).
@@ -254,8 +257,8 @@ def figures_view(figures: Figures, why_not: str = "", pace: Sequence[PacePoint] 
 
 
 def _plain_step(figures: Figures) -> str:
-    """The time of a plain decoding step, with which the speed of an answer is compared, followed by the number of timed
-    steps and the age of the newest; "" if no plain step was timed.
+    """The time of a plain decoding step, the number of plain steps that were timed, and the age of the newest one; ""
+    if no plain step was timed. The speedup of an answer is computed from this time.
     """
     if figures.plain_ms is None or figures.plain_age_s is None:
         return ""
@@ -271,7 +274,7 @@ def split_view(split: TimeSplit) -> list[View]:
 
 
 def kv_view(kv: KvBytes) -> list[View]:
-    """The bytes of KV on the GPU, in memory and on disk. Places without KV are left out."""
+    """The bytes of KV on the GPU, in memory and on disk. A place without KV is left out."""
     held = [(tier, name, getattr(kv, tier)) for tier, name in _TIERS]
     each = f" ({', '.join(map(size, kv.cards))})" if kv.cards else ""
     return [
@@ -292,7 +295,9 @@ def window_view(tokens: int, limit: int) -> View:
 
 
 def reused_line(figures: Figures) -> str:
-    """State how many tokens were read for a question. The small number shows that the book was not read again."""
+    """State how many tokens were read for a question, and how many came from the cache. The two numbers show that the
+    book was not read again.
+    """
     return (
         f"{counted(figures.prefilled_tokens, 'new token')} read for this question, "
         f"{count(max(0, figures.prompt_tokens - figures.prefilled_tokens))} kept from before"
@@ -300,7 +305,9 @@ def reused_line(figures: Figures) -> str:
 
 
 def pace_of(previous: Figures | None, current: Figures) -> float | None:
-    """Milliseconds per token since the previous figures; None if no token came or no time was measured."""
+    """Milliseconds per token between two figures of an answer; None if no token came in between or no time was
+    measured.
+    """
     if current.ms_per_token_mean is None:
         return None
     before = previous if previous is not None and previous.ms_per_token_mean is not None else None
@@ -315,7 +322,9 @@ def pace_of(previous: Figures | None, current: Figures) -> float | None:
 def longer_pace(
     pace: Sequence[PacePoint], event: TextDelta | AnswerDone, previous: Figures | None
 ) -> tuple[PacePoint, ...]:
-    """The pace curve with one more point; points older than ``PACE_TOKENS`` tokens are dropped."""
+    """The pace curve with a point for ``event`` added. Points that lie more than ``PACE_TOKENS`` tokens back are
+    dropped.
+    """
     point = pace_of(previous, event.figures)
     if point is None:
         return tuple(pace)
@@ -325,13 +334,15 @@ def longer_pace(
 
 
 def kept_pace(notes: Mapping[str, Any] | None) -> tuple[PacePoint, ...]:
-    """The pace curve that was stored with an answer. Answers of earlier versions have none."""
+    """The pace curve that was stored with an answer. Empty for answers of earlier versions, which stored none."""
     points = (notes or {}).get("pace", ())
     return tuple((ms, p50, p95, at) for ms, p50, p95, at in points)
 
 
 def ms_now(pace: Sequence[PacePoint]) -> float | None:
-    """Milliseconds per token over the last ``_NOW_TOKENS`` tokens; None before the first token."""
+    """The mean milliseconds per token of the last ``_NOW_TOKENS`` tokens of a pace curve; None before the first
+    token.
+    """
     spent, tokens = 0.0, 0
     begun = [0, *(at for _, _, _, at in pace)]
     for before, (ms, _, _, at) in zip(reversed(begun[:-1]), reversed(pace), strict=True):
@@ -343,8 +354,8 @@ def ms_now(pace: Sequence[PacePoint]) -> float | None:
 
 
 def spark(pace: Sequence[PacePoint]) -> str:
-    """The pace curve as points of an SVG polyline. The curve always has the full width, even after few tokens. Its
-    bottom stands for zero milliseconds.
+    """The pace curve as points of an SVG polyline. The curve always has the full width, even after few tokens. The
+    bottom of the drawing stands for zero milliseconds.
     """
     if not pace:
         return ""
@@ -366,8 +377,8 @@ def live_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
 
 
 def brief_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str:
-    """``live_line`` in fewer words, for two rows of a phone: "53.4 ms a token · 18 a second · 1.2× plain · acceptance:
-    first check 72 %, whole book 91 %".
+    """``live_line`` in fewer words, which fit into two rows of a phone's screen: "53.4 ms a token · 18 a second · 1.2×
+    plain · acceptance: first check 72 %, whole book 91 %".
     """
     now = ms_now(pace)
     if now is None or figures.tokens_per_s is None:
@@ -378,7 +389,9 @@ def brief_line(figures: Figures, why_not: str, pace: Sequence[PacePoint]) -> str
 
 
 def acceptance_line(figures: Figures) -> str:
-    """The acceptance rates of all levels that proposed tokens: "acceptance: first check 72 %, whole book 91 %"."""
+    """The acceptance rates of an answer: "acceptance: first check 72 %, whole book 91 %". A rate is left out if no
+    token was proposed for it.
+    """
     levels = (("first check", figures.middle), ("whole book", figures.verify), ("copied", figures.lookup))
     told = [
         f"{name} {percent(level.rate)}".replace(" %", "\u00a0%") for name, level in levels if level.rate is not None
@@ -387,8 +400,8 @@ def acceptance_line(figures: Figures) -> str:
 
 
 def glow(scores: Sequence[float]) -> list[int]:
-    """Page scores as integer levels of highlighting: 0 for a page with at most the median score, the highest level for
-    the page with the highest score.
+    """Turn page scores into integer levels of highlighting, from 0 to ``SCORE_LEVELS``. A page with at most the median
+    score gets 0, and the page with the highest score gets ``SCORE_LEVELS``.
 
     Attention is spread thinly over all pages of a book. If the levels began at zero instead of the median, every page
     would be highlighted.
@@ -408,7 +421,8 @@ def answer_line(
     Args:
         figures: the speed of the answer; None if it was not measured.
         stopped: how the answer ended; None if it has not ended.
-        tokens: tokens of the whole answer, if known. ``figures`` cover only the part that was written last.
+        tokens: number of tokens of the whole answer; 0 if unknown. It may exceed the number in ``figures``, because
+            these cover only the part that was written last.
         answer: the answer's text, whose words are counted.
         why_not: the reason why the answer's speed does not count (``speed.uncounted``).
     """
@@ -425,8 +439,8 @@ def answer_line(
 def brief_answer_line(
     figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", why_not: str = ""
 ) -> str:
-    """``answer_line`` in fewer words, for two rows of a phone: "84 words · 12.3 ms a token · 2.3× plain · acceptance:
-    first check 72 %, whole book 91 %".
+    """``answer_line`` in fewer words, which fit into two rows of a phone's screen: "84 words · 12.3 ms a token · 2.3×
+    plain · acceptance: first check 72 %, whole book 91 %".
     """
     parts = []
     if figures is not None and (last := figures.answer_tokens):
@@ -437,7 +451,7 @@ def brief_answer_line(
 
 
 def _written(answer: str, tokens: int) -> str:
-    """The length of an answer in words, or in tokens if it has no words."""
+    """The length of an answer in words. If the answer has no spaces between words, the length in tokens."""
     words = words_of(answer)
     return counted(words, "word") if words else counted(tokens, "token")
 
@@ -453,7 +467,7 @@ def _pace(figures: Figures, tokens: int) -> str:
 
 
 def _ended(stopped: StopReason | None) -> str:
-    """Why an answer ended; "" if it was complete, or if the reason is not known."""
+    """Why an answer ended early; "" if the model ended it, or if it has not ended."""
     return WHY_STOPPED[stopped] if stopped is not None else ""
 
 
@@ -494,7 +508,7 @@ def short_title(title: str) -> str:
 
 
 def page_name(label: str, unit: str, long: bool = False) -> str:
-    """The name of a page from its label: "12" -> "p. 12" or "page 12"; a section is called by its title."""
+    """The name of a page from its label: "12" -> "p. 12" or "page 12"; a section's name is its title."""
     label = short_title(label)
     if unit == "page":
         return f"page {label}" if long else f"p. {label}"
@@ -516,7 +530,7 @@ def page_of(document: Document, page: Page, long: bool = False) -> str:
 
 
 def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = True) -> str:
-    """Several pages within a sentence: "page 12", "pages 12 to 13"."""
+    """Consecutive pages within a sentence: "page 12", "pages 12 to 13"."""
     if not pages:
         return ""
     first, last = str(pages[0]["label"]), str(pages[-1]["label"])
@@ -528,8 +542,8 @@ def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = Tru
 
 
 def not_found(missing: Sequence[str]) -> str:
-    """The sentence about an answer that the book does not support. It lists the names and numbers that occur nowhere in
-    the book.
+    """The sentence about an answer that the book does not support. It lists the names and numbers in ``missing``, which
+    occur nowhere in the book.
     """
     if not missing:
         return "No passage of the book says this"

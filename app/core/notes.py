@@ -1,7 +1,7 @@
 """Stores notes: passages of books and sentences of answers, each with a page, a colour and the person's own words.
 
 A note belongs to the file that has its page, so it is shown whether that file is open alone or as one of several
-documents. A sentence of an answer for which no page is known belongs to the open book.
+documents. If no page is known for a sentence of an answer, its note belongs to the open book.
 
 Owns the table ``notes``, the search of notes, and the text from which a question about notes is answered (``to_read``).
 """
@@ -29,10 +29,11 @@ NOTES = "notes"
 """The kind of a document that consists of a person's notes instead of pages."""
 LONGEST = 20_000
 """Maximum characters of a passage, and of the person's own words."""
-# Match the punctuation and spaces before the first letter or digit of a passage (``_OPENING``), and after the last
-# (``_CLOSING``).
+# Patterns of the punctuation and spaces before the first letter or digit of a passage (``_OPENING``) and after its last
+# letter or digit (``_CLOSING``).
 _OPENING, _CLOSING = re.compile(r"[\W_]*"), re.compile(r"[\W_]*\Z")
-_MOST_UNDONE = 200  # maximum deleted notes that can be restored until the program ends
+# maximum number of deleted notes that are kept in memory, so that they can be restored until the program ends
+_MOST_UNDONE = 200
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Note:
     ``book``: the hash of the file that has the note's page, or of the open book if no page is known. ``page``: the
     page's number in that file, 0 if no page is known. ``label``: the label printed on the page. ``start`` and ``stop``:
     the characters of ``passage`` in the page's text; both 0 if the passage is not found there. ``said``: the sentence
-    of an answer. ``words``: the person's own words. ``written``: seconds since the epoch.
+    of an answer that was noted, if any. ``words``: the person's own words. ``written``: seconds since the epoch.
     """
 
     id: str
@@ -62,7 +63,7 @@ class NoteStore:
     """The notes of all books. Every method may be called from any thread.
 
     Args:
-        database: where notes are stored.
+        database: stores the notes.
     """
 
     def __init__(self, database: Database) -> None:
@@ -82,7 +83,9 @@ class NoteStore:
         return _in_order(map(_note, rows))
 
     def of(self, books: Sequence[str]) -> tuple[Note, ...]:
-        """The notes of these files, file by file, in the order of pages. Notes without a page come last."""
+        """The notes of these files, file by file. The notes of a file are in the order of its pages; notes without a
+        page come last.
+        """
         rows = [self._database.rows("SELECT * FROM notes WHERE book = ?", (book,)) for book in dict.fromkeys(books)]
         return tuple(note for of_book in rows for note in _in_order(map(_note, of_book)))
 
@@ -92,7 +95,7 @@ class NoteStore:
         return {row["book"]: row["notes"] for row in rows}
 
     def count(self, books: Sequence[str]) -> tuple[int, int]:
-        """How many notes these files have, and how many of these notes have a page."""
+        """The number of notes of these files, and the number of those notes that have a page."""
         query = "SELECT count(*) AS notes, count(NULLIF(page, 0)) AS placed FROM notes WHERE book = ?"
         found = [row for book in dict.fromkeys(books) for row in self._database.rows(query, (book,))]
         return sum(row["notes"] for row in found), sum(row["placed"] for row in found)
@@ -114,7 +117,8 @@ class NoteStore:
 
     def noted(self, note: Note) -> tuple[Note, bool]:
         """Store a note under a new id. If the passage or the sentence already has a note, that note gets the new
-        colour, and the new words are appended to its words. Return the stored note, and whether it was there before.
+        colour, and the new words are appended to its words. Return the stored note, and whether there was a note
+        before.
 
         Raises:
             OptionError: the note is empty or too long, or its colour is unknown.
@@ -158,7 +162,7 @@ class NoteStore:
         """Restore a deleted note.
 
         Raises:
-            OptionError: no such note was deleted since the program began.
+            OptionError: the note was not deleted since the program began, or too many notes were deleted after it.
         """
         with self._lock:
             note = self._deleted.get(id)
@@ -203,8 +207,8 @@ def _in_order(found: Iterable[Note]) -> tuple[Note, ...]:
 
 
 def _is_same(one: Note, other: Note) -> bool:
-    """Whether two notes on a page are about the same passage and the same sentence of an answer. Two notes about the
-    page as a whole are the same unless both have words of the person.
+    """Whether two notes on a page are about the same passage and the same sentence of an answer. Two notes about a page
+    as a whole count as the same note unless both have the person's own words.
     """
     if not (other.passage or other.said):
         return not (one.passage or one.said) and not (one.words and other.words)
@@ -214,10 +218,10 @@ def _is_same(one: Note, other: Note) -> bool:
 
 
 def _check(note: Note) -> None:
-    """Check a note.
+    """Raise an error if a note cannot be stored.
 
     Raises:
-        OptionError: the note is empty, or too long.
+        OptionError: the note is empty or too long, or its colour is unknown.
     """
     if not (note.passage.strip() or note.said.strip() or note.words.strip() or note.page):
         raise OptionError("There is nothing to note.", "Mark a passage first.")
@@ -228,7 +232,9 @@ def _check(note: Note) -> None:
 
 
 def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
-    """Find the notes that contain all of these words or parts of words, ignoring case and accents."""
+    """Find the notes that contain all of the given words, ignoring case and accents. A word may also be a part of a
+    word in the note. Without words, return all notes.
+    """
     wanted = [letters for word in words.split() if (letters := fold(word))]
 
     def text(note: Note) -> str:
@@ -241,17 +247,19 @@ def search(notes: Sequence[Note], words: str) -> tuple[Note, ...]:
 
 
 def books_of(document: Document, book: str) -> tuple[str, ...]:
-    """The hashes under which the notes of an open book are stored: its own hash, and those of its documents."""
+    """The hashes under which the notes of an open book are stored: the hashes of its documents, if it has several, and
+    its own hash.
+    """
     return tuple(dict.fromkeys([*(member.sha256 for member in document.members), book]))
 
 
 def member_of(document: Document, note: Note) -> Member | None:
-    """The document that a note belongs to, if the book has several documents."""
+    """The document of the book that a note belongs to; None if the book is a single document."""
     return next((member for member in document.members if member.sha256 == note.book), None)
 
 
 def page_of(document: Document, note: Note) -> Page | None:
-    """The page of a document that a note is on; None if it is unknown or missing."""
+    """The page of ``document`` that a note is on; None if the note's page is unknown or not in the document."""
     member = member_of(document, note)
     if not note.page or bool(document.members) != (member is not None):
         return None
@@ -259,7 +267,9 @@ def page_of(document: Document, note: Note) -> Page | None:
 
 
 def place(document: Document, note: Note, long: bool = False) -> str:
-    """The page of a note in words: "p. 41", or "Lease 2024, p. 3" in a book of several documents. Empty if unknown."""
+    """The page of a note in words: "p. 41", or "Lease 2024, p. 3" in a book of several documents. Empty if the note has
+    no page.
+    """
     if not note.page:
         return ""
     member = member_of(document, note)
@@ -268,10 +278,12 @@ def place(document: Document, note: Note, long: bool = False) -> str:
 
 
 def marked(page: Page, passage: str, text_before: str = "", text_after: str = "") -> tuple[int, int]:
-    """Find a passage in a page's text, ignoring spacing, as (start, end); (0, 0) if it is not there.
+    """Find a passage in a page's text, ignoring spacing. Return its (start, end) in the text; (0, 0) if it is not
+    there.
 
     Args:
-        text_before, text_after: the text around the passage, which decides between several places.
+        text_before, text_after: the text before and after the passage, by which the right place is chosen if there are
+            several.
     """
     letters = [(sign, at) for at, character in enumerate(page.text) for sign in folded(character)]
     found = locate("".join(sign for sign, _ in letters), *map(folded, (passage, text_before, text_after)))
@@ -286,8 +298,8 @@ def marked(page: Page, passage: str, text_before: str = "", text_after: str = ""
 
 
 def marks(page: Page, note: Note) -> tuple[int, int]:
-    """The characters of a page's text that a note marks. If the stored positions no longer contain the passage, it is
-    searched on the page.
+    """The (start, end) of a note's passage in a page's text. If the text at the stored positions is not the passage,
+    the passage is searched on the page.
     """
     if note.start < note.stop and folded(page.text[note.start : note.stop]) == folded(note.passage):
         return note.start, note.stop
@@ -295,11 +307,11 @@ def marks(page: Page, note: Note) -> tuple[int, int]:
 
 
 def to_read(document: Document, notes: Sequence[Note]) -> Document:
-    """Make a document of a person's notes. It has a page for every page of ``document`` with notes. Such a page keeps
-    its number and label, and its text is that of the notes.
+    """Make a document from a person's notes, so that the model can read them. Each page of ``document`` that has notes
+    becomes a page with the same number and label, whose text is the text of these notes.
 
-    Notes without a page, and notes with neither passage nor words, are left out. ``sha256`` is empty, so that the KV of
-    the document is not saved on disk, because the notes may change.
+    Notes without a page, and notes with neither a passage nor the person's own words, are left out. The new document
+    has an empty ``sha256``, so that its KV is not saved on disk, because the notes may change.
     """
     texts: dict[int, list[str]] = {}
     for note in notes:
@@ -315,7 +327,7 @@ def to_read(document: Document, notes: Sequence[Note]) -> Document:
 
 
 def _as_text(note: Note) -> str:
-    """The text of a note: the passage and the person's own words. A sentence written by the model is left out, since it
-    is no source.
+    """The text of a note: the passage and the person's own words. A noted sentence of an answer is left out, because
+    the model has written it and it is no source.
     """
     return "\n".join(part for part in (" ".join(note.passage.split()), note.words.strip()) if part)

@@ -1,8 +1,8 @@
-"""Defines the record of the open book, which every tab shows. The record is frozen, and replaced when any part of it
-changes.
+"""Defines the record of the open book, which every tab of the browser shows. The record is immutable; a change replaces
+it by a new record.
 
 Owns the stages of a book on its way from a file to an answer, and the buttons that remedy a trouble. ``AppState``
-replaces the record; the page reads it.
+replaces the record, and the page reads it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ class Stage(str, Enum):
     EMPTY = "empty"  # no book is open
     OPENING = "opening"  # the book's file is being parsed
     LOCKED = "locked"  # the book needs a password
-    CHOOSING = "choosing"  # the book does not fit: the person chooses pages
+    CHOOSING = "choosing"  # the book does not fit into the window, and the person chooses pages
     WAITING = "waiting"  # the book waits for the model to be loaded
     READING = "reading"  # the model reads the book
-    READY = "ready"  # the book can be asked about
-    PARTS = "parts"  # the book does not fit: questions go to its parts, each of which is read when first needed
-    FAILED = "failed"  # an error occurred, see ``OpenBook.trouble``
+    READY = "ready"  # the person can ask questions about the book
+    # the book does not fit into the window; a question goes to parts of it, each of which is read when first needed
+    PARTS = "parts"
+    FAILED = "failed"  # an error has ended the opening or the reading; see ``OpenBook.trouble``
 
     @property
     def is_on_the_way(self) -> bool:
-        """Whether the book will be ready without any action by the person."""
+        """Whether the book is still being opened or read, so that it will be ready without any action by the person."""
         return self in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
 
 class Action(str, Enum):
-    """The button that offers the remedy for a trouble."""
+    """The button that the page shows beside a trouble, as its remedy."""
 
     OPEN_AGAIN = "open-again"
     READ_AGAIN = "read-again"
@@ -51,7 +52,9 @@ class Action(str, Enum):
 
 @dataclass(frozen=True)
 class Recognising:
-    """How far the recognition of pages that are pictures has come. ``seconds``: remaining time, if known."""
+    """The progress of the recognition of pages that are pictures: ``done`` of ``total`` pages. ``seconds``: remaining
+    time; None if unknown.
+    """
 
     done: int
     total: int
@@ -64,14 +67,14 @@ class OpenBook:
 
     - ``document``: the text that the model reads
     - ``recognising``: progress of the recognition of pages that are pictures; None unless it is running
-    - ``progress``: progress of the reading; ``read``: its result, at a pause the result so far
+    - ``progress``: progress of the reading; ``read``: result of the reading, or of its first part while it is paused
     - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy
     - ``chat``: id of the open chat; ``asking``: whether an answer is being written in a chat
     - ``figures``, ``pace``: speed of the answer, and the points of its pace curve (``format.PacePoint``)
     - ``scores``: how strongly the newest tokens attended to each page (``PagesScored``)
-    - ``fit``: whether ``document`` fits, as measured by the engine
-    - ``whole``, ``whole_fit``: the same for the book with all its pages
-    - ``parts``: the parts of a book that does not fit; empty if a page is longer than a part
+    - ``fit``: whether ``document`` fits into the window, as measured by the engine
+    - ``whole``, ``whole_fit``: the document with all pages of the book, and whether it fits
+    - ``parts``: the parts into which a book is divided that does not fit; empty if it cannot be divided
     - ``remaining``: the remaining time of the reading
     - ``paused``: whether the reading waits at the end of a page while a question is answered
     - ``asked_by``: the tab whose question is being answered; "" if the question comes from no tab

@@ -1,12 +1,12 @@
-"""Records how a question is put to the parts of a book, for storage and for the page.
+"""Records how a question is put to the parts of a book. The record is stored, and the page shows it.
 
     notes = PartNotes(document, parts, plan, kept)
     notes.take(event)          every event of ``app.core.part_run.ask_parts``
     notes.view()               plain JSON, kept with the exchange under "parts"
 
-The record holds each part's answer with its evidence. A question that was stopped, or interrupted by the end of the
-program, continues with the parts that are not in ``known``, the answers of the earlier run. This module has no side
-effects.
+The record holds each part's answer with its evidence. If a run was stopped, or ended with the program, its record is
+passed to ``PartNotes`` for the next run. ``known`` then has the answers of the earlier run, and only the other parts
+are asked. This module has no side effects.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LOOKING = "Looking for the parts that promise most…"
 
 
 class PartNotes:
-    """The notes of a question to the parts of a book.
+    """The record of a question that is put to the parts of a book.
 
     Args:
         document: the whole book.
-        record: the record of an earlier run of this question.
+        record: the ``view`` of an earlier run of this question; None if there was none.
         all_parts: whether all parts are to be asked.
         a_token: expected seconds for reading one token.
     """
@@ -97,14 +97,14 @@ class PartNotes:
     @property
     def phase(self) -> tuple[int, str, bool]:
         """The number of parts that have answered, the name of the part that is asked now, and whether the first word of
-        its answer has come. The page shows a change of these values sooner than other changes.
+        its answer has come. The page is updated sooner after a change of these values (``chat_run.Throttle.settle``).
         """
         now = self._now or {}
         return len(self._answers), str(now.get("name", "")), bool(now.get("text"))
 
     def scores(self, scores: Sequence[float]) -> tuple[float, ...]:
         """Return a score for every page of the book: ``scores`` for the pages of the part that is asked, 0 for all
-        other pages. Empty while answers are joined, because then no part is asked.
+        other pages. Empty while answers are joined, because no part is asked then.
         """
         if self._part is None or len(scores) != len(self._part.document.pages):
             return ()
@@ -117,8 +117,9 @@ class PartNotes:
         self._now = None
 
     def view(self) -> dict[str, Any]:
-        """The notes for the page. ``asked``: each part's answer, in the order of asking. ``line``: names these parts.
-        ``said``: names the parts that were not asked, with the reason. ``now``: the part that is being read or asked.
+        """Return the record as plain data. ``asked``: each part's answer, in the order of asking. ``line``: a line that
+        names these parts. ``said``: a sentence that names the parts that were not asked, with the reason. ``now``: the
+        part that is being read or asked, or None.
         """
         asked = [answer.part for answer in self._answers]
         seconds = self._spent + time.monotonic() - self._began
@@ -138,8 +139,8 @@ class PartNotes:
         }
 
     def _chip(self, mention: Mention) -> dict[str, Any]:
-        """The citation for the page of a mention. In a book of several documents the page number counts within its
-        document, as in every citation.
+        """Make the citation for a mention's page. In a book of several documents, a citation has the page's number
+        within its own document.
         """
         member = self._document.member_at(mention.page)
         number = mention.page - (member.page_offset if member else 0)
@@ -166,8 +167,8 @@ class PartNotes:
         }
 
     def _answer(self, record: Mapping[str, Any]) -> PartAnswer | None:
-        """A stored answer of a part; None if the part no longer exists because another model cuts the book
-        differently.
+        """Restore a part's answer from the record of an earlier run. Return None if the book is now cut into other
+        parts, for example for another model.
         """
         part = self._parts.get(int(record["part"]))
         if part is None or (part.first, part.last) != (record["first"], record["last"]):
@@ -185,9 +186,7 @@ class PartNotes:
 
 
 def _borne_out(answer: PartAnswer) -> dict[str, Any]:
-    """The notes of a part's answer. If the answer is a refusal, they keep only the citations of quoted or copied
-    words.
-    """
+    """The evidence of a part's answer. For a refusal, only the citations of quoted or copied words are kept."""
     record = dict(answer.record)
     if not answer.found:
         record["chips"] = [chip for chip in record.get("chips", ()) if chip["kind"] not in UNQUOTED]

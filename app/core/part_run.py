@@ -1,4 +1,5 @@
-"""Asks a question of a book in parts: reads each part, or restores it from disk, asks it, and joins the answers.
+"""Asks the parts of a book a question: reads each part, or restores it from disk, asks it the question, and joins the
+answers.
 
     for event in ask_parts(engine, plan, question, document, card): ...
         PartBegun(part 3, 1 of 4)          then the engine's events of reading and answering
@@ -8,8 +9,8 @@
 
 The engine treats a part as an ordinary document: its reading is saved on disk and restored, so that no part is computed
 twice, and a stopped reading continues where it was. The last pass reads the parts' answers as a small document, with
-their pages, and answers the question from them. Each sentence of this last answer is then looked up in the whole book.
-This module knows neither the page nor the terminal.
+the names of their pages, and answers the question from this document. Evidence for each sentence of the last answer is
+then looked up in the whole book. This module knows neither the page nor the terminal.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ BORNE_OUT = ("says so", "near", "not found")
 
 @dataclass(frozen=True)
 class PartBegun:
-    """A part is being opened: the part is number ``number`` (from 1) of the ``count`` parts that are asked."""
+    """Event: ``part`` is about to be read. It is number ``number`` (from 1) of the ``count`` parts that are asked."""
 
     part: Part
     number: int
@@ -58,7 +59,7 @@ class PartAnswer:
 
     ``part`` is the number of the part, and ``pages`` names its pages. ``stopped`` says how the answer ended. ``level``
     is the best level of evidence among the answer's sentences, or "" if no evidence was looked up or the sentences
-    claim nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's notes from
+    claim nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's evidence, as stored by
     ``app.citations``. ``from_disk``: whether the part was restored from disk completely.
     """
 
@@ -89,11 +90,11 @@ class Joining:
 
 @dataclass(frozen=True)
 class PartsAnswered:
-    """The end of the run.
+    """Event: the run has ended. It is the last event.
 
     - ``text``: the answer. If ``joined``, it comes from the final joining pass. Otherwise it is the answer of one part,
       or the answers of several parts in order.
-    - ``record``: the notes of ``text``
+    - ``record``: the evidence of ``text``, as stored by ``app.citations``
     - ``answers``: the answers of the parts
     - ``done``: the final event of the engine's last answer. None if the engine answered nothing in this run, or if the
       run was stopped while answers were read to join them.
@@ -130,8 +131,8 @@ def ask_parts(
         document: the whole book.
         card: the model's abilities.
         note_taker: finds evidence in the whole book.
-        known_answers: answers of parts that an earlier run asked; these parts are not asked again.
-        with_evidence: whether to look for evidence.
+        known_answers: the parts' answers from an earlier run; these parts are not asked again.
+        with_evidence: whether to look up evidence for the answers.
         cancel: stops the run; the last event then has the answers so far.
 
     Raises:
@@ -142,14 +143,14 @@ def ask_parts(
 
 def needs_join(answers: Sequence[PartAnswer], plan: PartsPlan, card: Abilities) -> bool:
     """Whether the model has to join the answers. This is so if several answers are worth joining, the plan asks all its
-    parts (not ``until_found``), and the model can do more than quote.
+    parts instead of stopping at the first supported answer, and the model can do more than quote.
     """
     return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
 
 
 def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
-    """The answers to join, in the order of the book: all except empty ones, refusals, and answers without evidence in
-    their part.
+    """The answers to join, in the order of the book: all except empty answers, refusals, and answers for which no
+    evidence was found in their part.
     """
     said = (one for one in answers if one.found and one.text.strip() and one.level != "not found")
     return sorted(said, key=lambda one: one.part)
@@ -193,8 +194,9 @@ class _Run:
             yield self._ended(answers, last)
 
     def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
-        """Whether the newest answer ends the run. If the question is about the first or last place of a name, related
-        evidence ("near") is enough, because the question was sent together with that place's text.
+        """Whether the newest answer ends the run: the plan stops at the first supported answer, and this answer is
+        supported. If the question is about the first or last place of a name, a related passage ("near") is enough
+        support, because the question was sent together with the text of that place.
         """
         if not self.plan.until_found or not answers:
             return False
@@ -205,7 +207,8 @@ class _Run:
         return self.cancel is not None and self.cancel.is_set()
 
     def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
-        self.engine.finish_saving()  # first, because reading ``document`` would stop the saving of the open part
+        # done first, because reading ``document`` would stop the saving of the part that is in the engine
+        self.engine.finish_saving()
         request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
         yield from request
         return request.result()
@@ -243,7 +246,9 @@ class _Run:
         return answer, done
 
     def _of_book(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Correct the notes of a part's answer: remove words from "missing" that occur in another part of the book."""
+        """Correct the evidence of a part's answer: remove words from its lists "missing" if another part of the book
+        has them.
+        """
         if not self.with_evidence:
             return dict(record)
         book = self.note_taker.prepare(self.document).result().words
@@ -308,8 +313,8 @@ class _Run:
             text, record = (one.text, one.record) if one else ("", {})
             return PartsAnswered(text, record, tuple(answers), False, done, stopped)
         text, chips = "", list[Any]()
-        # Keep each part's own notes, and move them to the positions in the joined text. The sentences of the joined
-        # text are not looked up in the whole book.
+        # The evidence of each part's answer is kept and moved to the answer's position in the joined text. No evidence
+        # is looked up for the joined text in the whole book.
         for one in said:
             text += ("\n\n" if text else "") + f"{one.pages[:1].upper()}{one.pages[1:]}: "
             chips += shifted(one.record, len(text))["chips"]
@@ -319,7 +324,7 @@ class _Run:
 
 
 def shifted(record: Mapping[str, Any], offset: int) -> dict[str, Any]:
-    """Move the positions in a text's notes by ``offset`` characters. ``offset`` is negative if characters at the
+    """Move the positions of citations in a text by ``offset`` characters. ``offset`` is negative if characters at the
     beginning of the text were removed.
     """
     moved = [{**chip, "at": chip["at"] + offset, "from": chip["from"] + offset} for chip in record.get("chips", ())]
@@ -327,7 +332,7 @@ def shifted(record: Mapping[str, Any], offset: int) -> dict[str, Any]:
 
 
 def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The newest turns that together have at most ``HISTORY_LETTERS`` characters."""
+    """The newest turns whose questions and answers together have at most ``HISTORY_LETTERS`` characters."""
     kept: list[Turn] = []
     letters = 0
     for turn in reversed(history):
@@ -339,8 +344,8 @@ def recent(history: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def _once(answer: PartAnswer) -> str:
-    """The text of an answer. If the answer was stopped for repeating itself, keep each repeated item once, so that the
-    joining pass does not repeat it too.
+    """The text of an answer. If the answer was stopped because it repeated itself, each of its items between commas is
+    kept only once, so that the joining pass does not repeat it too.
     """
     return ", ".join(dict.fromkeys(answer.text.split(", "))) if answer.stopped is StopReason.LOOP else answer.text
 
