@@ -1,13 +1,14 @@
-"""Cuts a book that exceeds the window into parts that fit, and chooses the parts for a question and their order.
+"""Cuts a book that exceeds the window into parts that fit, and chooses which parts a question goes to, in which order.
 
     parts = cut(document, engine.measure(document))
     plan = planned("When does Ahab first appear?", parts, BookWords(document))
-    plan.parts, plan.reach, plan.said        (part 3, part 4, ...), Reach.FIRST, "Parts 1 and 2 do not name “Ahab”."
+    plan.parts, plan.reach                   (part 3, part 4, ...), Reach.FIRST
+    plan.left_out_sentence                   "Parts 1 and 2 do not name “Ahab”."
 
-A question about one fact needs only the part with that fact. The parts whose passages have the highest BM25 scores are
-asked first, until the evidence supports an answer. A question about the first place of a subject goes to the parts that
-name the subject, in order. A question about the last place goes to these parts in reverse order. A question about the
-whole book goes to every part.
+A question about one fact goes to the parts whose passages have the highest BM25 scores, until the evidence supports an
+answer. A question about the first place of a subject goes to the parts that name the subject, in the order of the book.
+A question about the last place goes to these parts in reverse order. A question about the whole book goes to every
+part.
 
 This module has no side effects.
 """
@@ -51,18 +52,19 @@ PROMISING = 4
 """How many of a part's best pages count. The part is ranked by the sum of their scores."""
 AROUND = 160
 """Maximum characters shown to the model on each side of a name's occurrence."""
-_FEWEST_LETTERS = 3  # minimum letters of a word that can be a name
-# minimum number of different chapter titles for a page to count as a table of contents; the title of a chapter that
-# begins on the page itself is not counted
+_FEWEST_LETTERS = 3  # minimum letters of a word that may identify a subject alone
+# minimum number of different chapter titles on a page that counts as a table of contents. Titles of chapters that begin
+# on the page itself are not counted.
 _FEWEST_TITLES = 4
-_SHORTEST_TITLE = 6  # minimum letters of a title, so that it does not occur on a page by chance
+_SHORTEST_TITLE = 6  # minimum letters of a title that is searched on pages; a shorter title might occur there by chance
 
 _SEEN = (
     r"(?:appear(?:s|ed|ance)?|mention(?:s|ed)?|introduced|occurs?|occurred|occurrence|named|meets?|met|meeting|sees?|saw"
     r"|seen|comes?|came|enters?|entered|speaks?|spoke|spoken|hears?|heard|used|arrives?|arrived|shown|shows? up"
     r"|turns? up|turned up)"
 )
-# matches the beginning of a question up to "first" or "last", if no article precedes that word
+# matches the beginning of a question up to the word "first" or "last", unless an article or a possessive stands before
+# that word
 _ASKED_AT = (
     r"\b(?:when|where|(?:which|what)\s(?:page|chapter|part))\s(?:do|does|did|is|are|was|were)\b"
     r"(?:(?!\b(?:the|an?|his|her|its|their|my|our|at)\s(?:first|last)\b)[^?.])*?(?<!['’]s\s)\b"
@@ -99,14 +101,15 @@ _PAGES = re.compile(
     r"(?:\s*(?:to|bis|à|a|[-–])\s*(\d{1,5}))?(?!\.?\d)",
     re.IGNORECASE,
 )
-_SECTION = ("sec", "abs")  # first letters of the words for a section, such as "section" and "Abschnitt"
+_SECTION = ("sec", "abs")  # first letters of the words for a section, such as "section" and "Abschnitt", in ``_PAGES``
 _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )
 _WORD = re.compile(r"[^\W\d_][^\W_]*(?:[’'-][^\W_]+)*")
-# matches the pronoun after the verb of a French question ("apparaît-elle"). A verb begins with a small letter, unlike a
-# name such as "Jong-il".
+# matches the ending of a possessive, such as "Ahab's"
 _POSSESSIVE = re.compile(r"[’']s$")
+# matches the pronoun after the verb of a French question ("apparaît-elle"). It is removed only from words that begin
+# with a small letter, unlike the name "Jong-il".
 _INVERTED = re.compile(r"(?:-t)?-(?:ils?|elles?|on)$")
 # matches an article or a preposition that French joins to the next word
 _ELIDED = re.compile(r"^(?:[dDlLjmnstc]|qu)[’'](?=[^\W\d_])")
@@ -117,13 +120,13 @@ _DETERMINING = (
     "du au aux son sa ses el los las una al del su sus"
 )
 _DETERMINERS = frozenset(_DETERMINING.split())
-# matches the sought chapter of "the first chapter that mentions ...", which is not chapter 1
+# matches "the first chapter that mentions ...", which asks for a chapter and does not name chapter 1
 _CHAPTER_SOUGHT = re.compile(
     r"\b(?:first|last|erste[nrms]?|letzte[nrms]?|premier|dernier|primer|último)\s+(?:chapter|kapitel|chapitre|capítulo),?"
     r"\s+(?:that|which|where|in|das|die|der|auf|wo|qui|où|dans|que|donde|en)\b",
     re.IGNORECASE,
 )
-# matches a chapter that a question limits itself to
+# matches words that limit a question to a chapter, such as "in chapter"
 _IN_CHAPTER = re.compile(
     r"\b(?:in|im|dans|en)\s+(?:(?:the|dem|le|el)\s+)?(?:chapter|kapitel|chapitre|capítulo)\b", re.IGNORECASE
 )
@@ -147,17 +150,17 @@ _TITLES = frozenset(_OF_TITLES.split())
 class Reach(str, Enum):
     """How much of a book a question needs."""
 
-    NAMED = "named"  # the pages or the chapter that the question names
-    FIRST = "first"  # parts from the beginning of the book, up to the first one that answers
-    LAST = "last"  # parts from the end of the book, up to the first one that answers
+    NAMED = "named"  # the parts with the pages or the chapter that the question names
+    FIRST = "first"  # parts from the beginning of the book on, until one of them answers
+    LAST = "last"  # parts from the end of the book backwards, until one of them answers
     ALL = "all"  # every part
-    FEW = "few"  # the parts that are ranked highest
+    FEW = "few"  # the highest ranked parts
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a book. ``number`` counts from 1; ``document`` has the part's pages, and ``tokens`` is the number of
-    their tokens.
+    """One part of a book. ``number`` counts from 1; ``document`` has only the part's pages, which have ``tokens``
+    tokens.
     """
 
     number: int
@@ -183,9 +186,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Mention:
-    """The first or last occurrence of a name from the question, found by text search. ``words``: the name, or one of
-    its words. ``page``: the page's number. ``label``: the label printed on the page. ``marks``: the ranges [start, end)
-    of characters to highlight on the page.
+    """The first or last occurrence of a name from the question, found by text search. ``words``: the whole name, or
+    that one of its words which occurs there. ``page``: the page's number. ``label``: the label printed on the page.
+    ``marks``: the ranges [start, end) of characters to highlight on the page.
     """
 
     words: str
@@ -198,8 +201,9 @@ class Mention:
 class PartsPlan:
     """The parts that a question may go to, in the order of asking. ``reach``: how much of the book the question needs.
     ``mentions``: occurrences of the question's names, which are shown to the person. ``hints``: for each part, excerpts
-    that are shown to the model again, together with the question. ``left_out_sentence``: a sentence about the parts
-    left out. ``until_found``: whether to stop after the first supported answer.
+    that are shown to the model again, together with the question. ``left_out_sentence``: why the other parts are not
+    asked, such as "Part 1 does not name “Ahab”."; "" if nothing is said. ``until_found``: whether to stop after the
+    first supported answer.
     """
 
     reach: Reach
@@ -211,8 +215,8 @@ class PartsPlan:
 
 
 def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """Cut a book into parts that leave room for a question. A part ends before a chapter if that leaves the part large
-    enough (``FULL``), otherwise between any two pages.
+    """Cut a book into parts that leave room for a question. A part ends where a chapter begins if the part is then
+    large enough (``FULL``), otherwise between any two pages.
 
     Args:
         fit: the engine's measurement of this document.
@@ -250,12 +254,12 @@ def cut(document: Document, fit: BookFit) -> tuple[Part, ...]:
 def _before_a_chapter(
     tokens: Sequence[int], numbers: Sequence[int], levels: dict[int, int], start: int, stop: int, least: float
 ) -> int:
-    """Choose where a part ends that can hold the pages [start, stop).
+    """Choose where a part ends that begins at page index ``start`` and has room for the pages up to ``stop``.
 
     Returns:
-        The index of the first page after the part. This is the beginning of a chapter that leaves the part at least
-            ``least`` tokens: the outermost chapter or, if there are several, the last of them. It is ``stop`` if there
-            is no such chapter, or if a chapter of the same or an outer level begins at ``stop``.
+        The index of the first page after the part: the page where a chapter begins, so that the part has at least
+            ``least`` tokens. Of several such chapters, the last one of the outermost level is taken. The result is
+            ``stop`` if there is none, or if a chapter of the same or an outer level begins at ``stop``.
     """
     best, size = stop, sum(tokens[start:stop])
     level = levels.get(numbers[stop], len(levels) + 1)
@@ -269,10 +273,11 @@ def _before_a_chapter(
 
 
 def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
-    """How much of the book a question needs, and the numbers of the pages that the question names."""
+    """Return how much of a book a question needs, and the numbers of the pages that the question names."""
     item = chapter_asked_for(question, chapters_of(document, len(document.pages)))
     at_an_end = _FIRST.search(question) or _LAST.search(question)
-    # A chapter may have the name that is sought as its title. The question then means the whole book.
+    # The title of a chapter may be the name that the question is about. Such a question means the whole book, not this
+    # chapter.
     is_title = item and at_an_end and not _IN_CHAPTER.search(question) and _names(item.title, subjects(question))
     is_sought = is_title or _CHAPTER_SOUGHT.search(question)
     if pages := pages_numbered(document, question) or (frozenset() if is_sought else _pages_of(item, document)):
@@ -287,7 +292,7 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
 
 
 def _names(title: str, sought: Sequence[str]) -> bool:
-    """Whether a title has every word of the subjects, of which there is at least one."""
+    """Whether a title contains every word of all subjects in ``sought``. False without subjects."""
     words = {fold(word) for word in _WORD.findall(title)}
     return bool(sought) and all(fold(word) in words for subject in sought for word in subject.split())
 
@@ -298,7 +303,7 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, count: int =
     Args:
         parts: all parts of the book, in order.
         words: the words of the whole book.
-        count: number of parts to ask, from the highest ranked; 0 lets the question decide.
+        count: number of parts to ask, which are then the highest ranked ones. If it is 0, the question decides.
     """
     document = words.document
     reach, pages = reach_of(question, document)
@@ -316,8 +321,8 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, count: int =
 
 
 def promising(question: str, parts: Sequence[Part], words: BookWords) -> list[Part]:
-    """Rank the parts by the sum of the scores of their best pages. Parts with equal scores keep the order of the
-    book.
+    """Rank the parts by the sum of the BM25 scores of their ``PROMISING`` best pages for the question. Parts with equal
+    scores keep the order of the book.
     """
     scores = dict(zip((page.number for page in words.document.pages), words.page_scores(question), strict=True))
 
@@ -329,11 +334,12 @@ def promising(question: str, parts: Sequence[Part], words: BookWords) -> list[Pa
 
 def subjects(question: str) -> list[str]:
     """The subjects of a question about a first or last place. A phrase in quotation marks is the only subject.
-    Otherwise these are the words that are neither stop words nor in ``_ASKING``; neighbouring words form one subject.
+    Otherwise the subjects consist of the words that are neither stop words nor in ``_ASKING``; neighbouring words form
+    one subject.
 
-    Verbs are left out where they are recognised, because the book may use another form: a word that is not capitalised,
-    has no article, and stands next to a name or after "first". In German a question's nouns are all capitalised, and in
-    French and Spanish nearly every noun has an article.
+    Verbs are left out, because the book may use another form of them. In English, a word counts as a verb if it is not
+    capitalised, has no article, and stands next to a name or after "first". In German all nouns are capitalised, and in
+    French and Spanish nearly every noun has an article, so other words count as verbs there.
     """
     if quoted := [one or other for one, other in _QUOTATION.findall(question)]:
         return quoted
@@ -363,7 +369,7 @@ class _Asked:
 
 
 def _groups(question: str) -> list[list[_Asked]]:
-    """The words of a question that may belong to its subjects, in groups of neighbours."""
+    """The words of a question that may belong to its subjects. Words that stand next to each other form a group."""
     found: list[list[_Asked]] = []
     end: int | None = None
     earlier, last, before = "", "", ""
@@ -391,7 +397,9 @@ def _groups(question: str) -> list[list[_Asked]]:
 
 
 def _without_verbs(words: list[_Asked]) -> list[_Asked]:
-    """The words of a subject without the verbs before and after a name."""
+    """The words of a subject from its first name to its last, so that verbs around the names are left out. All words if
+    there is no name.
+    """
     names = [at for at, word in enumerate(words) if word.is_name]
     if not names:
         return words
@@ -402,7 +410,7 @@ def _without_verbs(words: list[_Asked]) -> list[_Asked]:
 
 
 def left_out(plan: PartsPlan, parts: Sequence[Part], asked_numbers: Sequence[int]) -> str:
-    """Name the parts that were not asked, in words; empty if all were asked.
+    """Say which parts were not asked, and why; "" if all were asked.
 
     Args:
         asked_numbers: numbers of the parts that were asked.
@@ -441,7 +449,7 @@ def numbered(numbers: Sequence[int], one: str, several: str) -> str:
 
 
 def _pages_of(item: OutlineItem | None, document: Document) -> frozenset[int]:
-    """The pages of the chapter that a question names; empty if it names none."""
+    """The numbers of the pages of the chapter ``item``; empty if it is None."""
     there = {page.number for page in document.pages}
     chapter = next(
         (one for one in chapters(document) if item and (one.title, one.first) == (item.title, item.page)), None
@@ -450,8 +458,8 @@ def _pages_of(item: OutlineItem | None, document: Document) -> frozenset[int]:
 
 
 def pages_numbered(document: Document, question: str) -> frozenset[int]:
-    """The pages whose numbers the question names. A number means the printed page number. If no page has it printed, it
-    means the page's position in the file.
+    """The numbers of the pages that a question names by number. A number in the question means the number printed on a
+    page. If no page has such a printed number, it means the page's position in the file.
     """
     named = _numbers_named(question)
     printed, counted = set[int](), set[int]()
@@ -466,7 +474,7 @@ def pages_numbered(document: Document, question: str) -> frozenset[int]:
 
 
 def _numbers_named(question: str) -> dict[str, set[str]]:
-    """The page numbers and section numbers in a question."""
+    """The page numbers and section numbers in a question, keyed by "page" and "section"."""
     named: dict[str, set[str]] = {}
     for word, first, last in _PAGES.findall(question):
         numbers = named.setdefault("section" if word.lower().startswith(_SECTION) else "page", set())
@@ -476,25 +484,26 @@ def _numbers_named(question: str) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class _Standing:
-    """Where the subjects of a question occur first (or last) within one part. ``places`` maps each subject to its
-    occurrences: the first (or last) one of the whole subject, and of each of its words, keyed by these words.
+    """Where the subjects of a question first occur within one part; for ``Reach.LAST``, where they last occur.
+    ``places`` has a dictionary for each subject. It maps the whole subject, and each of the subject's words, to one
+    occurrence.
     """
 
     part: Part
     places: dict[str, dict[str, Hit]]
 
     def has_all(self, subjects: Sequence[str]) -> bool:
-        """Whether the part has a word of every subject."""
+        """Whether at least one word of every subject occurs in the part."""
         return all(self.places[subject] for subject in subjects)
 
     def names_all(self, subjects: Sequence[str]) -> bool:
-        """Whether the part has every word of every subject. A first name alone may be somebody else's."""
+        """Whether every word of every subject occurs in the part. A first name alone may belong to another person."""
         return self.has_all(subjects) and all(
             self.places[subject].keys() >= set(_telling(subject)) for subject in subjects
         )
 
     def hints(self) -> tuple[str, ...]:
-        """For each subject, an excerpt around the earliest of its ``places``."""
+        """For each subject that occurs in the part, an excerpt around the earliest occurrence in ``places``."""
         return tuple(self._line(min(found.values(), key=_order)) for found in self.places.values() if found)
 
     def _line(self, hit: Hit) -> str:
@@ -508,11 +517,11 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsPlan:
-    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts with
-    every word of all other subjects are asked, from the beginning or the end of the book, and after them the parts with
-    a word of each subject. If there are none, every part is asked. If no subject occurs, the parts that are ranked
-    highest are asked. A subject is searched as whole words. Only if these do not occur, the beginnings of words count
-    too.
+    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. Asked are first
+    the parts with every word of all other subjects, and then the parts with at least one word of each, from the
+    beginning or the end of the book. If no part has a word of each subject, every part is asked. If no subject occurs
+    in the book, the highest ranked parts are asked. A subject is searched as whole words; if it does not occur as such,
+    it is searched at the beginnings of words too.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
@@ -549,7 +558,7 @@ def listing_pages(document: Document) -> frozenset[int]:
     """The numbers of pages with a table of contents or an index. A name on such a page does not count as an
     occurrence.
     """
-    # keyed by the first letters of a title for speed, since a book may have thousands of titles
+    # keyed by the first letters of the titles, so that the search is fast even if a book has thousands of titles
     starts: dict[str, list[tuple[int, int, str]]] = {}
     for at, item in enumerate(document.outline):
         if len(title := fold(item.title)) >= _SHORTEST_TITLE:
@@ -571,8 +580,9 @@ def listing_pages(document: Document) -> frozenset[int]:
 
 
 def _genitives(sought: Sequence[str], words: BookWords) -> frozenset[str]:
-    """The names whose form with an s at the end counts as the name too, as "Annas" does in German. If a book has this
-    form more often than the name, it is probably another name ("Lukas" for "Luka").
+    """The names that also count as found where they stand with an s at the end, like the German genitive "Annas". If
+    the book has the form with s more often than the name, that form is probably another name ("Lukas" for "Luka") and
+    does not count.
     """
     text = words.document.text
     names = {name for subject in sought for name in (subject, *_telling(subject)) if name[0].isupper()}
@@ -590,7 +600,8 @@ def _standing(
 
     Args:
         ignored_pages: numbers of pages to ignore.
-        genitives: names that may end with an s. Only whole words count; if None, the beginnings of words do too.
+        genitives: names that may also stand with an s at the end. If it is None, the beginnings of words count too;
+            otherwise only whole words count.
     """
     find = partial(Finder().find, from_end=reach is Reach.LAST)
     pages = part.document.pages
@@ -610,11 +621,12 @@ def _standing(
 
 
 def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list[Mention]:
-    """Find the first place of a subject, and the first place of each of its words that occurs on an earlier page. For
-    ``Reach.LAST``: the last places, and words on later pages.
+    """Find the first place of a subject. If some of its words occur on an earlier page, find their first places too.
+    For ``Reach.LAST``, find the last place, and words on later pages.
 
     Args:
-        standing: places in the parts, in the order of the search. For ``Reach.LAST`` the last part comes first.
+        standing: the places in each part, in the order in which parts are searched. For ``Reach.LAST``, the last part
+            comes first.
     """
     found: list[Mention] = []
     for one in standing:
@@ -632,8 +644,8 @@ def _order(hit: Hit) -> tuple[int, int]:
 
 
 def _telling(subject: str) -> list[str]:
-    """The words of a subject that may stand for it alone: its names if it has any, otherwise all its words. Titles and
-    words with fewer than ``_FEWEST_LETTERS`` letters do not count.
+    """The words that identify a subject even alone: its capitalised words or, without any, all its words. Titles such
+    as "Mr", and words with fewer than ``_FEWEST_LETTERS`` letters, are left out.
     """
     words = [word for word in subject.split() if len(word) >= _FEWEST_LETTERS and word.lower() not in _TITLES]
     return [word for word in words if word[0].isupper()] or words

@@ -4,16 +4,16 @@
     race.start(question)               returns at once
     race.state, race.result            the progress and the result, for the page
 
-The two runs follow one another. Both decode greedily and start from the same context: the book, which is not read
-again, and the question. The page later replays them side by side in real time. If an answer is short, the race
-continues with further questions about the book. A refusal, or an answer that repeats itself, is compared like any other
-answer, but does not count for the speed (``app.core.speed``). After such an answer, the model is asked to continue
-passages of the book. During a race no other question can be asked, so other answers cannot slow a run down. Stopping
-the answer stops the race.
+The plain run is followed by the speculative run. Both decode greedily and start from the same context, which is the
+book and the question; the book is not read again. Afterwards the page replays the two runs side by side in real time.
+If an answer is short, the race continues with further questions about the book. The texts of a refusal, or of an answer
+that repeats itself, are compared like others, but their speed does not count (``app.core.speed``). After such an
+answer, the model is asked to continue passages of the book. During a race no other question can be asked, so that no
+other answer slows a run down. Stopping the answer stops the race.
 
-A race with equal texts is a passed check that speculation changes no text. ``Verified`` stores a record of the check in
-one small file in the data folder. A record is valid for one pair of models on one device in one precision. It is
-written after a passed race or self-test, and deleted when a later race or self-test fails.
+A race with equal texts is a passed check that speculation does not change the text. ``Verified`` stores a record of
+passed checks in a small file in the data folder. A record is valid for one pair of models on one device in one
+precision. A record is written after a passed race or self-test, and deleted when a later race or self-test fails.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from engine.events import AnswerDone, Figures, PagesScored, StopReason, TextDelt
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = 192  # maximum tokens of an answer in a race
+MOST_TOKENS = 192  # default of the maximum tokens of an answer in a race
 ENOUGH_TOKENS = 96
 """A race asks no further question once all counted answers together have this number of tokens."""
 
 MOST_QUESTIONS = 4
 MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
 _LONGEST_QUESTION = 4000  # maximum characters of a question; further characters are cut off
-_POLL = 0.1  # maximum seconds to wait for an event before the race checks whether it was stopped
+_POLL = 0.1  # maximum seconds of one wait for an event, after which the race checks whether the person has stopped it
 FEWEST_TOKENS = 16
 """Minimum tokens of a passed check. A check of fewer tokens is not recorded, because it proves little."""
 
@@ -57,7 +57,8 @@ FEWEST_TOKENS = 16
 class RaceState:
     """The progress of a race. ``running``: whether the race has not ended. ``question``: the current question.
     ``question_at``: index of the current question, from 0. ``run_at``: index in ``MODES`` of the current run.
-    ``tokens``: number of tokens that the current run has decoded. ``trouble``: why there is no result.
+    ``tokens``: number of tokens that the current run has decoded. ``trouble``: the error that ended the race; None if
+    there was none.
     """
 
     running: bool = False
@@ -73,10 +74,11 @@ class Race:
 
     Args:
         app_state: the open book and the engine.
-        verified: stores the outcomes of races.
-        further: returns more questions about the open book. A race asks them while its answers are too short.
-        passages: returns questions that ask the model to continue passages of the book. A race asks them after an
-            answer that does not count.
+        verified: stores which pairs of models have passed a race.
+        further: returns more questions about the open book. They are asked while the answers have fewer than
+            ``ENOUGH_TOKENS`` tokens.
+        passages: returns questions that ask the model to continue passages of the book. They are asked after an answer
+            whose speed does not count.
         most_tokens: maximum tokens of each answer.
     """
 
@@ -99,9 +101,7 @@ class Race:
 
     @property
     def possible(self) -> bool:
-        """Whether a race is possible: the model must run on this machine, since a server's decoding cannot be
-        compared.
-        """
+        """Whether a race is possible. False if the model runs on a server, whose decoding cannot be compared."""
         model = self._app_state.engine.status().model
         return model is not None and model.parameters > 0
 
@@ -109,8 +109,8 @@ class Race:
         """Begin a race. Returns at once.
 
         Args:
-            question: the question. If it is empty, the race uses the newest question of the open chat whose answer is
-                about the book. If there is no such question, the race asks for a passage of the book.
+            question: the question. If it is "", the race takes the newest question of the open chat that was answered
+                from the book. If there is none, the race asks the model to continue a passage of the book.
 
         Raises:
             InputError: there is no question, no book is read, the book is read in parts, or the model is not on this
@@ -158,8 +158,9 @@ class Race:
             self._app_state.release(claim)
 
     def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Run both modes on a question before the next question begins, so that a slowdown of the machine affects both
-        modes. The race ends at the first difference, or when the counted answers have ``ENOUGH_TOKENS`` tokens.
+        """Answer each question in both modes before the next question begins, so that a slowdown of the machine affects
+        both modes. The race ends at the first difference, or when the answers whose speed counts have ``ENOUGH_TOKENS``
+        tokens.
         """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
@@ -181,9 +182,9 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """Replace the speed figures of each answer of the open chat whose text is the same as in the race, so that a
-        text is shown with only one speed. The race's speed is more precise, because it timed a whole plain run instead
-        of a few plain steps.
+        """In the open chat, give answers with the same text as in the race the speed that the race has measured, so
+        that a text is shown with only one speed. The race's speed is more precise, because it timed a whole plain run
+        instead of a few plain steps.
         """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
@@ -214,7 +215,7 @@ class Race:
         return run
 
     def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
-        """Publish the figures and the page scores of an event to the page. Return the run with the event added."""
+        """Show the figures and the page scores of an event on the page. Return the run with the event added."""
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
@@ -227,7 +228,7 @@ class Race:
 
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
         """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to
-        ``HANDOVER_S`` seconds for its end.
+        ``HANDOVER_S`` seconds until that has ended.
         """
         sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
@@ -235,7 +236,9 @@ class Race:
 
 
 def _last_of(chat: Chat) -> str:
-    """Return the newest question of a chat that was answered from the book; "" if there is none."""
+    """Return the newest question of a chat that was answered from the book; "" if there is none. A refusal, or an
+    answer that repeated itself, does not count as answered.
+    """
     nothing = (speed.REFUSED, speed.CIRCLES)
     told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
     return next(told, "")
@@ -246,8 +249,8 @@ def _last_of(chat: Chat) -> str:
 
 @dataclass(frozen=True)
 class RaceRun:
-    """One run of one question. ``steps`` are pairs: milliseconds since decoding began (by the engine's clock), and new
-    text.
+    """One run of one question. ``steps`` are pairs of a time and the text that was new at that time. The time is in
+    milliseconds since decoding began, by the engine's clock.
     """
 
     mode: str
@@ -259,7 +262,7 @@ class RaceRun:
 
     @property
     def ms(self) -> float:
-        """Milliseconds of decoding, from the moment the question is in the cache to the last token."""
+        """Milliseconds of decoding, from the end of the question's prefill to the last token."""
         return spent_ms(self.figures)
 
     @property
@@ -303,7 +306,7 @@ class RaceQuestion:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the longer answer."""
+        """Number of tokens of the longer one of the two answers."""
         return max(len(self.plain.token_ids), len(self.fast.token_ids))
 
 
@@ -312,7 +315,7 @@ class RaceResult:
     """The result of a finished race.
 
     Args:
-        number: number of the race since the program began.
+        number: number of the race, counted from 1 since the program began.
         book: hash of the book.
         when: seconds since the epoch.
         questions: questions answered by both runs, in order. If two answers differ, the race ends with their question.
@@ -344,7 +347,7 @@ class RaceResult:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all questions together. For each question, the longer of its two answers is counted."""
+        """Number of tokens of all answers, of which only the longer one is counted for each question."""
         return self._total(lambda one: one.tokens)
 
     @property
@@ -356,8 +359,8 @@ class RaceResult:
         """The speedup: the plain run's time per token, divided by that of the run with speculation.
 
         None if a run was not measured, or if the texts differ. The engine also estimates the speedup, from plain steps
-        timed during the run with speculation. The result is also None if the two speedups disagree, because then other
-        work has disturbed a run.
+        that it times during the run with speculation. If this estimate disagrees with the race, the result is None too,
+        because other work has probably disturbed a run.
         """
         counted = self.counted
         plain, fast = mean_ms(tuple(one.plain for one in counted)), mean_ms(tuple(one.fast for one in counted))
@@ -371,8 +374,8 @@ class RaceResult:
 
 
 def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
-    """The speedup that the engine estimated during several answers: the harmonic mean, weighted by tokens; None if
-    unknown.
+    """The harmonic mean, weighted by tokens, of the speedups that the engine has estimated during several runs; None if
+    no speedup is known.
     """
     told = [(run.figures.answer_tokens, run.figures.speedup_vs_plain) for run in runs if run.figures]
     known = [(tokens, times) for tokens, times in told if times]
@@ -380,12 +383,12 @@ def _told_by_the_engine(runs: Sequence[RaceRun]) -> float | None:
 
 
 def spent_ms(figures: Figures | None) -> float:
-    """Decoding time so far in milliseconds, by the engine's clock."""
+    """The milliseconds of decoding up to the figures of an answer, by the engine's clock; 0 without figures."""
     return (figures.ms_per_token_mean or 0.0) * figures.answer_tokens if figures else 0.0
 
 
 def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
-    """Milliseconds per token over several answers; None if an answer was not measured, or if there are no tokens."""
+    """The mean milliseconds per token of several runs; None if a run was not measured, or if there are no tokens."""
     tokens = sum(run.figures.answer_tokens for run in runs if run.figures)
     measured = all(run.figures is not None and run.figures.ms_per_token_mean for run in runs)
     return sum(run.ms for run in runs) / tokens if tokens and measured else None
@@ -396,8 +399,8 @@ def mean_ms(runs: tuple[RaceRun, ...]) -> float | None:
 
 @dataclass(frozen=True)
 class Verification:
-    """A passed check. ``how``: "race" or "selftest". ``tokens``: number of tokens that were compared. ``when``: seconds
-    since the epoch.
+    """A passed check that speculation does not change the text. ``how``: "race" or "selftest". ``tokens``: number of
+    tokens that were compared. ``when``: seconds since the epoch.
     """
 
     how: str
@@ -410,19 +413,20 @@ class Verified:
 
     Args:
         file: the file with the records; made on first use.
-        clock: seconds since the epoch.
+        clock: returns the current time in seconds since the epoch.
     """
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
-        # modification time of the file when it was last read; a change means that another program has written the file
+        # modification time of the file when it was last read; -1 before the first reading. If it has changed, another
+        # program has written the file.
         self._read_at = -1
         self._records: dict[str, Verification] = {}
 
     def of(self, model: ModelInfo | None) -> Verification | None:
-        """The last passed check of a pair of models; None if there is none or no model is loaded."""
+        """The last passed check of the loaded pair of models; None if there is none, or if no model is loaded."""
         with self._lock:
             return None if model is None else self._all().get(identity(model))
 
@@ -430,7 +434,7 @@ class Verified:
         """Record a finished check, in which ``equal_tokens`` of ``tokens`` tokens were equal. A failed check deletes
         the pair's record.
         """
-        if model is None:  # the engine has been closed meanwhile
+        if model is None:  # the engine was closed before the check ended
             return
         with self._lock:
             records = dict(self._all())
@@ -449,7 +453,7 @@ class Verified:
                 kept = json.loads(self._file.read_text(encoding="utf-8"))
                 self._records = {name: Verification(**record) for name, record in kept.items()}
             except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-                self._records = {}  # there are no readable records, so nothing counts as verified
+                self._records = {}  # without readable records, no pair of models counts as verified
         return self._records
 
     def _written_at(self) -> int:

@@ -1,7 +1,7 @@
 """Exports notes as Markdown for people, and as BibTeX and RIS for reference managers.
 
-An entry has the facts that the document's file states: title, authors, year. Other facts are left out. The file does
-not state the kind of publication, so the entry's type is always ``@misc`` (BibTeX) or ``GEN`` (RIS).
+An entry has the facts that the document's file states: title, authors, year. Other facts are left out. An entry's type
+is always ``@misc`` (BibTeX) or ``GEN`` (RIS), because files do not state the kind of publication.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from engine.document import Document
 _YEAR = re.compile(r"(?<!\d)(1[0-9]{3}|20[0-9]{2})(?!\d)")
 _WORD = re.compile(r"[a-z0-9]+")
 _BETWEEN_NAMES = re.compile(r"\s*;\s*|\s+(?:and|&)\s+")
-# English, German, French and Spanish words that occur in names of institutions and not in names of persons. A word that
-# is also a surname (Church, Bank, Press, School) is therefore missing. Legal forms count only at the end of a name and
-# only in this spelling.
+# English, German, French and Spanish words that occur in names of institutions and not in names of persons. Words that
+# are also surnames (Church, Bank, Press, School) are therefore missing. Legal forms such as "GmbH" count only at the
+# end of a name and only with these capitals.
 _OF_AN_OFFICE = "Administration|Agency|Bureau|Cent(?:er|re)s?|Commission|Committee|Council|Department|Ministry|Office"
 _INSTITUTION = re.compile(
     rf"\b(?:{_OF_AN_OFFICE}|Academy|Association|Authority|Company|Corporation|Federation|Foundation|Government|Institutes?"
@@ -47,8 +47,8 @@ _NO_PAGE = "without a page"
 
 @dataclass(frozen=True)
 class Source:
-    """A document with notes. ``date``: the date of publication that the document's file states; "" if it states
-    none.
+    """A document whose notes are exported. ``date``: the date of publication that the document's file states; "" if
+    unknown.
     """
 
     sha256: str
@@ -83,12 +83,12 @@ def is_institution(name: str) -> bool:
 
 
 def sources_of(books: Books, store: NoteStore, book: Book, opened: Document | None = None) -> tuple[Source, ...]:
-    """The documents that the exported notes belong to: the book itself, or the documents of a collection. The
-    collection is added to its documents if it has notes without a page.
+    """The documents that the exported notes belong to: the book itself, or the documents of a collection. A collection
+    itself is added after its documents if it has notes of its own, which have no page.
 
     Args:
-        opened: the open document. It provides the title and the authors of documents with a password, whose text is not
-            stored.
+        opened: the open document. It provides the title and the authors of documents with a password, because their
+            text is not stored.
     """
     members = books.members(book)
     own = store.counts().get(book.sha256, 0)
@@ -107,7 +107,8 @@ def _source(books: Books, book: Book, opened: Document | None) -> Source:
 
 
 def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) -> str:
-    """Return the notes as Markdown, document by document, in the given order. Each note has its passage and its page.
+    """Return the notes as Markdown, document by document, in the given order. Each note is given with its page and its
+    passage.
 
     Args:
         title: title of the book that the notes are about.
@@ -152,7 +153,9 @@ def as_bibtex(sources: Sequence[Source], notes: Sequence[Note]) -> str:
 
 
 def as_ris(sources: Sequence[Source], notes: Sequence[Note]) -> str:
-    """Return a file in RIS format with an entry for each document, and in it a line ``N1`` for each note."""
+    """Return a file in RIS format with an entry for each document. An entry has a line ``N1`` for each note of the
+    document.
+    """
     lines: list[str] = []
     for source in sources:
         lines += ["TY  - GEN", f"TI  - {_one_line(source.title)}"]

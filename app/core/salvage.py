@@ -1,8 +1,8 @@
-"""Reads the rows that remain in a damaged library. The pages are read without SQLite, because SQLite stops at the first
-broken page.
+"""Reads the rows that remain in a damaged library. The file's pages are read without SQLite, because SQLite stops at
+the first broken page.
 
-``read`` takes rows from the pages of the file and of its write-ahead log. ``restore`` puts them into the tables of a
-new file.
+``read`` takes rows from the pages of the file and of its write-ahead log. ``restore`` inserts these rows into the
+tables of a new file.
 
 A backup next to the file (``Connection.backup``) would be simpler, but would lose everything written after the backup.
 This was measured with 95 turns of chats, 5 of which were newer than the backup. The backup restored 90 turns after any
@@ -34,25 +34,28 @@ _UNKNOWN_BOOK = "0" * 64
 _USUAL_PAGE = 4096  # SQLite's default page size in bytes
 _PAGE_SIZES = frozenset(1 << bits for bits in range(9, 17))
 _FILE_HEADER = 100  # bytes of the file header, at the beginning of the first page
-_LEAF = 0x0D  # type of a page with rows of a table
-_NODES = (0x02, 0x05, 0x0A)  # types of other pages: inner pages of indexes and tables, and leaves of indexes
-_LEAF_HEADER = 8  # bytes of the header of a ``_LEAF``
-_LOG_HEADER = 32  # bytes of the log's header
-_FRAME_HEADER = 24  # bytes of a frame's header, which comes before the frame's page
-_LOG_MAGIC = 0x377F0682  # magic number at the beginning of a log; the last bit gives the byte order of the checksums
-_LONGEST_VARINT = 9  # maximum bytes of an integer of variable length
-_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer, keyed by its serial type
+_LEAF = 0x0D  # page type of a leaf of a table, which is a page with rows
+# page types of pages without rows: inner pages of indexes and of tables, and leaves of indexes
+_NODES = (0x02, 0x05, 0x0A)
+_LEAF_HEADER = 8  # bytes of the header of a page of type ``_LEAF``
+_LOG_HEADER = 32  # bytes of the write-ahead log's header
+_FRAME_HEADER = 24  # bytes of the header of a frame of the log; a page follows the header
+# magic number at the beginning of a log, without its last bit, which gives the byte order of the checksums
+_LOG_MAGIC = 0x377F0682
+_LONGEST_VARINT = 9  # maximum bytes of a variable-length integer
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer column, keyed by its serial type
 _FLOAT = 7  # serial type of a float
 _ZERO = 8  # serial type of the integer 0, which takes no bytes
 _ONE = 9  # serial type of the integer 1, which takes no bytes
 _FIRST_BLOB = 12  # smallest serial type of a blob or text
 _HASH_LENGTH = 64
-_MOST_SEARCHED = 64  # maximum number of pages that are searched byte by byte, which takes about a second
+# maximum number of pages whose bytes are all tried as beginnings of rows, which takes about a second
+_MOST_SEARCHED = 64
 
 
 @dataclass(frozen=True)
 class Salvage:
-    """The rows that were found. There is a dictionary for each table, keyed by primary key. A row maps column names to
+    """The rows that were found. Each field has the rows of one table, keyed by primary key. A row maps column names to
     values.
     """
 
@@ -104,7 +107,8 @@ def _is_hash(value: object) -> bool:
 
 
 def restore(found: Salvage, connection: sqlite3.Connection) -> None:
-    """Insert missing rows into the tables, in one transaction. Triggers of the database update the search index.
+    """Insert the rows in ``found`` that the tables lack, in one transaction. Triggers of the database update the search
+    index.
 
     If the row of a chat or of a question is lost, a new row replaces it, so that every message belongs to a chat and
     every answer to a question. If a message's id is already used by a different message, the message gets a new id.
@@ -116,7 +120,7 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
     last = max(found.books.values(), key=lambda row: row["opened"] or 0, default={"sha256": _UNKNOWN_BOOK})
     numbers: dict[Any, int] = {}
     for id, row in sorted(found.messages.items()):
-        # a row that violates a constraint must not stop the restoration of the other rows
+        # a row that violates a constraint is left out, and the other rows are restored
         with suppress(sqlite3.IntegrityError):
             row = {**row, "parent": numbers.get(row["parent"], row["parent"]), "written": row["written"] or 0.0}
             _make_place(connection, row, found.chats.get(row["chat"], {}), last["sha256"])
@@ -129,8 +133,8 @@ def restore(found: Salvage, connection: sqlite3.Connection) -> None:
 
 
 def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[str, Any], book: str) -> None:
-    """Create the chat of a message, and the question of an answer, if they are missing. ``book``: hash of the book for
-    a chat whose own book is unknown.
+    """Create the chat of a message, and the question of an answer, if they are missing. ``book``: hash of the book that
+    a chat gets if its own is unknown.
     """
     id, parent, now = row["chat"], row["parent"], row["written"]
     chat = {"id": id, "book": book, "begun": now, "changed": now} | _known(chat)
@@ -145,7 +149,7 @@ def _make_place(connection: sqlite3.Connection, row: dict[str, Any], chat: dict[
 
 
 def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
-    """Insert a message unless the file already has it. Return the message's id in the new file."""
+    """Insert a message unless the tables already have it. Return the message's id in the tables."""
     there = _message(connection, row["id"])
     if there is not None and there != (row["chat"], row["role"], row["written"]):
         row = {**row, "id": None}
@@ -154,7 +158,9 @@ def _put_back(connection: sqlite3.Connection, row: dict[str, Any]) -> int:
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
-    """Insert a row unless it exists, and return its row id. Columns with value None get the table's defaults."""
+    """Insert a row unless a row with its key exists. Return the new row's id. Columns with value None get the table's
+    defaults.
+    """
     known = _known(row)
     marks = ", ".join("?" * len(known))
     query = f"INSERT OR IGNORE INTO {table} ({', '.join(known)}) VALUES ({marks})"
@@ -166,8 +172,8 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
-    """Return the chat, the role and the time of the message with this id, by which equal messages are recognised; None
-    if there is no such message.
+    """Return the chat, the role and the time of the message with this id; None if there is no such message. Messages
+    with equal values count as the same message.
     """
     found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
     return tuple(found) if found else None
@@ -177,7 +183,7 @@ def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
 
 
 class _Pages:
-    """The newest version of every page, numbered from 1.
+    """The pages of a library, numbered from 1, each in its newest version.
 
     Args:
         file: the bytes of the library.
@@ -196,7 +202,7 @@ class _Pages:
         self._free = self._freed(_number(first, 32))
 
     def records(self) -> Iterator[tuple[int, Record]]:
-        """Yield (row id, columns) for every row. Rows from pages with a destroyed header come last."""
+        """Yield (row id, columns) for every row of every table. Rows from pages with a destroyed header come last."""
         broken = []
         for number, page in self._pages.items():
             start = _FILE_HEADER if number == 1 else 0
@@ -236,7 +242,7 @@ class _Pages:
         return rowid, _columns(payload, length)
 
     def _local(self, length: int) -> int:
-        """Number of bytes of a row that are on the row's own page, if the row has ``length`` bytes. The other bytes are
+        """Of a row of ``length`` bytes, return the number of bytes that are on the row's own page. The other bytes are
         on overflow pages.
         """
         most = self._usable - 35
@@ -280,8 +286,8 @@ def _page_size(file: bytes, log: bytes) -> int:
 
 
 def _committed(log: bytes, size: int) -> dict[int, bytes]:
-    """Return the newest version of each page in the log, keyed by page number. Versions written after the last commit
-    are ignored.
+    """Return the newest version of each page in the log, keyed by page number. Versions that were written after the
+    last commit are ignored.
     """
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
@@ -294,8 +300,8 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
 
 
 def _frames(log: bytes, size: int) -> Iterator[int]:
-    """Yield the offsets of the valid frames, each of which holds one page. Frames that were written before the log was
-    last restarted are left out; their header has a different salt.
+    """Yield the offsets of the log's valid frames. A frame holds one page. Frames from before the log's last restart,
+    whose headers have another salt, are left out.
     """
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
@@ -307,8 +313,9 @@ def _frames(log: bytes, size: int) -> Iterator[int]:
 def hides_transactions(file: Path) -> bool:
     """Whether a library's log has a transaction after the first wrong checksum.
 
-    SQLite treats the first wrong checksum as the end of the log. It silently drops everything after that place,
-    possibly the whole library. If the log was merely cut off while it was written, no transaction follows.
+    SQLite treats the first wrong checksum as the end of the log. It silently ignores everything after that place,
+    possibly the whole library. If the log was only cut off while it was written, no transaction follows the wrong
+    checksum.
 
     Raises:
         OSError: the log cannot be read.
@@ -350,8 +357,8 @@ def _number(data: bytes, offset: int) -> int:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Decode the variable-length integer at offset ``offset`` (one to nine bytes). Return the integer and the offset
-    after it.
+    """Decode the variable-length integer (one to nine bytes) at ``offset``. Return the integer and the offset of the
+    byte after it.
     """
     value = 0
     for index in range(_LONGEST_VARINT):
@@ -366,8 +373,8 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _columns(payload: bytes, length: int) -> Record:
-    """Read the columns of a row of ``length`` bytes. If ``payload`` is shorter, missing numbers are None, and text is
-    cut off.
+    """Read the columns of a row of ``length`` bytes. If ``payload`` has only the row's beginning, missing numbers are
+    None, and text is cut off.
 
     Raises:
         ValueError, IndexError: the bytes do not form a row.

@@ -1,8 +1,8 @@
-"""Settings and their defaults: the data folder, the pair of models, the port. Loads and saves the model that the user
-chose in the page.
+"""Defines the settings of the program and their defaults, such as the data folder, the pair of models and the port.
+Loads and saves the model that the user chose in the page.
 
-The choice is saved for the next start. Its file is readable only by this user, because it may contain the key of a
-server.
+This choice is saved for the next start. The file with the choice is readable only by this user, because it may contain
+the access key of a server.
 
 Importing this module takes milliseconds, needs no installed package and writes nothing to disk.
 
@@ -100,8 +100,8 @@ LOG_NAME = "trifold.log"
 
 @dataclass(frozen=True)
 class Remote:
-    """A server that answers instead of this program's engine. If ``model`` is empty, the first model that the server
-    offers is used.
+    """A server whose model answers instead of this program's engine. ``key`` is the access key, ``context`` the size of
+    the window in tokens. If ``model`` is empty, the first model that the server offers is used.
     """
 
     address: str
@@ -112,10 +112,11 @@ class Remote:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The choice of a model: a pair of models under the names that the user gave, or a server.
+    """The model that the user chose in the page: a target and a draft model under the names that the user gave, or a
+    server.
 
-    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are formats that were chosen so that the model fits into memory. If
-    they are "", the command line's options or the defaults decide.
+    ``weights`` ("8bit", "4bit") and ``kv`` ("8bit") are formats in which the model fits into memory. If a format is "",
+    the command line's options or the defaults decide.
     """
 
     model: str
@@ -126,7 +127,9 @@ class ModelChoice:
 
     @property
     def rounding(self) -> dict[str, str]:
-        """The chosen formats, keyed by the names of the engine's options."""
+        """The formats of the weights and the KV, keyed by the names of the engine's options. Formats that are "" are
+        left out.
+        """
         return {name: value for name, value in (("weights", self.weights), ("kv", self.kv)) if value}
 
 
@@ -140,12 +143,13 @@ class Settings:
         draft: folder or hub id of the draft model, or None.
         context: size of the window in tokens; None for the model's own size.
         port: where the page listens on this machine.
-        options: further settings of the engine, by their names in ``EngineConfig``.
+        options: further settings of the engine, keyed by their names in ``EngineConfig``.
         rounding: formats of the model that was chosen in the page (``ModelChoice.rounding``). ``options`` override
-            them.
+            these formats.
         remote: a server that answers instead of the model; None if no server was chosen.
         password: password for users on other machines. If it is empty, other machines are refused.
-        chosen: whether the user chose the model, on the command line or in the page. If not, it is the bundled one.
+        chosen: whether the user chose the model, on the command line or in the page. If not, ``model`` is the bundled
+            one.
     """
 
     data: Path
@@ -161,8 +165,8 @@ class Settings:
 
     @property
     def kv(self) -> str:
-        """The format of the model's KV cache: "model" (the model's own dtype) or a name from ``EngineConfig.kv``. Sizes
-        are computed from this property before the engine's configuration is made.
+        """The format of the model's KV cache: "model" (the model's own dtype) or a name from ``EngineConfig.kv``.
+        Needed to compute sizes before the engine's configuration is made.
         """
         return str({**self.rounding, **self.options}.get("kv", "model"))
 
@@ -186,7 +190,9 @@ class Settings:
 
     @property
     def snapshots(self) -> Path:
-        """The folder in which the engine saves books that were read, so that they open again at once."""
+        """The folder in which the engine saves the KV of books, so that a book that was read once opens again at
+        once.
+        """
         return self.data / "snapshots"
 
     @property
@@ -195,7 +201,9 @@ class Settings:
 
     @property
     def instance_file(self) -> Path:
-        """The file with the process id and the port of the running app. A second start reads it."""
+        """The file with the process id and the port of the running app. A second start of the program finds the running
+        app with it.
+        """
         return self.data / "instance.json"
 
     @property
@@ -204,7 +212,7 @@ class Settings:
         return self.data / "instance.lock"
 
     def engine_config(self) -> EngineConfig:
-        """The configuration of the engine.
+        """Make the configuration of the engine.
 
         Raises:
             OptionError: an unknown name in ``options``, or a value out of range.
@@ -212,7 +220,7 @@ class Settings:
         from engine.config import EngineConfig, from_mapping
 
         named = {"model": self.model, "draft": self.draft, "context": self.context}
-        # KV that does not fit into memory is spilled to the data folder, because the system's folder for temporary
+        # KV that does not fit into memory is written to the data folder, because the system's folder for temporary
         # files may itself be in RAM.
         named |= {"snapshot_folder": str(self.snapshots), "spill_folder": str(self.data / "spilled")}
         named |= {"speeds_file": str(self.data / "speeds.json"), "tried_folder": str(self.data / TRIED_FOLDER)}
@@ -228,11 +236,11 @@ def make_settings(
     options: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Fill in the settings that the user left out.
+    """Make the settings of a start: take those that the user gave, and fill in the others.
 
     The bundled draft model is used only with the bundled target, because other targets have other vocabularies. For
-    another target, the user has to name a draft model. If the user names neither a target nor a draft, the last choice
-    in the page is used.
+    another target, the user has to name a draft model. If the user names neither a target nor a draft model, the models
+    that were last chosen in the page are used.
 
     Raises:
         OptionError: a model's name cannot be looked up as a path (``check_place``).
@@ -253,7 +261,7 @@ def make_settings(
 
 
 def check_place(model: str) -> None:
-    """Check that a model's name can be looked up as a path on this machine. The path need not exist.
+    """Raise an error if a model's name cannot be looked up as a path on this machine. The path need not exist.
 
     Raises:
         OptionError: the path is too long, cannot be accessed, or contains "~" with an unknown user.
@@ -267,8 +275,8 @@ def check_place(model: str) -> None:
 
 
 def tried_folder_of(folder: Path) -> str:
-    """The folder in which the engine records which tokenizers passed their check. "" if the model's folder ``folder``
-    is outside the program's own folder of models.
+    """The folder in which the engine records which tokenizers have passed its check. "" for a model whose folder
+    ``folder`` is not in the program's own folder of models.
     """
     models = next((parent for parent in folder.absolute().parents if parent.name == MODELS_FOLDER), None)
     return str(models.parent / TRIED_FOLDER) if models else ""
@@ -328,7 +336,7 @@ def model_name(name: str, path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _is_demo(path: str) -> bool:
-    """Whether a path is the folder of the bundled pair. The result is cached, because the function reads the disk and
+    """Whether a path is the folder of the bundled target. The result is cached, because the function reads the disk and
     is called ten times a second.
     """
     return is_same_folder(path, DEMO_MODEL)
@@ -342,7 +350,7 @@ def _looks_local(model: str) -> bool:
 
 
 def load(data: Path) -> ModelChoice | None:
-    """Load the last choice; None if there was none, or if the file cannot be read."""
+    """Load the model that was last chosen in the page; None if none was chosen, or if the file cannot be read."""
     try:
         kept = json.loads((data / FILE).read_text(encoding="utf-8"))
         remote = Remote(**kept["remote"]) if kept.get("remote") else None
@@ -353,7 +361,7 @@ def load(data: Path) -> ModelChoice | None:
 
 
 def save(data: Path, choice: ModelChoice) -> None:
-    """Save the choice.
+    """Save the model that was chosen in the page.
 
     Raises:
         OSError: the file cannot be written.

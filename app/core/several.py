@@ -1,12 +1,12 @@
 """Computes the cost of reading several documents as one book, before they are read. The cost depends on their order.
 
     cost = cost_of(state, [sha256, ...])
-    cost.said        "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
-    cost.without     the hashes of documents that fit, if all together are too long
+    cost.sentence    "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
+    cost.fitting     the hashes of documents that fit together, if all documents together do not fit
     cost.recognises  the hashes of documents with scanned pages, which are recognised before the reading
 
-The text up to the first document that differs from an earlier reading is restored from disk. All text after it is read.
-The documents are stored as a book (``app.core.books``), which is opened like any other (``AppState.arrange``).
+The text before the first document that differs from an earlier reading is restored from disk; the rest is read.
+``AppState.arrange`` opens the documents as one book.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MOST = 100
 @dataclass(frozen=True)
 class Cost:
     """The cost of reading some documents. ``sentence``: the cost in words. ``fits``: whether all documents together fit
-    into the window. If not, ``fitting`` has the hashes of documents that together fit. ``recognises``: the
-    hashes of documents with scanned pages. These pages are recognised before the reading, and their tokens are not
+    into the window. If they do not, ``fitting`` has the hashes of those documents that fit together. ``recognises``:
+    the hashes of documents with scanned pages. These pages are recognised before the reading, and their tokens are not
     counted.
     """
 
@@ -42,10 +42,9 @@ class Cost:
 
 
 class _Probe:
-    """Estimates how long the recognition of scanned pages will take. If no speed is stored for a document, the
-    document's first pages are recognised and stored, and their time is measured. ``documents``: hashes of the documents
-    with pages that are not recognised yet; ``pages``: the number of these pages; ``seconds``: the estimated time for
-    them.
+    """Estimates how long the recognition of scanned pages will take. If a document's speed of recognition is unknown,
+    its first pages are recognised and stored, and the time is measured. ``documents``: hashes of the documents with
+    unrecognised pages. ``pages``: the number of such pages. ``seconds``: the estimated time to recognise these pages.
     """
 
     def __init__(self, folder: Callable[[str], Path]) -> None:
@@ -55,7 +54,9 @@ class _Probe:
         self.seconds = 0.0
 
     def of_one(self, sha256: str) -> Recognition:
-        """How to read one document. The recognition stops as soon as the time can be estimated."""
+        """Make the settings of recognition for one document. The recognition stops as soon as its time can be
+        estimated.
+        """
         stop = threading.Event()
 
         def estimated(pages: int, seconds: float) -> None:
@@ -68,9 +69,8 @@ class _Probe:
 
 
 def cost_of(state: AppState, documents: Sequence[str]) -> Cost:
-    """Count the tokens that would be read for the documents ``documents`` (hashes) in this order. The files are parsed,
-    but the model does not read them. Of a scan that is not open the first pages are recognised once, which takes
-    seconds.
+    """Compute the cost of reading the documents with these hashes in this order. The files are parsed, but the model
+    does not read them. If a document is a scan and not open, its first pages are recognised once, which takes seconds.
 
     Raises:
         DocumentError: a document cannot be read, or is no longer in the library.
@@ -107,7 +107,9 @@ def cost_of(state: AppState, documents: Sequence[str]) -> Cost:
 
 
 def _shown(state: AppState) -> frozenset[str]:
-    """Return the hashes of the documents of the open book. No page of these documents is recognised again."""
+    """Return the hashes of the documents of the open book. Their pages were recognised when the book was opened, and
+    are not recognised again.
+    """
     current = state.current
     if current.book is None or current.whole is None:
         return frozenset()

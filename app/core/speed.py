@@ -1,10 +1,10 @@
-"""Decides whether an answer's speed is stated, and in which words. This holds for the line under the answer, the
-figures panel, the race and the terminal.
+"""Decides whether an answer's speed is stated, and in which words. The line under the answer, the figures panel, the
+race and the terminal all use these words.
 
 The speed is measured by the engine, from plain steps that were timed while the answer was written
-(``engine.generation.PlainSteps``). After a race that produced the same text, the plain run of the race is used instead.
-The speed is not shown for a refusal or for repeated text (``uncounted``). Speculation decodes such text fast with any
-book, so its speed would say nothing about other answers.
+(``engine.generation.PlainSteps``). If a race produced the same text, the plain run of the race is used instead. The
+speed is not shown for a refusal or for repeated text (``uncounted``). Speculation decodes such text fast with any book,
+so its speed would say nothing about other answers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ AGREE = 1.5
 other, and neither is shown.
 """
 
-# maximum difference of a speedup from 1 that counts as chance, because a busy machine may slow one run more than the
-# other
+# maximum difference between a speedup and 1 at which the speeds count as equal, because a busy machine may slow one run
+# more than the other
 _EQUAL = 0.05
 _SPAN = 6  # length in words of the sequences that are compared to find repetition
-_FEWEST = 3 * _SPAN  # minimum words of an answer that is searched for repetition
+_FEWEST = 3 * _SPAN  # minimum words of an answer that is searched for repetitions within itself
 _HALF = 0.5
-# maximum mean of characters per word; a text with a higher mean counts as written without spaces and is compared by
-# characters instead of words
+# maximum mean number of characters per word. A text with a higher mean counts as written without spaces, such as
+# Chinese, and its characters are compared instead of its words.
 _LONGEST_WORD = 16
 
 
 def speedup(figures: Figures | None, why_not: str = "") -> float | None:
-    """The speedup of an answer over plain decoding; None if it is unknown or does not count.
+    """The speedup of an answer over plain decoding; None if the speedup is unknown or does not count.
 
     Args:
         why_not: the result of ``uncounted`` for the answer.
@@ -57,7 +57,7 @@ def speed_in_words(times: float | None) -> str:
 
 
 def than_plain(times: float | None) -> str:
-    """A speedup in words, with the comparison: "1.4 times faster than plain"; "" if the speedup was not measured."""
+    """A speedup over plain decoding in words: "1.4 times faster than plain"; "" if the speedup was not measured."""
     if times is None:
         return ""
     said = speed_in_words(times)
@@ -72,8 +72,8 @@ def speeds_agree(one: float | None, other: float | None) -> bool:
 
 
 def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False, ended: bool = True) -> str:
-    """The reason why an answer's speed does not count; "" if it counts. A refusal and repeated text do not count,
-    because they are decoded fast with any book.
+    """The reason why an answer's speed does not count; "" if it counts. The speed of a refusal or of repeated text does
+    not count, because such text is decoded fast with any book.
 
     Args:
         earlier: the preceding answers.
@@ -82,7 +82,7 @@ def uncounted(answer: str, earlier: Sequence[str] = (), *, refused: bool = False
             earlier answers.
 
     Returns:
-        a key of ``WHY_NO_SPEED``.
+        a key of ``WHY_NO_SPEED``, or "".
     """
     if refused:
         return REFUSED

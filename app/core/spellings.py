@@ -11,8 +11,8 @@ _NARROW = (("ae", "ä"), ("oe", "ö"), ("ue", "ü"))
 
 
 def spellings(words: str) -> tuple[str, ...]:
-    """The words as typed, followed by lower-case spellings that a German or French text may use instead: "straße" for
-    "strasse", "müller" for "mueller", "cœur" for "coeur", and vice versa.
+    """Return the words as typed, followed by other spellings of them in lower case that a German or French text may
+    use: "straße" for "strasse", "müller" for "mueller", "cœur" for "coeur", and vice versa.
     """
     typed = words.lower()
     wide = typed.translate(_WIDE)
@@ -24,16 +24,16 @@ def spellings(words: str) -> tuple[str, ...]:
     return (words, *dict.fromkeys(each for each in found if each != typed))
 
 
-# matches an ending of a noun, an adjective or a verb after a stem of at least four letters
+# matches an ending of a noun, an adjective or a verb that follows at least four letters
 _ENDING = re.compile(r"(?<=[^\W\d_]{4})(?:innen|ern|en|em|er|es|ing|ed|s|x|e|n)$", re.IGNORECASE)
 
 
 def without_endings(words: str) -> str:
-    """The words without English, German, French and Spanish endings. "canciones" becomes "cancion", so that a search
-    for words with this beginning also finds "canción" and "cancionero".
+    """Return the words without English, German, French and Spanish endings. "canciones" becomes "cancion", so that a
+    search for words with this beginning also finds "canción" and "cancionero".
 
-    The search for evidence uses ``engine.words.without_ending`` instead, because it compares whole stems. That function
-    would be too coarse here. It reduces "study" to "stud", so that a search for words with this beginning would also
+    The search for evidence uses ``engine.words.without_ending`` instead, because it compares whole stems. Here that
+    function would be too coarse. It reduces "study" to "stud", and a search for words that begin with "stud" would also
     find "student".
     """
     return " ".join(_ENDING.sub("", word) for word in words.split())

@@ -1,11 +1,12 @@
 """Holds the state of the program: the open book, the progress of reading it, the shown chat, and the tab whose question
 is being answered.
 
-``AppState`` owns one frozen record, ``OpenBook``, which is replaced under a lock and shown by every tab. The program
-has one engine and one person, so it has one open book, and all tabs show it.
+``AppState`` owns one immutable record, ``OpenBook``, and replaces it under a lock at every change. The program has one
+engine and one user, so it has one open book, and every tab of the browser shows this book.
 
 The functions below the class open a book: they parse its file, measure the book and read it. They run in a thread. A
-``Job`` represents their work and can be cancelled. Every error is written as a sentence into ``OpenBook``.
+``Job`` represents their work and can be cancelled. An error in this thread is written into ``OpenBook`` as a sentence
+for the user.
 """
 
 from __future__ import annotations
@@ -41,20 +42,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
-_COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of values in the table ``app_state``
+_COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of values in the database table ``app_state``
 _MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in parts; the oldest are forgotten
 
 
 class Job:
-    """The work of opening and reading one book. A job can be cancelled for good, or paused while a question is
-    answered.
-    """
+    """The work of opening and reading one book. A job can be cancelled, or paused while a question is answered."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.paused = False
         self.ended = threading.Event()
-        self.stop = threading.Event()  # set to stop the engine's current request to read
+        self.stop = threading.Event()  # set to end the engine's current request to read, by a cancel or by a pause
         self.enough = threading.Event()  # set when the user wants no more pages to be recognised
 
     def cancel(self) -> None:
@@ -67,14 +66,14 @@ class Job:
         self.stop.set()
 
     def go_on(self) -> None:
-        """End a pause: make a new stop event, so that reading can continue. A cancelled job stays cancelled."""
+        """End a pause: make a new ``stop`` event, so that the engine can read on. A cancelled job stays cancelled."""
         self.paused = False
         self.stop = threading.Event()
 
 
 class AppState:
     """The state of the program. Every method may be called from any thread. ``delete``, ``close``, and ``stop_asking``
-    with a ``wait`` may take seconds. All other methods return at once.
+    with the argument ``wait`` may take seconds; all other methods return at once.
 
     Args:
         engine: the engine of this machine, a server, or a proxy of either.
@@ -82,7 +81,8 @@ class AppState:
         chats: the store of questions and answers.
         read_document: turns a file into a document.
         snapshots: the store of the books' KV on disk, keyed by the books' hashes.
-        experience: the durations of earlier readings and answers on this machine, for estimates.
+        experience: stores the durations of earlier readings and answers on this machine, from which times are
+            estimated.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class AppState:
         self._released = threading.Condition(self._lock)
         self._job = Job()
         self._asking: threading.Event | None = None
-        self._asking_waits = False  # whether the question waits until the open book has been read
+        self._asking_waits = False  # whether the question that is being asked waits until the open book has been read
         self.note_taker = NoteTaker()
 
     @property
@@ -130,13 +130,13 @@ class AppState:
         recognise: bool = False,
         agreed: Collection[str] = (),
     ) -> None:
-        """Open another book and read it. Show ``chat`` if it is given. Otherwise show the last chat about the book, or
-        begin one.
+        """Open another book and read it. Show the chat with the id ``chat``. If that is "", show the last chat about
+        the book, or begin a chat.
 
         Args:
             recognise: whether to run text recognition on pages that are pictures and on pages whose text is doubtful,
-                however long this takes. If false, only pictures are recognised, and only if that is quick.
-            agreed: hashes of the files whose pictures of pages are recognised however long this takes.
+                however long this takes. If it is False, pages that are pictures are recognised if that is quick.
+            agreed: hashes of files whose pages that are pictures are recognised however long this takes.
         """
         with self._lock:
             if chat:
@@ -152,7 +152,7 @@ class AppState:
 
     def read_comments(self, enabled: bool) -> None:
         """Set whether comments in a book's file, by readers or reviewers, are read as part of the book. An open book is
-        opened again.
+        opened again after a change.
         """
         with self._lock:
             if enabled == self.parser.comments:
@@ -163,9 +163,9 @@ class AppState:
                 self.open(book)
 
     def is_open(self, book: Book) -> bool:
-        """Whether this book is open as a whole, so that nothing has to be done to open it. True if the book is being
-        opened or read, or if questions can be asked about all its pages. False while the user chooses pages, or after
-        only chosen pages were read.
+        """Whether a book is open with all its pages, or is on the way there. True while the book is opened or read, and
+        when questions about all its pages can be asked. False while the user chooses pages, or if only chosen pages can
+        be asked about.
         """
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
@@ -179,12 +179,12 @@ class AppState:
         """Open the documents with these hashes, in this order, as one book and read it.
 
         Args:
-            as_new: whether to make a new collection. If false and a collection is open, the open collection is changed
-                to these documents.
-            open_sha256: hash of the book that the user's page showed; "" if unknown. If a different book is open, the
-                open book is not changed.
-            agreed: hashes of the files for which the user has agreed to the recognition of pages that are pictures,
-                however long it takes (``app.core.several.Cost.recognises``).
+            as_new: whether to make a new collection. If it is False and a collection is open, the open collection gets
+                these documents instead of its own.
+            open_sha256: hash of the book that the user's page showed; "" if unknown. If a different book is open by
+                now, that book is not changed.
+            agreed: hashes of files whose pages that are pictures are recognised however long this takes, because the
+                user has agreed (``app.core.several.Cost.recognises``).
 
         Raises:
             DocumentError: a document is no longer in the library.
@@ -197,8 +197,8 @@ class AppState:
         self.open(self.books.collect(documents, changed), agreed=agreed)
 
     def choose(self, first: int, last: int) -> None:
-        """Read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book, which does not
-        fit as a whole.
+        """Let the model read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book,
+        because the whole book does not fit into its window.
         """
         whole = self._current.whole
         if whole is not None:
@@ -218,7 +218,8 @@ class AppState:
             self._read(whole if len(some.pages) == len(whole.pages) else some)
 
     def read_in_parts(self) -> None:
-        """Switch the open book to reading in parts: each question is sent to parts of the book instead of the whole.
+        """Switch the open book to reading in parts. Each question is then put to parts of the book instead of the whole
+        book.
 
         Raises:
             OptionError: the book has no parts, because it fits or because a page is longer than a part.
@@ -235,7 +236,7 @@ class AppState:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
-        """Stop the current reading. Reset the record to the whole open book at ``stage``, without any page read."""
+        """Stop the current reading. Reset the record ``OpenBook`` to the whole book at ``stage``, with no page read."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
@@ -258,18 +259,18 @@ class AppState:
             keep_value(self.chats.database, _IN_PARTS, [*others, sha256][-_MOST_IN_PARTS:] if in_parts else others)
 
     def read_again(self) -> None:
-        """Read the open document from its start. The book is also measured again, because the model may have
-        changed.
+        """Let the model read the open document again. Whether the book fits is also measured again, because the model
+        may have changed.
         """
         with self._lock:
             self._current = replace(self._current, whole_fit=None, parts=())
-            # a book that still waits for a model is left to its job, which measures and reads the book with the new
-            # model
+            # a book that is still being opened, or waits for a model, is left to its job, which will measure and read
+            # it with the new model
             if self._current.document is not None and self._current.stage not in (Stage.OPENING, Stage.WAITING):
                 self._read(self._current.document)
 
     def read_notes(self) -> None:
-        """Read the notes on the open book instead of the book, and begin a chat about them.
+        """Let the model read the notes on the open book instead of the book, and begin a chat about the notes.
 
         Raises:
             Busy: an answer is being written.
@@ -289,7 +290,7 @@ class AppState:
             self._current = replace(self._current, before_notes=before)
 
     def leave_notes(self) -> None:
-        """Return from the notes to the text and the chat that were open before.
+        """Return from the notes to the book's text and to the chat that was open before.
 
         Raises:
             Busy: an answer is being written.
@@ -303,8 +304,8 @@ class AppState:
                 self._read(document)
 
     def stop_reading(self) -> None:
-        """Cancel the reading. Pages read so far can still be used. If the file is still being opened, only the
-        recognition of pages is stopped, and the reading follows.
+        """Cancel the reading. Questions about the pages read so far are still possible. If the file is still being
+        opened, only the recognition of its pages is stopped, and the reading follows.
         """
         if self._current.stage is Stage.OPENING:
             self._job.enough.set()
@@ -319,7 +320,7 @@ class AppState:
 
     def restore(self) -> None:
         """Open the book that was open when the program ended, if it was ready, read in parts, locked or waiting for a
-        choice of pages. A book that was still being opened or read, or that had failed, is not opened.
+        choice of pages. A book that was still being opened or read, or whose opening had failed, is not opened.
         """
         mark = self._bookmark.find()
         if mark is None or not mark.ready or self._current.book is not None:
@@ -335,7 +336,7 @@ class AppState:
         self._take_over()
 
     def delete(self, sha256: str) -> None:
-        """Delete a book, its chats and everything made from it.
+        """Delete a book, its chats and notes, and everything made from its file.
 
         Raises:
             DocumentError: there is no such book, or a collection contains it.
@@ -396,7 +397,7 @@ class AppState:
 
     def _show(self, chat_id: str) -> None:
         """Show a chat. Reset the figures, the pace and the highlighted pages, because they belong to an answer of the
-        chat shown before.
+        previous chat.
         """
         if chat_id != self._current.chat:
             self._current = replace(self._current, chat=chat_id, figures=None, scores=(), pace=())
@@ -436,8 +437,8 @@ class AppState:
 
         Args:
             tab: the tab that asks.
-            waits: whether the question waits until the open book has been read. A reading that was paused for an
-                earlier question then continues.
+            waits: whether the question waits until the open book has been read. If so, a reading that was paused for an
+                earlier question continues.
 
         Returns:
             an event; setting it stops this question.
@@ -460,12 +461,12 @@ class AppState:
                 self._released.notify_all()
 
     def read_back(self, claim: threading.Event, document: Document | None) -> None:
-        """Release the right to ask that ``claim`` gave for questions about other documents (``app.core.each``). Read
-        the open book again, because the other documents have replaced it in the engine.
+        """End a run that put questions to other documents (``app.core.each``): release its right to ask, and read the
+        open book again, because the other documents have replaced it in the engine.
 
         Args:
-            claim: the event that ``AppState.claim`` returned.
-            document: the document that was open before. If it is no longer open, nothing is read.
+            claim: the event that ``AppState.claim`` returned to the run.
+            document: the document that was open before the run. If it is no longer open, nothing is read.
         """
         with self._lock:
             current = self._current
@@ -482,13 +483,15 @@ class AppState:
             self._released.wait_for(lambda: self._asking is None, wait)
 
     def leave(self) -> None:
-        """Stop the answer if its question came from a tab. Called when no tab has been connected for a while."""
+        """Stop the answer if its question came from a tab of the browser. Called when no tab has been connected for a
+        while.
+        """
         with self._lock:
             if self._current.asked_by:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:
-        """Change fields of the record that describe the answer being written, such as figures and page scores."""
+        """Change fields of ``OpenBook`` that describe the growing answer, such as figures and page scores."""
         with self._lock:
             self._current = replace(self._current, **changes)
 
@@ -501,19 +504,19 @@ class AppState:
     # Called by the functions below the class -----------------------------------------------------------------
 
     def set(self, job: Job, **changes: Any) -> None:
-        """Change the record on behalf of ``job``. Do nothing if a newer job has replaced ``job``."""
+        """Change fields of ``OpenBook`` for a job. Do nothing if a newer job has replaced this job."""
         with self._lock:
             if job is self._job:
                 self._current = replace(self._current, **changes)
                 self._mark()
 
     def go_on_reading(self, job: Job) -> bool:
-        """Try to continue a reading that was paused for a question. The check and the change of the record happen under
-        one lock, so that no question begins in between.
+        """Try to continue a reading that was paused for a question. The check for a question and the change of
+        ``OpenBook`` happen under one lock, so that no question begins in between.
 
         Returns:
-            False while a question is being answered, unless it waits for the book. True if the reading continues, or if
-            the job was cancelled.
+            False while a question is being answered, unless that question waits for the end of the reading. True if the
+            reading continues, or if the job was cancelled.
         """
         with self._lock:
             if self._current.asking and not self._asking_waits and not job.cancelled:
@@ -523,7 +526,7 @@ class AppState:
             return True
 
     def _take_over(self, **changes: Any) -> Job:
-        """Cancel the running job, stop the answer, and replace the record by a new one."""
+        """Cancel the running job, stop the answer, and replace ``OpenBook`` by a new record. Return a new job."""
         with self._lock:
             self._job.cancel()
             self.stop_asking()
@@ -535,7 +538,9 @@ class AppState:
             return self._job
 
     def _chat_for(self, book: Book | None) -> str:
-        """The open chat if it is about this book, otherwise the last chat about the book, otherwise a new one."""
+        """The id of the open chat if it is about this book, otherwise of the last chat about the book, otherwise of a
+        new chat; "" without a book.
+        """
         if book is None:
             return ""
         shown = self.chat
@@ -551,7 +556,7 @@ class AppState:
 
 
 def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """Run the work of a job in a thread. Any error is written as a sentence into the record."""
+    """Run the work of a job in a thread. An error is written into ``OpenBook`` as a sentence for the user."""
     threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
 
 
@@ -572,8 +577,8 @@ def open_book(
 
 
 def prepare(state: AppState, job: Job, document: Document) -> None:
-    """Wait for the model, measure the book, and read the book if it fits. If it does not fit, let the user choose
-    pages; or read it in parts, if it was read in parts before.
+    """Wait for the model, measure the book, and read the book if it fits. If it does not fit, read it in parts if it
+    was read in parts before, otherwise let the user choose pages.
     """
     state.set(job, stage=Stage.WAITING, document=document)
     state.note_taker.prepare(document)
@@ -599,8 +604,8 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
 
 
 def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
-    """Divide a book that does not fit into parts. Empty if a page is longer than a part, or if the engine did not
-    measure pages.
+    """Cut a book that exceeds the window into parts. Empty if a page is longer than a part, or if the engine has not
+    measured the pages.
     """
     with suppress(ContextTooSmall):
         return cut(document, fit) if fit.page_tokens else ()
@@ -608,7 +613,9 @@ def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
 
 
 def _read(state: AppState, job: Job, document: Document) -> None:
-    """Read the book. If a question interrupts the reading, wait for the answer and continue."""
+    """Let the model read the book. If a question interrupts the reading, wait for the answer and continue the
+    reading.
+    """
     state.set(job, stage=Stage.READING)
     partly = _read_on(state, job, document)
     while partly is not None:
@@ -622,11 +629,11 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Read until the end, or until a pause for a question. A resumed reading repeats the page that the pause cut off.
-    While this page is repeated, the shown progress does not fall.
+    """Let the model read until the end of the book, or until a pause for a question. After a pause, the page that the
+    pause cut off is read again; the shown progress does not fall meanwhile.
 
     Returns:
-        How much was read before the pause. None if the reading has ended or failed.
+        What was read before a pause; None if the reading has ended or failed.
     """
     before = state.current.progress.tokens_done if resume and state.current.progress else 0
     request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
@@ -660,8 +667,8 @@ def _finish(state: AppState, job: Job, read: BookRead) -> None:
 
 
 def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
-    """Run the work of a job. Write its errors as sentences into the record. (``_read_on`` catches errors of the engine
-    while it reads.)
+    """Run the work of a job. Write an error into ``OpenBook`` as a sentence for the user, with the stage and the button
+    that fit the error.
     """
     try:
         work()
@@ -688,7 +695,7 @@ def _fail(state: AppState, job: Job, error: TrifoldError, stage: Stage, action: 
 
 
 def _forget_unreadable(state: AppState, job: Job) -> None:
-    """Remove the job's book from the library if its file could never be read as a book."""
+    """Remove the open book from the library if its file has never been parsed."""
     book = state.current.book
     if not job.cancelled and book is not None:
         try:
@@ -699,7 +706,7 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
 
 
 def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
-    """The settings of text recognition for a job. Its progress is written into the record."""
+    """Make the settings of text recognition for a job. The progress of the recognition is written into ``OpenBook``."""
 
     def show(done: int, total: int, seconds: float | None) -> None:
         state.set(job, recognising=Recognising(done, total, seconds))

@@ -1,8 +1,9 @@
 """Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents or
 its text.
 
-The questions ask where the book says something or what it says, and never ask for opinions, so that even a small model
-can answer them. If a model can only quote (``Abilities.only_quotes``), the questions ask where a phrase of the book is.
+The questions ask where the book says something, or what it says. They never ask for opinions, so that even a small
+model can answer them. If a model can only quote (``Abilities.only_quotes``), the questions ask where a phrase of the
+book is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine.languages import Language, language_of
 
 MOST = 5  # maximum number of suggested questions
 _FROM_CONTENTS = 3
-_LOOKED_AT = 40  # number of pages, from the first, from which the language of a book is detected
+_LOOKED_AT = 40  # number of pages, from the first, by which the language of a book is detected
 _SHORTEST = 4  # minimum characters of a heading that a question may quote
 _LONGEST = 60  # maximum characters of a heading that a question may quote
 _FRAME = re.compile(
@@ -82,31 +83,34 @@ _NAMES = 2
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
 # matches common German words, to detect German text
 _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
-# Maximum matches of ``_GERMAN`` per word. A text with more matches counts as German. German writes all nouns with
-# capitals, so names cannot be found by their capitals.
+# Maximum matches of ``_GERMAN`` per word of a text that is not German. In a German text no names are looked for,
+# because all nouns are capitalised there.
 _MOST_GERMAN = 0.02
 _PHRASES = 3
-# number of words of a phrase; one or two more if its last word would otherwise have fewer letters than ``_LAST_WORD``
+# number of words of a phrase. One or two words more are taken if the last word has fewer letters than ``_LAST_WORD``.
 _PHRASE_WORDS = 6
-_GOES_ON = 3  # minimum words of a sentence after the phrase that begins it; applies only to short texts
-# maximum risk (``astray``) of a phrase of the second class (``_rarest_first``); phrases with a higher risk are in the
-# last class
+_GOES_ON = 3  # minimum words that follow a phrase in its sentence; used only for short texts (``_beginnings``)
+# maximum risk (``astray``) of a phrase in the second class; phrases with a higher risk are in the last class
+# (``_rarest_first``)
 _RISKY = 8
-_TWICE = 12  # risk that is added for each word that occurs twice in the phrase's sentence
-_KINDS = 3  # number of classes of phrases (``_rarest_first``); the first class can be copied with the least risk
+# addition to a phrase's risk (``astray``) for each word that occurs more than once in the phrase's sentence
+_TWICE = 12
+_KINDS = 3  # number of classes into which ``_rarest_first`` sorts phrases by their risk
 _RUN_WORDS = (3, 4)  # lengths in words of the sequences by which a small model finds the next word (``astray``)
-_LAST_WORD = 4  # minimum letters of a phrase's last word, because a phrase that ends in "the" or "of" looks cut off
-# minimum words of a page from which phrases are taken; title pages usually have fewer
+_LAST_WORD = 4  # minimum letters of a phrase's last word, because a phrase that ends with "the" or "of" looks cut off
+# minimum words of a page from which phrases are taken, so that title pages are left out
 _PAGE_HAS = 40
-# ``_SENTENCE`` matches the beginning of a sentence that follows the end of another sentence and has only plain words,
-# with at most a comma between two words. At least one more word and 30 more characters of the sentence must follow.
+# ``_WORD`` matches a word of letters. ``_SENTENCE`` matches the beginning of a sentence after the end of another
+# sentence. The beginning has only such words, separated by spaces or commas, and at least one more word and 30 more
+# characters of the sentence follow.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
     rf"(?=,?\s{_WORD}[^.!?]{{30,}})"
 )
-# Matches the rest of a sentence if it has only plain words and ends with a full stop. A small model can quote such a
-# sentence without error. Other sentences, for example with figures or brackets, are the last choice.
+# Matches the rest of a sentence if it has only words and commas and ends with a full stop, because a small model can
+# quote such a sentence without error. A phrase from another sentence, such as one with numbers or brackets, is taken
+# only if there is no better one.
 _PLAIN_END = re.compile(rf"(?:,?\s{_WORD}){{2,20}}\.")
 _ANY_WORD = re.compile(_WORD)
 _DESCRIPTION = "sample.json"
@@ -114,13 +118,13 @@ _FORMS = (".pdf", ".epub", ".txt")
 
 
 def suggestions(document: Document, pages_read: int, *, general: bool = True) -> tuple[str, ...]:
-    """Questions about the part of a document that has been read.
+    """Suggest questions about the pages of a document that have been read.
 
     Args:
         pages_read: number of pages read, from the first. Headings of later pages are not used. If not all pages are
             read, no question asks about the end of the book.
         general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
-            only finds passages. Such a model finds no passages for general questions, and is trained on English.
+            only quotes passages, because it finds no passage for a general question and is trained on English.
     """
     words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
     if document.members and general and pages_read > document.members[-1].page_offset:
@@ -136,7 +140,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
 @dataclass(frozen=True)
 class _Words:
-    """The phrases of one language from which questions about a chapter, or about one of several documents, are made."""
+    """The templates of one language for questions about a chapter, or about one of several documents."""
 
     chapter: tuple[str, str]
     document: tuple[str, str]
@@ -204,12 +208,16 @@ def chapter_questions(chapter: ContentsEntry, document: Document, language: Lang
 
 
 def language_of_book(document: Document) -> Language | None:
-    """The language of a book's first pages; None if it is not one of the known languages."""
+    """Detect the language of a book from its first ``_LOOKED_AT`` pages; None if it is not one of the known
+    languages.
+    """
     return language_of(" ".join(page.text for page in document.pages[:_LOOKED_AT]))
 
 
 def _names(document: Document, pages_read: int) -> list[str]:
-    """The names that occur most often in the pages read. Empty for a German text, in which all nouns have capitals."""
+    """The names that occur most often in the pages read. Empty for a German text, because all nouns are capitalised
+    there.
+    """
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
     if len(_GERMAN.findall(text)) > _MOST_GERMAN * text.count(" "):
         return []
@@ -218,22 +226,23 @@ def _names(document: Document, pages_read: int) -> list[str]:
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions for a model that can only find passages. Each question asks where a phrase is in the book. A phrase
-    begins a sentence, has rare words and occurs only once. If there is no such phrase, a repeated phrase is used.
+    """Make questions for a model that can only quote passages. Each question asks where a phrase is in the book. A
+    phrase begins a sentence, has rare words and occurs only once. If there is no such phrase, one that occurs more
+    often is used.
 
     Args:
         pages_read: number of pages read, from the first; only these pages are used.
 
     Returns:
-        Questions, beginning with the one that is most likely to be answered. Equally likely questions come from the
-            three thirds of the read pages in turn.
+        Questions, the most likely to be answered first. Of equally likely questions, one is taken from each third of
+            the read pages in turn.
     """
     return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
 
 
 def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Questions that ask a model to continue the phrases of ``phrase_questions``. They are meant for a model that
-    follows instructions. The answers need only the book's text, whatever the subject.
+    """Make questions that ask a model to write down how the book goes on after the phrases of ``phrase_questions``.
+    They are for models that follow instructions, and can be answered for any book by quoting it.
     """
     asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
     return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
@@ -247,18 +256,20 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
     if len(pages) < _PHRASES:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
-    # (class, rank) pairs: all ranks of the first class, then of the second class, and so on. For each pair, ``found``
-    # takes the phrase of each third of the book.
+    # (class, rank) pairs: all ranks of the first class, then all ranks of the second class, and so on. For each pair,
+    # ``found`` gets a phrase from each third of the book.
     places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
     found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
-    if len(found) < _PHRASES:  # a short text, such as a letter or a form, has few phrases
+    if len(found) < _PHRASES:  # too few phrases were found because the text is short, such as a letter or a form
         begun = _beginnings(pages, whole.lower())
         found += [phrase for phrase in begun if not any(one.startswith(phrase) for one in found)]
     return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
 
 
 def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
-    """Yield the phrases of a short text, each of which is the beginning of a sentence."""
+    """Yield beginnings of sentences as phrases. Used for short texts, which have few phrases that meet stricter
+    conditions.
+    """
     for page in pages:
         for place in sentences(page):
             sentence = page[place.start : place.end].split()
@@ -271,10 +282,11 @@ def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
 
 
 def _rarest_first(pages: Sequence[str], word_counts: Counter[str], text: str, most: int) -> tuple[list[str], ...]:
-    """For each class, the best phrases (at most ``_PHRASES``) of ``pages`` that occur at most ``most`` times in the
-    whole text. The first class has phrases of plain sentences that can be copied without risk (``astray``). The second
-    class has phrases of plain sentences with a small risk. All other phrases are in the last class. Within a class,
-    phrases are ordered by their risk, then by the rarity of their words.
+    """Sort the phrases of ``pages`` into classes, and return at most ``_PHRASES`` phrases of each class. A phrase may
+    occur at most ``most`` times in the whole text. A phrase of the first class is from a plain sentence that a small
+    model copies without risk (``astray``), a phrase of the second class from a plain sentence with a small risk. All
+    other phrases are in the last class. Within a class, phrases are ordered by their risk, then by the rarity of their
+    words.
     """
     lowered = text.lower()
     runs = Counter(_runs(lowered))
@@ -283,9 +295,9 @@ def _rarest_first(pages: Sequence[str], word_counts: Counter[str], text: str, mo
 
     def astray(phrase: str) -> int:
         """The risk that a small model goes wrong when it copies the phrase's sentence; 0 for no risk. Such a model
-        finds the next word by the last few words. If these words occur at several places of the book, the model may
-        continue at the wrong place. If a word occurs twice in the sentence, the model may skip from one occurrence to
-        the other.
+        looks up the last few words in the book and copies the word that follows. If these words occur at several places
+        of the book, the model may continue at the wrong place. If a word occurs twice in the sentence, the model may
+        skip from one occurrence to the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
@@ -306,8 +318,8 @@ def _runs(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each phrase with the rest of its sentence. The rest is "" if it has other than plain words
-    (``_PLAIN_END``).
+    """Yield each phrase with the rest of its sentence. The rest is "" unless it matches ``_PLAIN_END`` (only words and
+    commas).
     """
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
@@ -320,22 +332,24 @@ def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_heading(words: Sequence[str]) -> bool:
-    """Whether a sentence is a heading, or contains abbreviations in capitals, which a small model copies badly."""
+    """Whether the words of a sentence look like a heading, because most are capitalised, or contain a word in capitals,
+    which a small model copies badly.
+    """
     shouted = any(len(word) > 1 and word.isupper() for word in words)
     return shouted or sum(word[0].isupper() for word in words) > len(words) // 2
 
 
 def _commonness(phrase: str, word_counts: Counter[str]) -> float:
-    """The sum of how often the two rarest words of a phrase occur in the book. A word that occurs only once counts as
-    common, because it may be a recognition error.
+    """How common a phrase's words are: the number of occurrences of its two rarest words in the book. A word that
+    occurs only once counts as common, because it may be an error of text recognition.
     """
     times = sorted(word_counts[word.lower()] for word in _ANY_WORD.findall(phrase))
     return sum(count if count > 1 else _PAGE_HAS for count in times[:2])
 
 
 def telling_headings(document: Document, pages_read: int) -> list[str]:
-    """Headings of the outermost level that tell the subject of their chapter, in the order of the book. If there are
-    fewer than ``_FROM_CONTENTS``, headings of the second level follow.
+    """Headings of the outermost level that name the subject of their chapter, unlike "Preface" or "Chapter 3", in the
+    order of the book. If there are fewer than ``_FROM_CONTENTS``, headings of the second level follow.
     """
     read = {page.number for page in document.pages[:pages_read]}
     found: dict[str, None] = {}
@@ -353,7 +367,7 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
 
 
 def _spread(headings: Sequence[str], count: int) -> list[str]:
-    """Choose ``count`` headings, spread evenly over ``headings``; all headings if there are at most ``count``."""
+    """Choose ``count`` headings, spread evenly over ``headings``; all of them if there are at most ``count``."""
     if len(headings) <= count:
         return list(headings)
     return [headings[(2 * number + 1) * len(headings) // (2 * count)] for number in range(count)]
@@ -372,7 +386,7 @@ class Sample:
 
     @cached_property
     def file(self) -> Path | None:
-        """The book's file, as named in ``sample.json``. If that file is missing, a PDF, EPUB or text file in the
+        """The book's file, as named in ``sample.json``. If that file is missing, any PDF, EPUB or text file in the
         folder; None if there is none.
         """
         named = self._folder / str(self._description.get("file", ""))

@@ -1,9 +1,9 @@
-"""Finds questions that the model can answer, by asking them before they are offered.
+"""Finds questions that the loaded model can answer, by asking the model before the questions are suggested to the user.
 
 Used for models whose card lists refusals (``Abilities.refusals``), because nobody can predict which phrases such a
-small model finds. After the reading, ``Trial`` asks in its own thread, but only while the user asks no question and the
-chat is empty. ``Trial`` releases the engine when the user wants to ask. Questions are tried until ``WANTED`` answers
-quote the book. Only the questions are shown, without their answers.
+small model finds. When the book has been read, ``Trial`` asks questions in its own thread while the chat is empty. It
+cancels its question when the user wants to ask. Questions are tried until ``WANTED`` answers quote the book. The page
+shows the questions without the answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ WANTED = 3
 MOST_TRIES = 9
 """Maximum number of questions that are tried for one document with one model."""
 _MOST_TOKENS = 128  # maximum tokens of an answer
-_POLL = 0.05  # maximum seconds until the trial notices that the user has asked a question
+# maximum seconds of one wait for an event, after which the trial checks whether the engine is needed for other work
+_POLL = 0.05
 
 Candidates = Callable[[], Sequence[str]]
 """Returns the questions to try, in order."""
@@ -41,7 +42,7 @@ Candidates = Callable[[], Sequence[str]]
 class _Tried:
     """The trials of one document with one model. ``candidates``: questions that are still to be tried; None before the
     first trial. ``quoting``: questions whose answers quote the book word for word. ``fair``: questions whose answers
-    quote nothing. ``answers``: the answers so far, except refusals and repetitions. ``is_over``: whether no more
+    quote nothing. ``answers``: the answers so far, without refusals and repetitions. ``is_over``: whether no more
     questions will be tried.
     """
 
@@ -55,12 +56,12 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """The questions to show. Questions in ``fair`` are shown only when the trials are over."""
+        """The questions to show, at most ``WANTED``. Questions in ``fair`` are added only when the trials are over."""
         return (self.quoting + self.fair if self.is_over else self.quoting)[:WANTED]
 
 
 class Trial:
-    """Tries questions on the loaded model.
+    """Tries which questions the loaded model can answer.
 
     Args:
         state: the open book and the engine.
@@ -73,13 +74,14 @@ class Trial:
         self._running = False
 
     def passed(self, document: Document, model: str, card: Abilities, candidates: Candidates) -> list[str]:
-        """Return the questions to show so far, without waiting. If the engine is free, try more questions in a thread.
+        """Return the questions that can be shown now, without waiting. If the engine is free, try more questions in a
+        thread.
 
         Args:
             model: the model's folder.
             card: the model's abilities.
-            candidates: makes the questions to try. Called once for each document and model, in the thread that tries
-                them.
+            candidates: makes the questions to try. It is called once for each document and model, in the thread that
+                tries the questions.
         """
         with self._lock:
             tried = self._tried
@@ -92,8 +94,8 @@ class Trial:
             return tried.offered
 
     def _is_free(self, tried: _Tried) -> bool:
-        """Whether the engine is free, the same model is loaded, the same document is open and read, and its chat is
-        empty.
+        """Whether a trial may ask: the user asks nothing, the model and the document of the trial are loaded and read,
+        and the chat is empty.
         """
         current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
         here = current.stage is Stage.READY and current.document is tried.document
@@ -112,14 +114,15 @@ class Trial:
         except TrifoldError as error:
             tried.is_over = True
             logger.info("no more questions are tried: %s", error)
-        except Exception:  # no caller would see the error, so it is only logged
+        except Exception:  # an error in this thread reaches no caller, so it is logged
             tried.is_over = True
             logger.exception("trying questions failed")
         finally:
             self._running = False
 
     def _try(self, tried: _Tried, card: Abilities, question: str) -> bool:
-        """Ask one question. Return whether its answer ended before the engine was needed for other work.
+        """Ask one question, and judge its answer. Return False if the engine was needed for other work before the
+        answer ended.
 
         Raises:
             TrifoldError: the engine cannot answer.
