@@ -358,7 +358,7 @@ def _add_model(parser: Parser) -> None:
 
 
 def _engine_meanings() -> dict[str, str]:
-    """The meaning of each setting of the engine, from its own documentation."""
+    """The meaning of each setting of the engine, from the docstring of ``EngineConfig``."""
     text = (EngineConfig.__doc__ or "").partition("Args:")[2]
     meanings = {}
     for entry in re.split(r"\n(?=        \w[\w, ]*: )", text):

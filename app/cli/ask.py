@@ -206,8 +206,8 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
 
 
 def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> AnswerDone:
-    """Ask, pass the engine's events to ``notes``, and return the final event. If ``show``, write the answer to stdout
-    while it is generated.
+    """Ask the question, pass the engine's events to ``notes``, which collects evidence, and return the final event. If
+    ``show``, write the answer to stdout while it is generated.
     """
     if show:
         write(question.begun)

@@ -40,8 +40,8 @@ _PROCESSES = 3
 # Minimum bytes of memory for ``_PROCESSES`` processes. With less memory there is one process fewer.
 _MEMORY_OF_THREE = 7_000_000_000
 
-# Runs a failed test once more. Many tests start programs and wait for them, and on a busy machine a program may be
-# late. A test that passes only the second time is named at the end, with its first failure.
+# Option of pytest that runs a failed test once more. Many tests start programs and wait for them, and on a busy machine
+# a program may be late. A test that passes only the second time is named at the end, with its first failure.
 _SECOND_TRY = "--reruns=1"
 
 _CHECKS = {"formatting": ("ruff", "format", "--check", "."), "lint": ("ruff", "check", ".")}

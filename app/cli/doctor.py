@@ -150,7 +150,7 @@ def examine(settings: Settings) -> Findings:
 
 
 def lines_of(found: Findings) -> list[str]:
-    """Describe the findings for a person."""
+    """Describe the findings in lines for a person."""
     here = found.machine
     lines = [
         f"Trifold    {found.version}",
@@ -218,8 +218,7 @@ def _gpu_advice(found: Findings) -> list[str]:
     if not gpus:
         here = found.machine
         fitting = choose_build(here.gpus, platform.system(), here.amd_gpus, here.intel_gpus)
-        # For AMD and Intel GPUs the advice is no new install if torch is already the build for them; the driver is at
-        # For AMD and Intel GPUs no new install is advised if torch is already the build for them. The advice is then
+        # For AMD and Intel GPUs, no new install is advised if torch is already the build for them. The advice is then
         # about the driver and permissions.
         if fitting.name == ROCM and found.torch.rocm:
             advice.append(f"torch for ROCm {found.torch.rocm} sees no GPU. {_AMD_IS_BARRED}")

@@ -172,7 +172,9 @@ def logging_to(folder: Path) -> Iterator[Path]:
     root = logging.getLogger()
     root.addHandler(handler)
     logging.captureWarnings(True)
-    for name in ("app", "engine"):  # libraries keep the level of the root logger, which is WARNING
+    # only the loggers of this program write messages of level INFO; libraries keep the root logger's level, which is
+    # WARNING
+    for name in ("app", "engine"):
         logging.getLogger(name).setLevel(logging.INFO)
     try:
         yield path

@@ -54,7 +54,7 @@ class Abilities:
 
     def supported(self, record: Mapping[str, Any], answer: str) -> dict[str, Any]:
         """Return ``record``, the evidence of an answer (``app.citations``). For a refusal, only the evidence of quoted
-        words is kept, because its sentences say nothing about the book that a page could support.
+        words is kept, because the sentences of a refusal say nothing about the book that a page could support.
         """
         if not self.refuses(answer):
             return dict(record)

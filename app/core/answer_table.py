@@ -120,7 +120,7 @@ def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
     document.
 
     Args:
-        record: the answer's stored notes (``app.citations``).
+        record: the answer's evidence, as stored by ``app.citations``.
     """
     level, best = _best(record, answer)
     return {

@@ -333,7 +333,9 @@ class Books:
         return book if book is not None and self.path(book).is_file() else None
 
     def _find_again(self) -> None:
-        """Add to the database the books that only the disk has, because the database was lost or is new."""
+        """Add missing books to the database from their folders. Books are missing if the database was lost or is
+        new.
+        """
         known = {book.sha256 for book in self.all()}
         for folder in self._entries():
             if _HASH.fullmatch(folder.name) and folder.name not in known:

@@ -356,7 +356,7 @@ class _ExchangeWriter:
         self.looks_up = evidence
         self._made: dict[str, Any] = {"mode": mode}
         self._unread: list[str] = []
-        self._moved: dict[str, Any] = {}  # changed fields of ``AppState`` that are not yet shown on the page
+        self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
         # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
         earlier = reversed(known.exchanges[: position + 1])
         state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))

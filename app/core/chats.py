@@ -271,8 +271,8 @@ class Chats:
             return turn
 
     def update(self, chat_id: str, position: int, exchange: Exchange) -> None:
-        """Replace the exchange at ``position``, in memory at once and in the database when the next save is due. If the
-        chat was deleted meanwhile, do nothing.
+        """Replace the exchange at ``position``. The change is saved to the database at once if the answer has ended,
+        otherwise when the next save is due. If the chat was deleted meanwhile, do nothing.
         """
         with self._lock:
             chat = self.get(chat_id)

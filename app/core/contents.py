@@ -36,7 +36,7 @@ class ContentsEntry:
 
 
 def chapters(document: Document) -> tuple[ContentsEntry, ...]:
-    """Every entry of the table of contents, in order. A chapter ends where the next chapter of the same or a higher
+    """Every entry of the table of contents, in order. A chapter ends where the next chapter of the same or an outer
     level begins.
     """
     end = document.pages[-1].number if document.pages else 0
@@ -53,7 +53,7 @@ def _starts_its_page(document: Document, item: OutlineItem) -> bool:
     """Whether the heading of a chapter is at the top of its page. If so, the preceding chapter ends on the preceding
     page. True also if the heading cannot be found on the page.
     """
-    # such an entry stands for a whole document of a collection, which begins at the top of a page
+    # an outermost entry of a collection stands for a whole document, which begins at the top of a page
     if document.members and item.level == 0:
         return True
     page = document.page(item.page)

@@ -172,7 +172,7 @@ class AskEach:
 
     def _end(self, claim: threading.Event) -> None:
         with self._lock:
-            if self._claim is claim:  # a newer run has another claim, and must not be ended here
+            if self._claim is claim:  # False if a newer run has begun, which must go on
                 self.run = replace(self.run, running=False, stopping=False, document="", read=0.0, is_answering=False)
 
     def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:

@@ -150,7 +150,7 @@ class Remaining:
         trust = seen / (seen + _TRUST) if known else 1.0
         low = trust * clock + (1 - trust) * (known.low * (1 - part) if known else 0.0)
         high = trust * clock + (1 - trust) * (known.high * (1 - part) if known else 0.0)
-        if seen < _SETTLED:  # the range becomes narrower with every report of progress
+        if seen < _SETTLED:  # the shown range becomes narrower with every report of progress
             wide = 1.0 + (SEEN - 1.0) * (1.0 - seen / _SETTLED)
             left = _at_most(Range(low / wide, high * wide), self.left)
         else:
@@ -160,8 +160,8 @@ class Remaining:
         return replace(self, left=left, slower=slower, _began=began)
 
     def again(self) -> Remaining:
-        """Return the remaining time for a reading that continues after a pause. The engine measures its time anew from
-        there; the shown time stays.
+        """Return the remaining time for a reading that continues after a pause. The measurement begins anew with the
+        next report of progress; the shown time stays.
         """
         return replace(self, _began=None)
 
@@ -206,7 +206,7 @@ class Experience:
         self._seen: dict[str, _Seen] = _load(file)
 
     def read(self, model: ModelInfo | None, read: BookRead) -> None:
-        """Store how long a reading took. Ignored are readings that were stopped, that were restored from disk, or that
+        """Store how long a reading took. A reading is ignored if it was stopped, if it was restored from disk, or if it
         had fewer than ``_FEWEST_TOKENS`` tokens.
         """
         if read.source == "read" and not read.stopped and read.tokens >= _FEWEST_TOKENS and read.seconds > 0:

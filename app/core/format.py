@@ -21,7 +21,7 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
-_MOST_MISSING = 6  # maximum number of names and numbers missing in the book that one line lists
+_MOST_MISSING = 6  # maximum number of items in a list of names and numbers that the book lacks
 _LONGEST_LABEL = 28  # maximum characters of a section's title within a sentence; a longer title is cut
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -184,8 +184,8 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
 
 
 def paused_view(read: BookRead, document: Document, progress: ReadingProgress | None = None) -> View:
-    """The status line and the progress bar while the reading pauses for an answer. The pause may have cut off a page,
-    which is then not counted in ``read``; the bar still shows the larger share of ``progress``.
+    """The status line and the progress bar while the reading pauses for an answer. A page that the pause has cut off is
+    not counted in ``read``, but the bar does not go back: it keeps the share from ``progress``.
     """
     return {
         "fraction": _share(max(read.tokens, progress.tokens_done if progress else 0), read.tokens_total),

@@ -74,7 +74,7 @@ class OpenBook:
     - ``scores``: how strongly the newest tokens attended to each page (``PagesScored``)
     - ``fit``: whether ``document`` fits into the window, as measured by the engine
     - ``whole``, ``whole_fit``: the document with all pages of the book, and whether it fits
-    - ``parts``: the parts into which a book is divided that does not fit; empty if it cannot be divided
+    - ``parts``: the parts of a book that does not fit; empty if the book cannot be divided
     - ``remaining``: the remaining time of the reading
     - ``paused``: whether the reading waits at the end of a page while a question is answered
     - ``asked_by``: the tab whose question is being answered; "" if the question comes from no tab

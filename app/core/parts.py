@@ -52,7 +52,7 @@ PROMISING = 4
 """How many of a part's best pages count. The part is ranked by the sum of their scores."""
 AROUND = 160
 """Maximum characters shown to the model on each side of a name's occurrence."""
-_FEWEST_LETTERS = 3  # minimum letters of a word that may identify a subject alone
+_FEWEST_LETTERS = 3  # minimum letters of a word of a subject that is also searched alone
 # minimum number of different chapter titles on a page that counts as a table of contents. Titles of chapters that begin
 # on the page itself are not counted.
 _FEWEST_TITLES = 4
@@ -101,7 +101,8 @@ _PAGES = re.compile(
     r"(?:\s*(?:to|bis|à|a|[-–])\s*(\d{1,5}))?(?!\.?\d)",
     re.IGNORECASE,
 )
-_SECTION = ("sec", "abs")  # first letters of the words for a section, such as "section" and "Abschnitt", in ``_PAGES``
+# first letters of those words for a section that ``_PAGES`` matches, such as "section" and "Abschnitt"
+_SECTION = ("sec", "abs")
 _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )
@@ -338,8 +339,8 @@ def subjects(question: str) -> list[str]:
     one subject.
 
     Verbs are left out, because the book may use another form of them. In English, a word counts as a verb if it is not
-    capitalised, has no article, and stands next to a name or after "first". In German all nouns are capitalised, and in
-    French and Spanish nearly every noun has an article, so other words count as verbs there.
+    capitalised, has no article, and stands next to a name or after "first". In German, French and Spanish, groups of
+    words without a capital and without an article are left out, because nearly every noun has one or the other there.
     """
     if quoted := [one or other for one, other in _QUOTATION.findall(question)]:
         return quoted
@@ -517,11 +518,11 @@ class _Standing:
 
 
 def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsPlan:
-    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. Asked are first
-    the parts with every word of all other subjects, and then the parts with at least one word of each, from the
-    beginning or the end of the book. If no part has a word of each subject, every part is asked. If no subject occurs
-    in the book, the highest ranked parts are asked. A subject is searched as whole words; if it does not occur as such,
-    it is searched at the beginnings of words too.
+    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts with
+    every word of all other subjects are asked first, from the beginning or the end of the book. The parts with at least
+    one word of each of these subjects are asked next. If there is no such part, every part is asked. If no subject
+    occurs in the book, the highest ranked parts are asked. A subject is searched as whole words; if it does not occur
+    as such, it is searched at the beginnings of words too.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)

@@ -182,9 +182,9 @@ class Race:
         return tuple(answered)
 
     def _tell_chat(self, result: RaceResult) -> None:
-        """In the open chat, give answers with the same text as in the race the speed that the race has measured, so
-        that a text is shown with only one speed. The race's speed is more precise, because it timed a whole plain run
-        instead of a few plain steps.
+        """If an answer of the open chat has the same text as in the race, replace its speed by the speed from the race,
+        so that a text is shown with only one speed. The race's speed is more precise, because it timed a whole plain
+        run instead of a few plain steps.
         """
         chat = self._app_state.chat
         for at, turn in enumerate(chat.exchanges if chat else ()):
@@ -347,7 +347,9 @@ class RaceResult:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of all answers, of which only the longer one is counted for each question."""
+        """Number of tokens of all questions together. For each question, the tokens of the longer answer are
+        counted.
+        """
         return self._total(lambda one: one.tokens)
 
     @property
@@ -356,7 +358,7 @@ class RaceResult:
 
     @property
     def times(self) -> float | None:
-        """The speedup: the plain run's time per token, divided by that of the run with speculation.
+        """The speedup: the time per token of the plain run, divided by the time per token of the run with speculation.
 
         None if a run was not measured, or if the texts differ. The engine also estimates the speedup, from plain steps
         that it times during the run with speculation. If this estimate disagrees with the race, the result is None too,

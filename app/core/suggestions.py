@@ -87,7 +87,7 @@ _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
 # because all nouns are capitalised there.
 _MOST_GERMAN = 0.02
 _PHRASES = 3
-# number of words of a phrase. One or two words more are taken if the last word has fewer letters than ``_LAST_WORD``.
+# number of words of a phrase; up to two more are taken, so that the last word has at least ``_LAST_WORD`` letters
 _PHRASE_WORDS = 6
 _GOES_ON = 3  # minimum words that follow a phrase in its sentence; used only for short texts (``_beginnings``)
 # maximum risk (``astray``) of a phrase in the second class; phrases with a higher risk are in the last class
@@ -295,9 +295,9 @@ def _rarest_first(pages: Sequence[str], word_counts: Counter[str], text: str, mo
 
     def astray(phrase: str) -> int:
         """The risk that a small model goes wrong when it copies the phrase's sentence; 0 for no risk. Such a model
-        looks up the last few words in the book and copies the word that follows. If these words occur at several places
-        of the book, the model may continue at the wrong place. If a word occurs twice in the sentence, the model may
-        skip from one occurrence to the other.
+        finds the next word by the place in the book where the last few words stand. If these words occur at several
+        places of the book, the model may continue at the wrong place. If a word occurs twice in the sentence, the model
+        may skip from one occurrence to the other.
         """
         sentence = f"{phrase}{rests[phrase]}".lower()
         words = Counter(word for word in _ANY_WORD.findall(sentence) if len(word) >= _LAST_WORD)
