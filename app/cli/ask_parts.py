@@ -51,8 +51,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         plan = planned(question.text, parts, taker.prepare(document).result().words, min(options.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
-        # mentions are found by text search before any part is read, so they are printed first
-        for mention in plan.mentions:
+        for mention in plan.mentions:  # mentions are found by text search before any part is read
             say(mentioned(mention, plan.reach, document))
         _say_plan(engine, plan, parts)
         status = engine.status()

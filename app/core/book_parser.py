@@ -1,4 +1,4 @@
-"""Turns a book of the library, which is one file or a collection of files, into a document.
+"""Turns a book of the library, either one file or a collection of files, into a document.
 
 Owns the passwords of locked files while the program runs. The library stores files under other names; errors and titles
 use a file's original name.

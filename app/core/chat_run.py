@@ -124,7 +124,7 @@ def go_on(
     evidence: bool = True,
     all_parts: bool = False,
 ) -> Iterator[str]:
-    """Continue the answer at ``position`` of the open chat, which was cut off. If the answer was made from parts of the
+    """Continue an answer that was cut off, at ``position`` of the open chat. If the answer was made from parts of the
     book, ask the parts that have not been asked yet. Yields and raises as in ``ask``.
     """
 

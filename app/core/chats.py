@@ -145,9 +145,7 @@ class Chat:
         return next((turn for turn in self.exchanges if turn.stopped is None), None)
 
     def position_of(self, message: int) -> int | None:
-        """The position of the shown exchange with this message, which may be the question or the answer; None if it is
-        not shown.
-        """
+        """The position of the exchange with this message, a question or an answer; None if the message is not shown."""
         places = (at for at, turn in enumerate(self.exchanges) if message in (turn.question_id, turn.answer_id))
         return next(places, None)
 

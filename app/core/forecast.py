@@ -51,7 +51,7 @@ _HARDLY = 2.0
 _A_MOMENT = 8.0  # remaining seconds below which "a few seconds" are shown
 _MINUTE = 60  # seconds
 _HOUR = 3600  # seconds
-_MANY_MINUTES = 20  # minutes above which a number of minutes is rounded to a multiple of five
+_MANY_MINUTES = 20  # number of minutes above which minutes are rounded to a multiple of five
 
 Point = tuple[float, float]
 """An observation: the number of context tokens, and the value measured with them (the seconds of a reading, or the

@@ -117,7 +117,7 @@ PacePoint = tuple[float, float, float, int]
 milliseconds per token in the answer so far; number of tokens in the answer so far.
 """
 
-SCORE_LEVELS = 100  # largest value of a scaled page score
+SCORE_LEVELS = 100  # highest level of highlighting of a page (``glow``)
 PACE_TOKENS = 100  # maximum number of newest tokens that the pace curve covers
 _NOW_TOKENS = 10  # maximum number of newest tokens over which the current pace is averaged
 _SPARK_WIDTH = 72  # width in pixels of the small pace curve under an answer

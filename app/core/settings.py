@@ -236,7 +236,7 @@ def make_settings(
     options: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Make the settings of a start: take those that the user gave, and fill in the others.
+    """Make the settings of a start: take the settings that the user gave, and fill in the other settings.
 
     The bundled draft model is used only with the bundled target, because other targets have other vocabularies. For
     another target, the user has to name a draft model. If the user names neither a target nor a draft model, the models

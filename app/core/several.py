@@ -5,7 +5,7 @@
     cost.fitting     the hashes of documents that fit together, if all documents together do not fit
     cost.recognises  the hashes of documents with scanned pages, which are recognised before the reading
 
-The text before the first document that differs from an earlier reading is restored from disk; the rest is read.
+The text before the first document that differs from an earlier reading is restored from disk. All later text is read.
 ``AppState.arrange`` opens the documents as one book.
 """
 
