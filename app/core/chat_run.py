@@ -46,7 +46,7 @@ class Throttle:
     - ``figures``: figures, such as the speed
     - ``layout``: the formatted answer with its citations, which the browser has to lay out as a whole
     - ``settle``: the formatted answer at a change of its phase (``_ExchangeWriter.phase``), such as its first word
-    - ``silence``: the empty answer before its first word
+    - ``silence``: the formatted answer while it has no words yet
     """
 
     words: float

@@ -538,8 +538,8 @@ class AppState:
             return self._job
 
     def _chat_for(self, book: Book | None) -> str:
-        """The id of the open chat if it is about this book, otherwise of the last chat about the book, otherwise of a
-        new chat; "" without a book.
+        """Return the id of the open chat if this chat is about the book. Otherwise return the id of the last chat about
+        the book, or of a new chat if there is none. Without a book, return "".
         """
         if book is None:
             return ""

@@ -182,8 +182,8 @@ def _amd_target(properties: Path) -> Iterator[str]:
 
 
 def find_intel_gpus(devices: Path = PCI_DEVICES) -> list[str]:
-    """Find the Intel GPUs with their own memory that torch has a build for. Return their PCI device numbers, such as
-    "0x56a0".
+    """Find the Intel GPUs that torch has a build for and that have their own memory. Return their PCI device numbers,
+    such as "0x56a0".
     """
     return [number for device in sorted(devices.glob("*")) for number in _intel_number(device)]
 
