@@ -117,7 +117,8 @@ _LABEL = re.compile(
 )
 _CALLED = frozenset(["heißt", "hieß", "heißen", "hießen", "namens"])
 _ENDS = re.compile(r"[,;:.!?)]|\s[–—(-]")  # the end of a clause
-_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)  # in "hieß Gäste willkommen", no name follows "hieß"
+# "hieß Gäste willkommen" means "welcomed guests", so "hieß" introduces no name here.
+_WELCOMED = re.compile(r"\bwillkommen\b", re.IGNORECASE)
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
 
 
@@ -164,8 +165,7 @@ class Passage:
 @dataclass(frozen=True)
 class Term:
     """A word of a sentence in three forms: ``key`` (folded and shortened) is compared with passages, ``whole`` (folded)
-    is compared with the book's names, and ``raw`` is shown to the person. Terms of a different ``kind`` have a
-    different weight.
+    is compared with the book's names, and ``raw`` is shown to the person. The word's weight depends on its ``kind``.
     """
 
     key: str
@@ -198,9 +198,9 @@ class BookWords:
         self.document = document
         text = document.text
         self._forms: dict[str, tuple[str, str]] = {}
-        self._lower: set[str] = set()  # words that the book also writes in lower case
-        self._capital: set[str] = set()  # words that have a capital first letter within a sentence
-        self._large: set[str] = set()  # words that have a capital first letter, wherever they stand in a sentence
+        self._lower: set[str] = set()  # words that the book writes in lower case somewhere
+        self._capital: set[str] = set()  # words that the book writes with a capital within a sentence
+        self._large: set[str] = set()  # words that the book writes with a capital anywhere
         self.places = [Place(start, end) for start, end in _passages(text)]
         self._postings: defaultdict[str, list[int]] = defaultdict(list)
         capitals = words = 0
@@ -235,8 +235,12 @@ class BookWords:
         self._in_titles = self._title_keys(document.title).union(*self._titles)
 
     def _index_titles(self) -> tuple[list[frozenset[str]], list[tuple[range, frozenset[str]]]]:
-        """Return the keys of the title of each passage's document, and for each document its passages and the keys that
-        no other title has. In a book of one document, the titles have no keys, and no document is returned.
+        """Index the titles of several documents. A book of one document has no such titles: all keys are empty, and so
+        is the second list.
+
+        Returns:
+            For each passage, the keys of its document's title. For each document, its passages and the keys that only
+                its title has.
         """
         titles: list[frozenset[str]] = [frozenset()] * len(self.places)
         titled = [(places, self._title_keys(title)) for title, places in self._places_by_document()]
@@ -246,7 +250,7 @@ class BookWords:
         return titles, [(places, frozenset(key for key in title if counts[key] == 1)) for places, title in titled]
 
     def _places_by_document(self) -> Iterator[tuple[str, range]]:
-        """Yield the title of each of several documents, and the indexes of its passages. Yields nothing for a book of
+        """For each of several documents, yield its title and the indexes of its passages. Yields nothing for a book of
         one document.
         """
         if len(self.document.members) < 2:
@@ -317,7 +321,7 @@ class BookWords:
         return bisect.bisect_right(self.places, end, key=lambda place: place.end)
 
     def has(self, term: Term) -> bool:
-        """Whether the book or a title uses this word."""
+        """Whether the book, or the title of one of its documents, has this word."""
         return term.key in self._postings or term.key in self._in_titles
 
     def is_missing(self, term: Term) -> bool:
@@ -353,7 +357,8 @@ class BookWords:
         Args:
             terms: words of the sentence for which passages are searched.
             question_terms: words of the question, which weigh less (``ASKED``).
-            favour: how favoured each page is; empty if no page is favoured.
+            favour: a weight for each page, such as its attention; pages with more weight rank higher. Empty if no page
+                does.
             places: number of passages to rank, from the first.
         """
         said = {term.key for term in terms}
@@ -385,8 +390,9 @@ class BookWords:
         return scores
 
     def _title_score(self, place: int, weights: Mapping[str, float]) -> float:
-        """The weights of the words that a passage lacks and that the title of its document has, if there are several
-        documents. A long passage needs them no more often than a short one, so BM25's factor does not apply.
+        """Sum the weights of words that a passage lacks and that its document's title has; 0 in a book of one document.
+        BM25's factor for the passage's length does not apply, because a long passage needs the title's words no more
+        often than a short one.
         """
         return math.fsum(weights.get(key, 0.0) for key in self._titles[place] - self.places[place].keys)
 
@@ -399,14 +405,15 @@ class BookWords:
         return 1.0 + FAVOUR * favour[page] / max(favour) if page < len(favour) and max(favour) > 0 else 1.0
 
     def keys_of(self, place: int) -> frozenset[str]:
-        """The keys of a passage. If the book consists of several documents, also the keys of the title of its document,
-        because an answer names the document where the passage does not.
+        """Return the keys of a passage. In a book of several documents, the keys of the document's title are added,
+        because an answer names the document and the passage may not.
         """
         return self.places[place].keys | self._titles[place]
 
     def documents_named(self, terms: Sequence[Term], least: float = NAMED) -> list[range]:
-        """The passages of each of several documents that ``terms`` name by its title. Only words count that no other
-        title has. A document is named by one capitalized word of these, or by the share ``least`` of them.
+        """Return the passages of each document that ``terms`` name by its title. Only those words of a title count that
+        no other document's title has. ``terms`` name the document if they have one of these words with a capital, or if
+        they have at least the share ``least`` of these words. Empty for a book of one document.
         """
         capitalized = {term.key: term.raw[0].isupper() for term in terms}
         found = []
@@ -475,7 +482,7 @@ class BookWords:
         - If the book also writes the word in lower case, or its language capitalises every noun, the word is a name
           only if it is quoted within a sentence and the book never capitalises it.
         - At the start of a sentence or in a heading, the word is a name only if the book capitalises it within
-          sentences. A single quoted word within a sentence is not at the start of a sentence.
+          sentences. A quoted word within a sentence does not count as the start of a sentence.
         - Any other word is a name.
 
         Args:
@@ -551,16 +558,16 @@ class BookWords:
         )
 
     def _as_fact(self, term: Term) -> Term:
-        """Turn a capitalised word of a fragment (``FEW_WORDS``) into a name if the book lacks the word, because this
-        word is what the answer states. Returns any other word unchanged, and every word if the book's language
-        capitalises every noun.
+        """If a capitalised word of a short answer is not in the book, turn it into a name, because the word is probably
+        the fact that the answer states. An answer is short if it has at most ``FEW_WORDS`` words. Returns any other
+        word unchanged, and every word if the book's language capitalises every noun.
         """
         known = term.kind != "word" or not term.raw[0].isupper() or self.nouns_capitalized or term.key in self._postings
         return term if known else replace(term, kind="name")
 
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
         """Yield the key, the folded form and the raw form of a word. Yields nothing for a stop word or a number word.
-        In scripts without spaces, each pair of neighbouring characters is yielded like a word.
+        In a script without spaces between words, each pair of neighbouring characters counts as a word.
         """
         if raw[0] >= _NO_SPACES:
             for at in range(max(1, len(raw) - 1)):

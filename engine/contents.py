@@ -1,10 +1,10 @@
 """Adds chapter titles from the book's table of contents to a question about the whole text or one of its chapters.
 
 When asked for a summary of a long book, a model summarises only its beginning. When asked about chapter 3, a model must
-first find the chapter. So the titles of the chapters that a summary should follow are added to the question, or the
-title of the chapter that is asked about. (The chapter's first words are not added, because a model would then copy the
-text that follows them in the book.) The tokens of the book before the question do not change, and equal questions get
-equal additions.
+first find the chapter. So a question for a summary gets the titles of all chapters that the summary should follow, and
+a question about one chapter gets that chapter's title. (The chapter's first words are not added, because a model would
+then copy the text that follows them in the book.) The tokens of the book before the question do not change, and equal
+questions get equal additions.
 
 Uses no model and no tokens.
 """

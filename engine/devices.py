@@ -28,8 +28,8 @@ _BFLOAT16_CAPABILITY = (8, 0)
 # Compute capabilities (major) with a kernel for the products of many experts at once: Hopper, and Blackwell's data
 # center cards.
 _GROUPED_GENERATIONS = (9, 10)
-# Share of a GPU's free memory that this process may use on Windows. The rest is left for the desktop, so that the
-# driver does not page memory to the host.
+# Share of a GPU's free memory that this process may use on Windows. The rest is left to the desktop. If that memory ran
+# out, the driver would page memory to the host.
 _UNPAGED = 0.97
 # cudaHostRegisterPortable: memory is pinned for every card, and not only for the current one.
 _PORTABLE = 1
@@ -147,17 +147,17 @@ def forbid_paging(device: torch.device) -> None:
 
 @functools.cache
 def stream_of(device: torch.device, purpose: str) -> Any:
-    """The stream of a CUDA GPU for a purpose. It is made once and kept.
+    """Return the CUDA stream of a GPU for a purpose. It is made once and used again.
 
-    torch makes 32 streams and then returns the same streams again. If a new stream were requested each time, torch
-    could return a stream that records passes, or a stream whose matrix products hold a workspace.
+    torch makes 32 streams and then returns the same streams again. If each caller requested a new stream, torch could
+    return a stream that records passes, or a stream whose matrix products hold a workspace.
     """
     return torch.cuda.Stream(device)
 
 
 def pin(rows: torch.Tensor, device: torch.device) -> bool:
-    """Pin memory in place. Memory from torch's own allocator for pinned memory would be rounded up to the next power of
-    two.
+    """Pin memory in place. torch's own allocator for pinned memory is not used, because it rounds sizes up to the next
+    power of two.
 
     Returns:
         whether the memory is pinned. Always False on Windows, for two reasons. Windows counts pinned memory against the
@@ -177,7 +177,7 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
 
 
 def forget_error(device: torch.device) -> None:
-    """Clear an error that a call of CUDA's runtime has left behind, because the next launch would raise it."""
+    """Clear the error of a failed call of CUDA's runtime, because otherwise the next kernel launch would raise it."""
     with suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
 

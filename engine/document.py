@@ -13,8 +13,8 @@ from typing import Literal
 
 from engine.errors import OptionError
 
-# Characters that probably end a paragraph at the end of a page. After any other character the sentence continues on the
-# next page.
+# Characters with which a paragraph may end. If the last paragraph of a page ends with any other character, its sentence
+# continues on the next page.
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")
 
 
@@ -71,8 +71,8 @@ class Member:
 class Stretch:
     """A text that is read in one piece: a whole document, or one of several.
 
-    ``heading`` stands before the text in the prompt; it is empty for the first text, because the prompt begins with its
-    title. ``page_starts`` are the offsets in ``text``, in characters, at which ``pages`` begin.
+    ``heading`` stands before the text in the prompt. The first text has no heading, because the prompt begins with this
+    text's title. ``page_starts`` are the offsets in ``text``, in characters, at which ``pages`` begin.
     """
 
     title: str
@@ -185,14 +185,14 @@ class Document:
         return self.members[at - 1] if at else None
 
     def extent(self, count: int | None = None) -> str:
-        """The number of pages in words, by unit: "76 pages and 4 sections". With ``count``, only the first ``count``
-        pages are counted.
+        """Return the number of pages in words, by unit, such as "76 pages and 4 sections". With ``count``, only the
+        first ``count`` pages are counted.
         """
         return extent_of(self._sizes, len(self.pages) if count is None else count)
 
     @cached_property
     def _sizes(self) -> Sequence[tuple[int, str]]:
-        """The number of pages and the unit of each document that has pages."""
+        """For each document that has pages, return the number of its pages and its unit."""
         counts = Counter(self.member_at(page.number) for page in self.pages)
         return [(count, (member or self).unit) for member, count in counts.items()] or [(0, self.unit)]
 
@@ -311,7 +311,7 @@ def _titles(titles: Sequence[str]) -> str:
 
 
 def extent_of(sizes: Iterable[tuple[int, str]], most: int) -> str:
-    """The number of pages in words, by unit. Only the first ``most`` pages are counted.
+    """Return the number of pages in words, by unit. Only the first ``most`` pages are counted.
 
     [(70, "page"), (4, "section"), (6, "page")] gives "76 pages and 4 sections".
     """

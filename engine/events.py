@@ -21,7 +21,7 @@ class TokenSource(str, Enum):
     DRAFT = "draft"  # proposed by the draft model, accepted by the target
     LOOKUP = "lookup"  # copied from earlier in the book or the chat, accepted by the target
     MIDDLE = "middle"  # produced by the target on the retrieval cache, accepted by the full cache
-    # Drawn by the target on its full cache: a residual token, a bonus token, or a token of plain decoding
+    # Drawn by the target on the full cache: a residual token, a bonus token, or a token of plain decoding
     TARGET = "target"
 
 
@@ -142,7 +142,7 @@ class Figures:
     time_split: TimeSplit
     kv_bytes: KvBytes
     prompt_tokens: int
-    prefilled_tokens: int  # tokens that this question had to prefill; all others came from the cache
+    prefilled_tokens: int  # tokens that this question had to prefill; all other tokens of the context were in the cache
     context_tokens: int  # tokens in the full cache now
     context_limit: int
     lookup: Acceptance = field(default_factory=Acceptance)  # tokens copied from the book
@@ -162,8 +162,8 @@ class Loading:
 @dataclass(frozen=True)
 class ReadingProgress:
     """Progress of a book's prefill. ``pages_done`` counts the pages whose tokens are all in the cache. These pages stay
-    usable if reading stops. ``tokens_per_s`` and ``seconds_left`` leave out tokens that came from disk, as soon as
-    other tokens are read.
+    usable if reading stops. Once the model computes tokens, ``tokens_per_s`` and ``seconds_left`` leave out tokens
+    restored from disk.
     """
 
     tokens_done: int

@@ -6,10 +6,11 @@
 
 The words of the sentence and of its question are looked up among the book's sentences (``engine.book_words``). A
 passage *says so* if it has the sentence's names, its numbers and most of its other words, and does not attribute the
-statement to another person (``engine.roles``). A passage is *near* if it is related but does not say so. A sentence is
-*not found* if the book lacks one of its names or numbers, or by a rule of ``engine.not_found``. A sentence that claims
-nothing about the book (small talk, an opinion, a refusal) has no level. Words of the question that the book never uses
-are reported separately (``EvidenceIndex.unmentioned``), because a passage may say so and still not answer the question.
+statement to another person (``engine.roles``). A passage is *near* if it shares enough words with the sentence but does
+not say so. A sentence is *not found* if the book lacks one of its names or numbers, or by a rule of
+``engine.not_found``. A sentence that claims nothing about the book (small talk, an opinion, a refusal) has no level.
+Words of the question that the book never uses are reported separately (``EvidenceIndex.unmentioned``), because a
+passage may say so and still not answer the question.
 
 This search uses no model. Weights of pages, such as the model's attention, only decide between equal passages. There
 are two reasons not to ask the model whether a passage says so: a 1.5B model says yes to 9 of 16 sentences that
@@ -150,7 +151,8 @@ class EvidenceIndex:
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
         """Cut a sentence that compares documents ("The rent of A is 890, while that of B is 980") into clauses, because
-        each clause needs its own passage. Return the start and end of each clause. Any other sentence is one clause.
+        each clause needs its own passage. Return the start and end of each clause. A sentence that compares no
+        documents is one clause.
         """
         borders = [0, *(match.end() for match in _CONTRAST.finditer(sentence)), len(sentence)]
         clauses, whole = list(pairwise(borders)), [(0, len(sentence))]
@@ -201,8 +203,8 @@ class EvidenceIndex:
             return Evidence(sentence, "", claims=False)
         if best is not None and best.level == "says so":
             return Evidence(sentence, best.level, (self.words.passage(best.place),))
-        # Words that occur in the book only as parts of other words ("Wohnung" in "Wohnfläche") are left out, because no
-        # passage counts as a place of such a word.
+        # Words that the book has only in related compounds ("Wohnfläche" for "Wohnung") are left out, because no
+        # passage counts as having such a word.
         located = [term for term in asked if self.words.has(term) or self._absence.is_unknown(term)]
         subject = [term for term in located if term.raw in nouns and not is_generic(term)]
         # If the best passage has nearly all new words of the sentence (``is_sure``), only the question's names decide
@@ -231,8 +233,8 @@ class EvidenceIndex:
         """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
-            subject_terms: words of the question. A passage that has all of them is about the question's subject. May be
-                empty.
+            subject_terms: words of the question. A passage that has all these words is about the question's subject. If
+                empty, the passage's share of ``question_terms`` decides.
             stranger: whether the sentence repeats a word of the question that the book never uses. If so, no
                 passage can reach the level "says so".
             negated: whether the sentence negates something.
@@ -256,7 +258,7 @@ class EvidenceIndex:
         facts = all(term.key in own for term in new if term.kind != "word")
         others = sum(self.words.has(term) and term.key not in beside for term in new if term.kind == "word")
         same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
-        # If the sentence has no new words, the passage must have all its words.
+        # If the question already has all words of the sentence, the passage must have them too.
         adds = bool(new) or all(term.key in own for term in terms)
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
@@ -287,8 +289,8 @@ class EvidenceIndex:
 
 
 def _besides_a_year(question: str, question_terms: Sequence[Term], terms: Sequence[Term]) -> list[Term]:
-    """The words of a question without "year", if the question asks for a year and the sentence with ``terms`` has one;
-    otherwise empty. "year" is left out, because a passage with the year need not have this word.
+    """Return the words of the question except "year" if the question asks for a year and one of ``terms`` is a year;
+    otherwise nothing. "year" is left out, because a passage may state the year without this word.
     """
     if not _ASKS_FOR_A_YEAR.search(question) or not any(_A_YEAR.fullmatch(term.raw) for term in terms):
         return []

@@ -43,11 +43,12 @@ _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 _TEXT_S = 5.0
 # Maximum seconds for encoding a text, per character.
 _TEXT_S_PER_CHARACTER = 2e-5
-_TEXT_BYTES_PER_CHARACTER = 300  # bytes of memory that an encoding with its offsets takes, per character of the text
-_SHORT = 10_000  # maximum characters of a text that the permanent child tries; each longer text gets its own child
+_TEXT_BYTES_PER_CHARACTER = 300  # bytes of memory for encoding a text with offsets, per character of the text
+# Maximum characters of a text that the permanent child process tries; each longer text gets its own child.
+_SHORT = 10_000
 # seconds after which the permanent child is replaced, before it reaches the limit of its processor time
 _LIFE_S = 1800.0
-_MOST_KNOWN = 1000  # number of tried texts at which ``Texts`` forgets all tried texts
+_MOST_KNOWN = 1000  # number of tried texts that ``Texts`` remembers; at this number it forgets them all
 _START_S = 30.0  # maximum seconds for a child's start, enough for a cold disk
 _FORMAT = 2  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": 5, "text": 0}
@@ -180,8 +181,8 @@ class Texts:
         _answer(next(self._child, None), "tokenizer")
 
     def _sent(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a request to the child and return the answer; None if there is no child, or if the child has ended after
-        idling.
+        """Send a request to the child and return its answer. None if there is no child, its time is over, or it has
+        ended.
         """
         if self._child is None or time.monotonic() > self._until:
             return None
@@ -212,8 +213,8 @@ def _tokenizer_request(folder: Path) -> str:
 
 
 def chat_format(template: str, tokens: Mapping[str, Any], title: str, results_folder: str = "") -> ChatFormat:
-    """Cut a chat template into the pieces that it writes before and after a book, questions and answers. This is done
-    in a child.
+    """In a child process, cut a chat template into the pieces that it writes before and after a book, questions and
+    answers.
 
     Args:
         tokens: the tokenizer's special tokens, which a template may name.
@@ -268,7 +269,8 @@ def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ..
 
 
 def keep(folder: Path, found: Sequence[str], results_folder: str) -> None:
-    """Store the result of trying a folder's tokenizer. Call this when no file in the folder will change any more.
+    """Store the result of trying a folder's tokenizer. Call this after the last change to the folder's files, because
+    the result is stored under a hash of them.
 
     Args:
         results_folder: as in ``check_tokenizer``.
@@ -390,8 +392,8 @@ def _answer(message: Mapping[str, Any] | None, part: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """Return the name of the tried part, the limits of its trial, and the end of an error message, which states the
-    text's length ("" if no text is tried).
+    """Return what a trial is about ("tokenizer", for example), its limits, and the ending of its error message. The
+    ending states the text's length; it is empty if no text is tried.
     """
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
@@ -409,6 +411,6 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
 def _failed(part: str, bounds: Bounds, ending: str, failure: ChildFailed) -> ModelError:
     if failure.reason in ("time", "page time"):
         why = f"takes longer than {bounds.silence_s:.0f} seconds{ending}"
-    else:  # the reason is "memory" or "crash", because the tokenizers library, in Rust, crashes if memory runs out
+    else:  # the tokenizers library crashes if memory runs out, so a crash may also mean too little memory
         why = f"takes more than {bounds.memory_bytes / 1e9:.1f} GB of memory{ending} or breaks its library"
     return ModelError(f"This model's {part} {why}.", ANOTHER)

@@ -52,7 +52,7 @@ _MOST_GROWTH = 16.0
 _LONGEST = "model_max_length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-# Settings that would make a library load files or words that the trial of the tokenizer has not seen.
+# Settings that name further files or words. The trial has not seen these, so the settings are not allowed.
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
 _RUN = 48  # number of repetitions of a character, enough to make a regular expression with exponential time slow
@@ -86,7 +86,7 @@ _LINEAR_EXPRESSIONS = (
 
 
 def _prepare(request: dict[str, Any]) -> None:
-    """Import only the modules that the work needs, because a model's first start waits for these imports."""
+    """Import only the modules that the requested work needs, because a model's first start waits for these imports."""
     # Garbage collection would take nine tenths of the time. It is not needed: all memory is freed when this process
     # ends.
     gc.disable()
@@ -298,8 +298,8 @@ def _expressions(part: Any) -> Iterator[Any]:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Pairs of a character of ``_SIGNS`` and a different character. A test text repeats the first character and ends
-    with the second.
+    """Pair each test character (``_SIGNS``) with a different one. A test text repeats the first character and ends with
+    the second.
     """
     return ((sign, "!" if sign != "!" else "a") for sign in _SIGNS)
 

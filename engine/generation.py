@@ -54,7 +54,7 @@ step. The first of these steps makes the answer's first token. If this step is s
 _LEAST_PLAIN_STEPS = 3
 # Minimum seconds between two plain steps.
 _PLAIN_EVERY_S = 2.0
-# While an answer is written, plain steps take at most this share of its time.
+# Maximum share of an answer's time that plain steps take while the answer is written.
 _PLAIN_SHARE = 0.01
 # If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. They may
 # take at most this share of the answer's time, or ``_UNNOTICED_S`` seconds.
@@ -63,12 +63,13 @@ _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
 # A plain step is compared with at most this many verifications before it, and with as many after it.
 _BESIDE = 4
-# Maximum ratio of the speedup's upper bound to its lower bound. With a larger ratio no speedup is given, because the
-# machine was disturbed. For the two bounds, the median cost of a row is changed by plus and minus one standard error.
+# Maximum ratio of the speedup's upper bound to its lower bound. The bounds follow from the cost of an additional row:
+# its median plus and minus one standard error. With a larger ratio no speedup is given, because the machine was
+# disturbed.
 _MOST_SPREAD = 1.5
-# The standard error of a median of n values is this factor times their interquartile range, divided by the square root
-# of n (for a normal distribution). As n, the number of plain steps is used, not the larger number of comparisons,
-# because all comparisons with one plain step share the error of its time.
+# Factor in the standard error of a median for a normal distribution: the factor times the interquartile range, divided
+# by the square root of the number of values. The number of plain steps is used here instead of the larger number of
+# comparisons, because all comparisons with one plain step share the error of its time.
 _QUARTILES_TO_SPREAD = 0.93
 
 
@@ -78,7 +79,7 @@ class GenerationLoop:
     Args:
         target: the target model.
         full: the target's full cache.
-        hierarchy: the levels above the full cache.
+        hierarchy: the levels that propose tokens.
         end_ids: tokens that end an answer.
     """
 
@@ -99,8 +100,8 @@ class GenerationLoop:
         self._asked = []
 
     def begin(self, prompt: list[int], reused: int) -> QueryRecorder:
-        """Crop the caches to the tokens of ``prompt`` that they hold already. Return the observer for the prefill of
-        the remaining tokens.
+        """Crop the caches to the tokens of ``prompt`` that they hold already. Return the recorder of queries for the
+        prefill of the remaining tokens.
 
         Args:
             prompt: all tokens of the prompt.
@@ -120,7 +121,7 @@ class GenerationLoop:
         return self._queries
 
     def remember(self, prompt: list[int]) -> None:
-        """Remember ``prompt``, in case the same question is asked again. All tokens of ``prompt`` except the last must
+        """Remember ``prompt`` for the case that the same question is asked again. All its tokens except the last must
         be in the cache.
         """
         self._asked = list(prompt)
@@ -138,7 +139,7 @@ class GenerationLoop:
         begun_tokens: int = 0,
         quotable: Quotable | None = None,
     ) -> Iterator[Event]:
-        """Yield the events of an answer. Committed tokens are appended to ``tokens``, which holds the prompt at first.
+        """Yield the events of an answer. ``tokens`` holds the prompt at first; committed tokens are appended.
 
         Args:
             book_tokens: the first ``book_tokens`` tokens of the prompt are the book. A repetition that the book
@@ -363,7 +364,7 @@ class PlainSteps:
         self._passes, self._pass_rows = 0.0, 0.0
         # Costs of an additional row of a verification, as fractions of a plain step, ascending
         self._row_costs: list[float] = []
-        # for rounds that are one plain step: the round's time divided by the pass's time, ascending
+        # for rounds of a single plain step: the round's time divided by the time of its pass, ascending
         self._whole: list[float] = []
         # Rows and milliseconds of the newest verifications
         self._newest: deque[tuple[int, float]] = deque(maxlen=_BESIDE)
@@ -412,7 +413,7 @@ class PlainSteps:
 
     def speedup(self) -> float | None:
         """Tokens of the answer divided by the tokens that plain decoding would have made in the answer's time. None if
-        there are too few plain steps, or if their comparisons disagree.
+        there are too few plain steps, or if the costs derived from them differ too much (``_MOST_SPREAD``).
         """
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None

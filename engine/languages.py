@@ -12,7 +12,7 @@ Language = Literal["en", "de", "fr", "es"]
 _WORD = re.compile(r"[^\W\d_]+")
 _LOOKED_AT = 20_000  # maximum number of words that are examined
 _FEWEST = 2  # minimum number of a language's common words in a text of that language
-# Words that nearly every text in a language has. Words that two of the languages share are left out, except “des”.
+# Words that nearly every text in a language has. Words that several of the languages have are left out, except “des”.
 _COMMON: dict[Language, str] = {
     "en": "the of and to that is was it for with as his her at by not this are they from have which",
     "de": "der die das und ist nicht ein eine zu den mit sich auf dem von für auch wird des im sie",
@@ -30,8 +30,8 @@ _ASKING: dict[Language, str] = {
 }
 
 
-# Words that say nothing about a question's language. Each is in one language's list and also occurs in questions of
-# another: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
+# Words that say nothing about a question's language. Each is a common word of one language that also occurs in
+# questions in another language: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
 _SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
 _TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
 # Beginnings of words that may ask for an answer in a different language: names of languages, and requests for a

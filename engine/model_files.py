@@ -223,8 +223,8 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(place: Path, folder: Path) -> bool:
-    """Whether the file ``place``, with links resolved, is inside ``folder`` or in a file folder of the hub's cache
-    (``_HUB``).
+    """Whether the file ``place``, with links resolved, is inside ``folder``, or in the hub cache's folder of a model's
+    files (``_HUB``).
     """
     beginning, end = _HUB
     in_cache = place.parent.name == end and place.parent.parent.name.startswith(beginning)

@@ -1,9 +1,9 @@
 """Decides whether an answer's sentence is "not found" in the book, and which words of a question the book never uses.
 
 A sentence is *not found* in three cases. First, the book never mentions the subject of the question, or mentions it
-only far from the passage that best supports the sentence. Second, the question counts a thing ("how many horses") or
-names it with its owner ("David's horse"), and the book mentions this thing only far from this passage. Third, the
-sentence only repeats the question.
+only far from the passage that best supports the sentence. Second, the question asks for the number of things ("how many
+horses") or names a thing with its owner ("David's horse"), and the book mentions this thing only far from that passage.
+Third, the sentence only repeats the question.
 
 ``engine.evidence`` chooses the passage, applies these rules, and decides about the other sentences.
 """
@@ -64,8 +64,8 @@ _ADJECTIVES = (
 )
 """Adjectives that may stand between an article and a noun. The noun of a question is looked for after them."""
 _KIND = re.compile(r"\b(?:which|what|welche[mnrs]?|quel(?:le)?s?) ([^\W\d_]+)", re.IGNORECASE)
-# A question that cannot be answered by yes or no, and that offers no alternatives. German "was" is left out, because it
-# is also an English verb.
+# A question that asks "who", "how many" or the like, and that offers no alternatives ("or"). German "was" is left out,
+# because it is also an English verb.
 _OPEN = re.compile(
     r"\W*(?:who|whom|whose|what|which|when|where|how (?:many|much)|wer|wen|wem|wessen|welche[mnrs]?|wann|wo|wie ?viele?"
     r"|qui|quand|où|combien|quel(?:le)?s?)\b(?!.*\b(?:or|oder|ou)\b)",
@@ -143,8 +143,8 @@ class Absence:
             nouns: names and nouns of the question.
             question_terms: all words of the question.
             sentence_keys: ``Term.key`` of every word of the answer's sentence.
-            best_place: index of the passage that supports the sentence best; None if no passage does. In this case the
-                result is whether there are ``nouns``.
+            best_place: index of the passage that supports the sentence best. If no passage does (None), the result is
+                True if there are any ``nouns``.
         """
         if best_place is None:
             return bool(nouns)
@@ -159,8 +159,8 @@ class Absence:
         return len(unknown) > 1 or about < ABOUT or any(term.key in sentence_keys for term in unknown)
 
     def is_elsewhere(self, question: str, nouns: Sequence[Term], best_place: int | None) -> bool:
-        """Whether the question counts a thing or names it with its owner ("David's horse"), and the book mentions the
-        thing only far from the passage ``best_place``.
+        """Whether the question asks for the number of things or names a thing with its owner ("David's horse"), and the
+        book mentions the thing only far from the passage ``best_place``.
         """
         things = {match[1] for match in _THING.finditer(question)}
         near = self._words.keys_around(best_place, FAR) if best_place is not None else set()

@@ -120,7 +120,7 @@ _WHOLE = (
     "sentences short story these three two whole words write"
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
-# matches a word by which a question compares things, or names more than one
+# matches a word by which a question compares things or names several of them
 _COMPARING = re.compile(
     r"^\W*(?:la|les?)quel|\b(?:both|each|either|every|all|two|three|differ\w*|compar\w*|contrast\w*|than|versus|vs"
     r"|beide[nrm]?|jede[nrms]?|zwei|drei|unterschied\w*|unterscheid\w*|vergleich\w*"
@@ -171,14 +171,15 @@ words.
 
 
 def reminded(question: str, passages: Sequence[str]) -> str:
-    """The question, followed by the passages, if any."""
+    """Return the question, followed by the passages. Without passages the question stays unchanged."""
     if not passages:
         return question
     return "\n".join((f"{question}\n\nFrom the book:", *(f"- {passage}" for passage in passages)))
 
 
 def pointed(question: str, passages: Sequence[str], language: Language | None = None) -> str:
-    """The passages, if any, followed by the question, so that the prompt ends with the question.
+    """Return the passages, followed by the question, because the prompt should end with the question. Without passages
+    the question stays unchanged.
 
     The line above the passages is in the book's ``language``, or in English if ``language`` is None. (With an English
     line, a German question about a German book was answered in English.) If the question is in a different language
@@ -194,8 +195,8 @@ def pointed(question: str, passages: Sequence[str], language: Language | None = 
 
 
 class Passages:
-    """The passages of one text, mostly of at least ``shortest`` characters. Building them takes about a second for a
-    long book.
+    """The passages of one text, mostly of at least ``shortest`` characters. For a long book, making them takes about a
+    second.
     """
 
     def __init__(self, text: str, shortest: int = SHORTEST) -> None:
@@ -240,7 +241,7 @@ class Passages:
         return [self._all[place] for place in [0, *telling][: min(most, size)]]
 
     def _tells(self, place: int) -> float:
-        """Score how typical the passage with the index ``place`` is of the text.
+        """Score how typical of the text the passage with the index ``place`` is.
 
         For each different word of the passage, the number of passages with this word is counted, up to ``OFTEN``. The
         score is the sum of these counts relative to the passage's length. It is 0 for a passage that begins or ends
@@ -251,7 +252,7 @@ class Passages:
         return often / (OFTEN + words.total()) if _WHOLE_SENTENCE.match(self._all[place]) else 0.0
 
     def _count(self, word: str, place: int) -> float:
-        """The count of a word in a passage, saturated and normalized by length as in BM25."""
+        """Return how often a passage has a word, saturated and normalized by the passage's length as in BM25."""
         words = self._words[place]
         size = 1 - LENGTH_SHARE + LENGTH_SHARE * words.total() / self._mean
         return words[word] * (SATURATION + 1) / (words[word] + SATURATION * size)
@@ -289,7 +290,7 @@ def asks_about_part(question: str) -> bool:
 
 
 def asks_about_several(question: str) -> bool:
-    """Whether a question may be about several documents, because it compares things or names more than one."""
+    """Whether a question may be about several documents, because it compares things or names several of them."""
     return _COMPARING.search(question) is not None
 
 

@@ -51,8 +51,8 @@ _BYTES = 4  # maximum tokens of a character, because a character has at most 4 b
 # tokens. Prose has about half as many characters per token.
 _LONG = 8
 # If the encoded beginning of a longer text (``_LONG``) has more tokens than the window times this factor, the text
-# counts as too long. The factor is above 1, because the tokens at the end of the beginning may differ from those of the
-# whole text.
+# counts as too long. The factor is above 1, because the beginning alone may be tokenized a little differently than
+# within the whole text.
 _SURELY = 1.5
 
 
@@ -79,7 +79,7 @@ class BookTokens:
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """The ids [start, end) of each document of the book."""
+        """For each document of the book, the range [start, end) of its tokens in ``ids``."""
         return tuple(zip((self.head, *self.borders), (*self.borders, len(self.ids)), strict=True))
 
     @property
@@ -88,7 +88,7 @@ class BookTokens:
         return tuple(end - start for start, end in self.spans)
 
     def pages_within(self, count: int) -> int:
-        """Number of first pages whose tokens are all among the first ``count`` ids."""
+        """Number of pages, from the first, whose tokens are all among the first ``count`` ids."""
         ends = (*self.page_starts[1:], len(self.ids))
         return bisect.bisect_right(ends, count)
 
@@ -177,7 +177,7 @@ class BookTokenizer:
 
     @property
     def has_template(self) -> bool:
-        """Whether the model was trained to chat, and not only to continue a text."""
+        """Whether the model has a chat template. Without a template, a model can only continue a text."""
         return bool(getattr(self._tokenizer, "chat_template", None))
 
     def format_for(self, title: str) -> ChatFormat:
@@ -214,8 +214,8 @@ class BookTokenizer:
         return BookTokens(tuple(ids), tuple(starts), tuple(borders))
 
     def overflow(self, text: str, window: int) -> int:
-        """Check whether a text is far too long for ``window`` tokens. If so, return the number of tokens in its
-        beginning, otherwise 0.
+        """If a text is far too long for ``window`` tokens, return the number of tokens in the beginning of the text,
+        which is above ``window``. Otherwise return 0.
 
         Encoding megabytes takes half a minute, so at most ``_LONG`` characters per token of the window are encoded.
         """
@@ -432,11 +432,11 @@ class CachedTurn:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt. ``tokens`` are all its tokens, of which the caches hold the first ``reused``. ``turns`` are the earlier
-    turns.
+    """A prompt: ``tokens`` are all its tokens, and the caches hold the first ``reused`` tokens. ``turns`` are the
+    earlier turns of the chat.
 
-    ``reopened`` is the turn whose answer the prompt continues, if that turn is in the caches. The last ``begun_tokens``
-    tokens belong to the answer.
+    If the prompt continues an answer that is in the caches, ``reopened`` is the turn of that answer. The last
+    ``begun_tokens`` tokens belong to the answer.
     """
 
     tokens: list[int]
@@ -450,11 +450,12 @@ class Prompt:
 class Conversation:
     """The open book and the turns about it.
 
-    The KV of the first ``read`` tokens of the book is in the cache. ``tokens`` are the whole committed context: these
-    tokens and all ``turns``. If ``num_passages`` is above 0, up to ``num_passages`` passages that share words with a
-    question are put after the question. If ``pointed`` is True, the best passage is put before a question about a
-    detail of the book. A question that compares several documents gets the best passage of each, with the document's
-    title. The passages of earlier turns stay in the context, because KV of all later tokens depends on them.
+    The KV of the first ``read`` tokens of the book is in the cache. ``tokens`` are the whole committed context: the
+    book's tokens that were read, and all ``turns``. If ``num_passages`` is above 0, up to ``num_passages`` passages
+    that share words with a question are put after the question. If ``pointed`` is True, the best passage is put before
+    a question about a detail of the book. A question that compares several documents gets the best passage of each,
+    with the document's title. The passages of earlier turns stay in the context, because KV of all later tokens depends
+    on them.
     """
 
     tokenizer: BookTokenizer
@@ -549,7 +550,7 @@ class Conversation:
         self.forget_from(sum(held.stop - 1 <= length for held in self.turns))
 
     def remember(self, turns: Sequence[CachedTurn], tokens: Sequence[int]) -> None:
-        """Restore an earlier, longer state of ``turns`` and ``tokens``. Does nothing unless its tokens begin with the
+        """Restore an earlier, longer state of ``turns`` and ``tokens``. Does nothing unless ``tokens`` begin with the
         present tokens.
         """
         if len(turns) > len(self.turns) and list(tokens[: len(self.tokens)]) == self.tokens:
@@ -564,7 +565,7 @@ class Conversation:
         self.turns = [*self.turns, CachedTurn(turn, len(self.tokens))]
 
     def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
-        """The prompt that continues the answer of a turn in the cache, token for token."""
+        """Make the prompt that continues a cached turn's answer. It has exactly the tokens of the turn in the cache."""
         stop, turn = self.turns[position].stop, self.turns[position].turn
         if self.tokens[stop - 1] in self.end_ids:
             stop -= 1
@@ -585,7 +586,7 @@ class Conversation:
 
     def _question(self, question: str, prefix: list[int], *, first: bool) -> list[int]:
         lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
-        # An answer that the model ended already contains the token that closes its turn.
+        # If the model ended the previous answer, the answer already contains the token that closes its turn.
         if not first and lead and prefix[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
         words = self.tokenizer.words(self._reminded(question))
@@ -600,7 +601,9 @@ class Conversation:
         return asked
 
     def _best(self, question: str) -> list[str]:
-        """The best passage for a question. If it compares several documents, the best passage of each."""
+        """Return the best passage for a question; for a question that compares several documents, the best passage of
+        each document.
+        """
         if 1 < len(self.document.members) <= MOST_COMPARED and asks_about_several(question):
             found = [(title, one.about(question, 1)) for title, one in self._passages_of_documents]
             return [f"{title}: {passages[0]}" for title, passages in found if passages]

@@ -54,7 +54,7 @@ SLIDING_BORDER = 512
 
 
 def sliding_capacity(window: int) -> int:
-    """Tokens whose KV a layer with this sliding window holds."""
+    """Number of tokens whose KV a layer with this sliding window holds."""
     return window + 2 * SLIDING_SLACK + SLIDING_BORDER
 
 
@@ -115,9 +115,9 @@ def bytes_per_weight(weights: str, itemsize: int) -> float:
 def fitted_format(kind: int) -> str:
     """The format of a tensor with the setting ``FITTED``: "4bit", "8bit", or "stored" if the tensor is not rounded.
 
-    IQ4_NL, IQ4_XS and MXFP4 take 8 bits. The steps between their values are unequal, so rounding them to 4 bits with
-    equal steps would add an error as large as that of the file. Q2_K and Q3_K, with a scale for each 16 weights, take
-    4 bits, because 8 bits would triple their bytes.
+    IQ4_NL, IQ4_XS and MXFP4 take 8 bits. The steps between their values are unequal. Rounding these values to 4 bits
+    with equal steps would add an error as large as the rounding error that the file already has. Q2_K and Q3_K, with a
+    scale for each 16 weights, take 4 bits, because 8 bits would triple their bytes.
 
     Args:
         kind: GGML's number for the tensor's format in the file.
@@ -132,9 +132,9 @@ def fitted_size(kind: int, weights: int) -> float:
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
     """Whether the mean keys of chunks, by which the retrieval cache chooses chunks, are stored in 8 bits, each with a
-    scale. On a processor they have 8 bits only if the kernel for 8-bit
-    weights can read them, so only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``. On a GPU they always have 8 bits,
-    because a GPU dequantizes a layer quickly and has little memory.
+    scale. On a CPU this is the case only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``, because the kernel for
+    8-bit weights reads them. On a GPU mean keys always have 8 bits, because a GPU dequantizes a layer quickly and has
+    little memory.
     """
     return not on_cpu or head_dim % KERNEL_WIDTH == 0
 

@@ -91,8 +91,8 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
 
 
 def _plain(text: str) -> str:
-    """The casefolded words of a text, with one space before, between and after them, so that ``in`` finds only whole
-    words.
+    """Join the casefolded words of a text with single spaces, and put a space before and after, so that ``in`` finds
+    only whole words.
     """
     return f" {' '.join(_WORD.findall(text.casefold()))} "
 
@@ -102,8 +102,8 @@ def _clauses(passage: str) -> list[str]:
 
 
 def _subject(sentence: str, words: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
-    """The keys of a sentence's words before its auxiliary verb. If there are none, the keys of the first word and of
-    the capitalized words right after it, which may belong to the same name.
+    """The keys of a sentence's words before its auxiliary verb. If there are no such words, the keys of the first word
+    and of the capitalized words right after it, which may belong to the same name.
     """
     if auxiliary is not None and (before := {key for key, start in words if start < auxiliary.start()}):
         return before

@@ -138,7 +138,7 @@ def _messages(
             if kind == "step":
                 page = message.get("page")
             following = yield message
-            quiet_since = time.monotonic()  # the time that the caller takes does not count as the child's silence
+            quiet_since = time.monotonic()  # the time that the caller took does not count as silence of the child
             if following is not None:
                 with suppress(OSError):  # if the child is dead, the next turn of the loop detects it
                     send_message(cast(BinaryIO, child.stdin), following)
@@ -258,7 +258,7 @@ def serve(
 
 
 def _claim_output() -> BinaryIO:
-    """Keep the pipe for messages. Output of libraries goes to standard error."""
+    """Reserve the pipe of standard output for messages. What libraries print goes to standard error instead."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return stream
@@ -273,14 +273,14 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not sys.platform.startswith("linux"):
-        return False  # macOS accepts a memory limit but ignores it
+        return False  # macOS has this limit but does not enforce it
     # This limit counts only private memory. Libraries that are mapped from disk, such as torch's, do not count.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     return True
 
 
 def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Pass on the parent's messages. End this process when the parent ends."""
+    """Put the parent's messages into the queue ``arrived``. End this process when the parent ends."""
     try:
         while (message := receive_message(sys.stdin.buffer)) is not None:
             arrived.put(message)

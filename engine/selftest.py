@@ -43,7 +43,7 @@ _LONGEST = 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
 _DRAWS = 5_000  # maximum number of draws for each kind of proposal
 _DRAWS_S = 6.0  # maximum seconds of the draws for each kind of proposal
-_VOCABULARY = 8  # tokens of the small vocabulary for sampling
+_VOCABULARY = 8  # number of tokens in the small vocabulary with which rejection sampling is checked
 _CHANCE = 48.0  # maximum chi-square (7 degrees of freedom); correct sampling exceeds it once in ten million runs
 _KEYS = (257, 6_000)  # numbers of keys for which attention is compared
 _QUERIES = (1, 17)  # numbers of queries for which attention is compared
@@ -102,7 +102,7 @@ def checks(session: Session, document: Document, questions: Sequence[str]) -> It
 
 
 def _affordable(session: Session, document: Document) -> Document:
-    """The text, or as many of its first pages as this machine reads in ``_READING_S``, but at least one."""
+    """Return the text, shortened to as many pages as this machine reads in ``_READING_S``, but at least to one page."""
     seconds = session.measure(document).reading_s
     if seconds is None or seconds <= _READING_S:
         return document
@@ -174,8 +174,8 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
 def _greedy(
     session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
 ) -> tuple[bool, str, int]:
-    """Answer each question twice, plainly and by the hierarchy, as long as there is time. The two answers must have the
-    same tokens, apart from ties. Appends the plain answers to ``answers``.
+    """Answer questions as long as there is time, each by plain decoding and by the hierarchy. The two answers must have
+    the same tokens, apart from ties. Appends the plain answers to ``answers``.
     """
     step_ms = session.measure(document).step_ms
     read = _last(session.read(document), BookRead).tokens
@@ -206,8 +206,8 @@ def _greedy(
 
 
 def _tokens(seconds: float, each: float, most: int) -> int:
-    """Number of tokens that can be generated twice, plainly and by the hierarchy, in ``seconds``, if a token takes
-    ``each`` seconds (0: unknown). At least ``_FEWEST`` and at most ``most``.
+    """Return how many tokens can be generated twice, by plain decoding and by the hierarchy, in ``seconds`` if a token
+    takes ``each`` seconds (0: unknown). At least ``_FEWEST`` and at most ``most``.
     """
     return max(_FEWEST, min(most, int(seconds / (2 * each)) if each else most))
 
@@ -215,8 +215,8 @@ def _tokens(seconds: float, each: float, most: int) -> int:
 def _margin(
     session: Session, plain: AnswerDone, hierarchical: AnswerDone, question: str, sampling: SamplingParams
 ) -> float | None:
-    """At the first position where the two answers differ, the plain token's logit minus the other token's logit. None
-    if the answers are equal.
+    """Compute the logits at the first position where the two answers differ. Return the logit of the plain answer's
+    token minus the logit of the other token; None if the answers are equal.
     """
     pairs = zip(plain.token_ids, hierarchical.token_ids, strict=False)
     at = next((index for index, (one, two) in enumerate(pairs) if one != two), None)
@@ -237,8 +237,8 @@ def _margin(
 
 
 def _kept(session: Session, document: Document, question: str, answers: Sequence[AnswerDone]) -> tuple[bool, str, int]:
-    """Close the book, restore it from disk, and ask ``question``, the first one, once more. The answer must begin with
-    the tokens of the first of ``answers``.
+    """Close the book, restore it from disk, and repeat the first question. Check that the answer begins with the same
+    tokens as the first of ``answers``.
     """
     if not answers:
         return False, "A kept book could not be tried: nothing was answered.", 0
@@ -257,7 +257,7 @@ def _kept(session: Session, document: Document, question: str, answers: Sequence
 
 
 def _altered(session: Session, document: Document) -> tuple[bool, str, int]:
-    """Change one bit of the saved book, then restore it. No token of the book may be restored."""
+    """Change one bit of the saved book, and try to restore it. Check that no token is restored."""
     conversation = session.conversation
     shard = next(iter(sorted(Path(session.config.snapshot_folder).rglob("*.safetensors"))), None)
     if conversation is None or shard is None:

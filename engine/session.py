@@ -214,7 +214,8 @@ class Session:
         """Bring the rest of a book into the cache, from disk or by prefill. Return True at the end."""
         if not self.full.length:
             yield from self._restore(conversation, began)
-            start, began = self.full.length, time.perf_counter()  # the speed of reading leaves out restored tokens
+            # Restored tokens do not count towards the speed of reading.
+            start, began = self.full.length, time.perf_counter()
         ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):
             yield progress(conversation, step, start, time.perf_counter() - began)
@@ -229,8 +230,8 @@ class Session:
                 yield progress(conversation, step, 0, time.perf_counter() - began)
 
     def record_ahead(self) -> Iterator[None]:
-        """Record passes for the next answer on a GPU (``Hierarchy.record_ahead``). Yield before each recording, so that
-        a caller can stop.
+        """Record passes for the next answer as CUDA graphs (``Hierarchy.record_ahead``). Yields before each recording,
+        so that a caller can stop.
         """
         if self.conversation is not None and self.full.length:
             yield from self.hierarchy.record_ahead(self.conversation.tokens or self.conversation.book.ids)
@@ -376,8 +377,8 @@ class Session:
         """
         known, tokens = conversation.turns[: conversation.known(turns)], conversation.tokens
         count = len(known)
-        # The nearest length to which the cache can be cropped may be within a turn. Then this turn does not count,
-        # because a saved turn can only be restored at the end of the previous turn.
+        # ``nearest`` may return a length within a turn. This turn counts as missing, because a saved turn can only be
+        # restored right after the end of the previous turn.
         while (start := self.full.nearest(conversation.kv_start(count))) < conversation.kv_start(count) and count:
             count = sum(held.stop - 1 <= start for held in known)
         if count < len(known):
@@ -405,7 +406,8 @@ class Session:
         return conversation, prompt
 
     def _commit(self, conversation: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
-        """Keep the turn if the answer has any token; otherwise restore the state before the question.
+        """Add the turn to the conversation if the answer has any token. Otherwise restore the state before the
+        question.
 
         Args:
             answered: number of the answer's tokens that were reported. A failed round may have committed further
@@ -423,7 +425,9 @@ class Session:
 
 
 def _turns_in_cache(question: Question) -> Sequence[Turn]:
-    """The turns that the cache may already hold: the earlier ones, and the cut-off turn that the question continues."""
+    """Return the turns that the cache may already hold: the question's earlier turns, and the cut-off turn that it
+    continues.
+    """
     begun = (Turn(question.text, question.begun),) if question.begun else ()
     return (*question.history, *begun)
 

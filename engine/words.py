@@ -24,7 +24,7 @@ _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
 _ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y)|(?<=eau)x)$")
-# Matches endings of French nouns with a plural in "aux", such as "bail" and "baux", "journaux".
+# Matches "ail", "ails" and "aux" at the end of French nouns: "bail" and its plural "baux", or "journaux".
 _PLURAL_IN_AUX = re.compile(r"(?<=\w)(?:(?<!e)aux|ails?)$")
 _GERMAN = (
     "aber als am an auch auf aus bei bin bis da das dass dem den der des die dies diese dieser du durch ein eine "
@@ -103,7 +103,7 @@ def fold_word(word: str) -> str:
 
 
 def without_ending(word: str) -> str:
-    """Return the stem of a folded word: it lacks the most common endings of English, German and French.
+    """Return the stem of a folded word: the word without the most common endings of English, German and French.
     Different words may have the same stem, so the app's search removes fewer letters
     (``app.core.spellings.without_endings``).
     """
@@ -233,7 +233,7 @@ def numbers_in(tokens: Sequence[tuple[str, int]], text: str) -> Iterator[tuple[s
 
 
 def _shown(text: str, start: int, raw: str) -> str:
-    """A number with the currency sign or per cent sign next to it, if any."""
+    """Return a number together with the currency sign or per cent sign next to it, if there is one."""
     before, after = text[max(0, start - 1) : start], text[start + len(raw) :][:1]
     signs = ("$", "€", "£", "¥", "%")
     return f"{before if before in signs else ''}{raw}{after if after in signs else ''}"

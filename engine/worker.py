@@ -128,7 +128,8 @@ class EngineLike(Protocol):
 
 
 class Request(Generic[Final]):
-    """A request to an engine: iterate over its events, poll them, or wait for its ``result``; cancel it.
+    """A request to an engine. Its events can be iterated over or polled, its ``result`` waited for, and it can be
+    cancelled.
 
     A request runs to its end even if nobody takes its events, unless it is cancelled. Only one thread may take events.
 
@@ -286,7 +287,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | None] = queue.SimpleQueue()
         self._admission = Admission()
         self._handing = threading.Lock()
-        # Set while the lock ``_handing`` is held; once True, no more requests are handed to the thread
+        # Set while the lock ``_handing`` is held. Once True, no more requests are handed to the thread.
         self._closed = False
         self._session: Session | None = None
         self._failure: TrifoldError | None = None
@@ -399,7 +400,7 @@ class Engine:
 
             self._session = Session.load(self.config)
             self._status = Status("idle", "Ready for a book.", model=describe(self._session, self.config))
-        except Exception as error:  # the person must be told of any error
+        except Exception as error:  # any error must be shown to the person
             logger.exception("loading the models failed")
             self._failure = _for_people(error, "loading the model")
             self._status = Status("failed", str(self._failure))
