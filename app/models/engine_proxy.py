@@ -1,8 +1,8 @@
 """A proxy for the engine, so that the engine can be replaced while the program runs.
 
-The app, the page and the HTTP API under /v1 hold the proxy and never an engine. While an engine is being replaced, the
-status is "loading", and a question waits for the new engine. A question is refused if the new engine is not loaded
-within the question's ``wait`` seconds.
+The app, the page and the HTTP API under /v1 keep a reference to the proxy, never to an engine. While an engine is being
+replaced, the status is "loading", and a question waits for the new engine. A question is refused if the new engine is
+not loaded within the question's ``wait`` seconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EngineProxy:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no engine: none has been set yet, or the last one failed to load."""
+        """Whether the proxy has no engine, because none was set yet or the last one failed to load."""
         return self._engine is None
 
     @property

@@ -72,7 +72,7 @@ PROGRAMS = dict.fromkeys(STARTERS, "app.models.starter") | dict.fromkeys((*READE
 DISK_RESERVE = 1_000_000_000  # bytes of the disk that a download must leave free
 FIRST_ANSWER_SECONDS = 6.0
 REPORT_SECONDS = 0.2  # minimum seconds between two progress reports
-_BLOCK = 1 << 20  # bytes written at once, which is also the maximum that is lost if the connection breaks
+_BLOCK = 1 << 20  # bytes written to disk at once, and so the maximum that is lost if the connection breaks
 _LAST_WORDS = 400  # maximum characters quoted from a failed process's output
 
 Say = Callable[..., None]
@@ -98,8 +98,8 @@ class Cancelled(Exception):
 
 
 class Download:
-    """The app's side of a download. ``about`` and ``get`` each run the download program once. ``cancel`` stops it, may
-    be called in any thread, and cannot be undone.
+    """The app's side of a download. ``about`` and ``get`` each run the download program once. ``cancel`` stops the
+    program, may be called in any thread, and cannot be undone.
     """
 
     def __init__(self) -> None:
@@ -555,7 +555,8 @@ def error_words(name: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise disk_error(error) or _hub_error(name, error) from error
-    except Exception as error:  # the library has many exceptions, and the user must see none of them raw
+    # The library raises many kinds of exceptions, and the user must see a cause and a remedy instead.
+    except Exception as error:
         raise _hub_error(name, error) from error
 
 

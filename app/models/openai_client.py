@@ -208,7 +208,7 @@ class Client:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Limit the length of an answer's lines. Prevent decompression, because no compression was requested."""
+    """Limit the length of an answer's lines, and prevent its decompression, because no compression was requested."""
     response.headers.pop("content-encoding", None)
     response.stream = _BoundedLines(response.stream)
 

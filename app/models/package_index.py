@@ -1,10 +1,10 @@
-"""Downloads one wheel from the package index that pip uses. Progress is reported, and a stopped download can be
-resumed. pip itself can do neither: it reports no progress to other programs and discards an unfinished download.
+"""Downloads one wheel from the package index that pip uses. Reports progress, and resumes a stopped download. pip
+itself reports no progress to other programs and discards an unfinished download.
 
 The index and how to reach it (extra indexes, folders of wheels, proxy, certificate, trusted hosts) are taken from pip's
 configuration files and PIP_ variables. The index is asked through the simple API (PEP 503 and 691). If that fails, pip
-itself downloads the wheel, because pip knows more ways to log in, such as keyrings. A wheel from any source is accepted
-only if its SHA-256 is the known one.
+itself downloads the wheel, because pip knows more ways to log in, such as keyrings. Whatever its source, a wheel is
+accepted only if it has the SHA-256 that Trifold knows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BLOCK = 1 << 18  # bytes read from the disk at once, to compute a checksum
 _OK = 200
 # HTTP status: the requested part follows
 _PARTIAL = 206
-# HTTP status: the file has no such part
+# HTTP status: the file is too short to have the requested part
 _NOT_SATISFIABLE = 416
 
 

@@ -166,7 +166,7 @@ class RemoteEngine:
         except TrifoldError as error:
             self._failure = error
             self._settle(Status("failed", str(error)))
-        except Exception:  # the user must be told of any error
+        except Exception:  # any error must be shown to the user
             logger.exception("connecting failed")
             self._failure = EngineError(f"{self._address.host} could not be asked.", "Check its address.")
             self._settle(Status("failed", str(self._failure)))
@@ -213,7 +213,7 @@ class RemoteEngine:
             end = asyncio.run(_drive(request, work()))
         except TrifoldError as error:
             end = error
-        except Exception:  # the next question must be possible after any error
+        except Exception:  # after any error, the next question must still be possible
             logger.exception("a remote request failed")
             end = EngineError(f"Something went wrong with {self._address.host}.", "Try again.")
         with self._lock:
@@ -361,8 +361,8 @@ def guess_tokens(text: str) -> int:
 
 
 class RemoteMetrics:
-    """Measures an answer that a server writes. Reports the same ``Figures`` as the engine. Figures that cannot be
-    measured here are empty.
+    """Measures an answer that a server writes, as the same ``Figures`` as the engine's. Figures that only the server
+    could measure are empty.
 
     All times are in seconds, from the same clock. A chunk counts as one token, until the server states the number of
     tokens.

@@ -12,7 +12,7 @@ from engine.plan import ModelShape
 
 
 class ModelSource(Protocol):
-    """What a module with models of short names must have. ``models``: the folder of all downloaded models."""
+    """The names that a module in ``SOURCES`` must define. ``models``: the folder of all downloaded models."""
 
     SIZE: str
     LICENCE: str

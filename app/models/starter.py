@@ -74,7 +74,8 @@ def is_made(models: Path, name: str) -> bool:
     try:
         marker = model_files.read_object(folder / MARKER)
         return bool(marker["revision"] == revision()) and weights.check_folder(folder) > 0
-    except (OSError, KeyError, ModelError):  # not complete: the starter is built again, usually without a network
+    # The folder is not complete, so the starter is built again, usually without a network.
+    except (OSError, KeyError, ModelError):
         return False
 
 

@@ -221,7 +221,7 @@ class ModelSwitch:
             if first:
                 self.proxy.fail(error)
             return
-        except Exception:  # the page must be told of any error; the log has the traceback
+        except Exception:  # any error must be shown on the page; the log has the traceback
             logger.exception("changing the model failed")
             surprise = TrifoldError("Something in Trifold broke while the model was changed.", "Try again.")
             self._finish(cause=surprise.cause, remedy=surprise.remedy)

@@ -50,7 +50,7 @@ TOKEN_SECONDS = 24 * 3600
 
 
 def opening_address(data: Path, port: int) -> str:
-    """The address that opens the page of the program on ``port`` with this data folder. It works once."""
+    """The address that opens the page of the program on ``port`` with this data folder. The address works once."""
     return f"http://127.0.0.1:{port}/?token={LoginTokens(load_secret(data)).issue()}"
 
 
@@ -110,9 +110,7 @@ class LoginTokens:
         return True
 
     def _write_used(self) -> None:
-        """Store the used tokens. If the disk cannot be written, the tokens are remembered only while the
-        program runs.
-        """
+        """Store the used tokens. If the disk cannot be written, the program remembers the tokens only until it ends."""
         if self._used_file is not None:
             try:
                 write_whole(self._used_file, json.dumps(self._used).encode())
@@ -260,8 +258,8 @@ _HEADERS = (
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),
 )
 _SAID_ONCE = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-length")
-_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # strings that make a path absolute on one system or another
-_LONGEST_PATH = 250  # maximum bytes of a path; our own paths are shorter, and file names cannot be longer
+_NEVER_IN_A_PATH = ("\\", "\0", "//", ":")  # strings with which a path may become absolute on some systems
+_LONGEST_PATH = 250  # maximum bytes of a path; the routes of this program are shorter, and file names cannot be longer
 MOST_DIGITS = 18  # maximum digits of a number in a path
 _INLINE_SCRIPT = re.compile(rb"<script(?![^>]*\bsrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 _ANSWER = (
@@ -273,7 +271,7 @@ _ANSWER = (
 
 @dataclass(frozen=True)
 class AllowedRoute:
-    """A route that exists. A ``path`` that ends in "*" covers every path that begins with the text before the "*".
+    """A route of the program. A ``path`` that ends in "*" covers every path that begins with the text before the "*".
     ``limit``: maximum bytes of the body. ``open``: whether the route needs no cookie.
     """
 
@@ -397,8 +395,8 @@ class Guard:
 
     async def _let_in(self, key: str, send: Send, language: str) -> None:
         cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
-        # A page that opens the app, instead of a redirect. The browser would regard a redirect as coming from the page
-        # with the link, and would not send the cookie (SameSite=Strict) with it.
+        # The answer is a page that opens the app. A redirect would not do: the browser would count it as a part of the
+        # link that the person followed, and would not send the cookie (SameSite=Strict) from another site's link.
         await _answer(
             send,
             200,
@@ -425,23 +423,23 @@ def _contradicts_itself(scope: Scope) -> tuple[int, str] | None:
 
 
 def _says_its_origin(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a request states its origin, as browsers do if a request changes something. True for any request that
-    only reads. ``_stranger`` has already checked that the origin is our own.
+    """Whether a request states its origin, as browsers do for every request that changes something. True for any
+    request that only reads. ``_stranger`` has already checked that a stated origin is our own.
     """
     reads = method in ("GET", "HEAD")
     return reads or "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
 
 
 def _is_navigation(method: str, headers: MutableMapping[str, str]) -> bool:
-    """Whether a person follows a link or types the address. Such a request only reads a page. If a link on another site
-    caused it, the browser sends none of our cookies.
+    """Whether the browser sent a request because a person followed a link or typed the address. Such a request only
+    reads a page. If the link was on another site, the browser sends none of our cookies.
     """
     return method == "GET" and headers.get("sec-fetch-mode") == "navigate" and "origin" not in headers
 
 
 async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive, send: Send, language: str) -> None:
-    """Run the app with a body of at most ``route.limit`` bytes. A larger body is cut off, and the request is answered
-    with an error.
+    """Pass a request to the app with at most ``route.limit`` bytes of its body. If the body is larger, the app is told
+    that the client has disconnected, and the request is answered with an error.
     """
     received = 0
     started = refused = False
@@ -466,7 +464,8 @@ async def _limited(app: App, route: AllowedRoute, scope: Scope, receive: Receive
     try:
         await app(scope, counted, watched)
     except Exception:
-        if not refused:  # After a refusal the app was told that the client has disconnected, so its error is expected.
+        # After a refusal, the app was told that the client has disconnected, so an error of the app is expected.
+        if not refused:
             raise
 
 
@@ -523,8 +522,8 @@ def _policy(page: bytes) -> bytes:
 
 
 def _preferred(headers: Mapping[str, str]) -> str:
-    """Return the first of the browser's languages in which the pages for people who are not logged in exist; English if
-    there is none.
+    """Return the first of the browser's languages that the pages for people who are not logged in support; English if
+    they support none of these languages.
     """
     offered = (part.strip()[:2].lower() for part in headers.get("accept-language", "").split(","))
     return next((language for language in offered if language in (ENGLISH, GERMAN)), ENGLISH)

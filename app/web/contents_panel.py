@@ -45,7 +45,9 @@ class ContentsPanel:
         return (Route("/contents", said(self.contents)),)
 
     def view(self) -> View:
-        """A string that changes whenever the panel has something different to show."""
+        """Return a string that changes whenever the panel has something different to show, so that the page knows when
+        to fetch the contents again.
+        """
         current = self._state.current
         book = current.book.sha256 if current.book and current.document else ""
         if self._numbered[0] is not current.document:
@@ -63,7 +65,7 @@ class ContentsPanel:
         if self._known[0] is not document:
             self._known = document, chapters(document), language_of_book(document)
         found, only_quotes = self._known[1], self._only_quotes()
-        # None stands for questions in English, because a model whose card lists refusals was trained in English
+        # A model whose card lists refusals was trained in English, so questions to it are in English (None)
         language = None if self._card().refusals else self._known[2]
         read = {page.number for page in current.document.pages[: pages_read(current)]} if current.document else set()
         entries = []
@@ -87,8 +89,8 @@ class ContentsPanel:
         return JSONResponse(told)
 
     def _sizes(self, current: OpenBook) -> View | None:
-        """Sizes from which the page computes the cost of the ticked chapters. None for several documents, or if the
-        sizes are not known.
+        """Sizes from which the page computes how long the ticked chapters take to read, and whether they fit. None for
+        several documents, or if the sizes are not known.
 
         ``first``: number of the first page. ``tokens``: tokens of each page. ``around``: tokens of the book that belong
         to no page. ``room``: maximum tokens of a book. ``seconds``: minimum and maximum seconds per token, if known.

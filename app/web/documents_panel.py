@@ -55,8 +55,8 @@ def _agreed(value: Any) -> tuple[str, ...]:
 
 class DocumentsAsked(RequestBody):
     """A request for documents. ``ids``: hashes of the wanted documents, in order. ``anew``: whether to make a new book
-    of these documents. ``of``: the book that the person's page showed. ``recognise``: hashes of the documents for which
-    the person agreed to the recognition of pages.
+    of these documents. ``of``: the book that the page showed when the person asked. ``recognise``: hashes of the
+    documents for which the person agreed to text recognition.
     """
 
     ids: Annotated[tuple[str, ...], BeforeValidator(_together)] = Field(default=(), validate_default=True)
@@ -87,8 +87,8 @@ class DocumentsPanel:
         return {"/documents": self.arrange, "/documents/cost": self.cost}
 
     def view(self) -> View:
-        """The open documents in order, each with its first page on the map and its number of pages. Empty if the open
-        book is a single document.
+        """The open documents in order, each with its number of pages and the number of its first page in the page map.
+        Empty if the open book is a single document.
         """
         current = self._state.current
         document = current.whole or current.document
@@ -121,7 +121,8 @@ class DocumentsPanel:
 def documents_view(document: Document) -> list[View]:
     """Title, colour and pages of each of several documents."""
     colours: list[int] = []
-    # the hash decides the colour, unless one of the 5 preceding documents has the same colour
+    # The document's hash decides the colour. If one of the 5 documents before has this colour, the next free colour is
+    # taken.
     for member in document.members:
         own = int(member.sha256[:6], 16) % COLOURS
         free = [

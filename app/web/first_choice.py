@@ -1,10 +1,9 @@
-"""Offers the choice of a model: before the first book, and again for a book that the present model does not hold.
+"""Offers the choice of a model: before the first book, and again for a book that is too long for the present model.
 
 The options are the bundled demo, two small models (the starter and the reader), and the model of the hub that suits
 this machine. Each option has a sentence about it, and is a pair of a target model and an optional draft model. The
 choice needs no network. When the person looks at the hub's model, the hub is asked for the model's facts, and the speed
-of this machine is measured. This module makes the sentences; ``app.models.switch`` fetches the chosen model, as it does
-for the settings.
+of this machine is measured. This module makes the sentences; ``app.models.switch`` fetches the chosen model.
 """
 
 from __future__ import annotations
@@ -87,7 +86,8 @@ def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
         _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
     ]
     proposed = DEMO.id
-    if talks.verdict == "whole":  # the cache of the reader's whole context window fits into the device's memory
+    # The device's memory holds the weights of the model "reader" and the KV of its whole window.
+    if talks.verdict == "whole":
         proposed = READER
     elif starter.is_preselected() and small.verdict != "none":
         proposed = STARTER
@@ -115,7 +115,7 @@ def _of_the_hub(best: PairProposal) -> View:
 
 
 def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: LocalModels) -> View:
-    """The option for the starter or the reader, which are fetched by their short names."""
+    """Make the option for one of the small models "starter" and "reader". ``found`` says how it fits into memory."""
     assert pair.target.shape is not None
     source = SOURCES[pair.id]
     pages = pages_of(min(found.tokens, pair.target.shape.window))
@@ -197,7 +197,7 @@ def _proposal(pair: Pair, free: FreeMemory) -> PairProposal | None:
 
 
 def _strength(proposal: PairProposal) -> float:
-    """The strength of a model, as the number of parameters of an equally strong model without experts."""
+    """Return the number of parameters that a model without experts would need to be as strong as this model."""
     shape = proposal.pair.target.shape
     return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
 
@@ -208,8 +208,8 @@ def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:
-    """The models on this machine whose window holds the open book, which is too long for the present model. Each entry
-    has as ``worth`` a sentence with the result of the model's evaluation.
+    """If the open book is too long for the present model, return the models on this machine whose window holds it.
+    ``worth`` of an entry is a sentence with the result of the model's evaluation.
     """
     present = switch.present
     if current.stage is not Stage.CHOOSING or current.fit is None or present is None or present.remote is not None:

@@ -125,7 +125,8 @@ def mount(app: FastAPI, show: Callable[[], Shown], port: int) -> App:
     async def mounted() -> App:
         return _mounted(app, build(show), port)
 
-    with ThreadPoolExecutor(1) as thread:  # the caller may already be in an event loop
+    # A separate thread, because ``asyncio.run`` fails in a thread that already runs an event loop.
+    with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, mounted()).result()
 
 
@@ -150,8 +151,8 @@ def _mounted(app: FastAPI, blocks: gr.Blocks, port: int) -> App:
 
 
 def _checked(app: App, functions: Collection[int]) -> App:
-    """Check a request to Gradio, which trusts every request. A request that our page would not send is refused with a
-    sentence; an accepted one is rebuilt.
+    """Check a request to Gradio, because Gradio itself trusts every request. A request that our page would not send is
+    refused with a sentence. Any other request is passed on, rebuilt from the checked values.
     """
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:

@@ -154,8 +154,8 @@ class Library:
         return recognition.is_kept(self._state.books.path(book).parent)
 
     def suggestions(self) -> list[str]:
-        """Questions worth asking about the pages read so far. If the model's card lists refusals, return only
-        questions that the model has answered in a trial after the reading.
+        """Questions worth asking about the pages read so far. For a model that was trained to refuse some questions
+        (its card lists the refusals), return only questions that it has answered in a trial after the reading.
         """
         current = self._state.current
         document, read, model = current.document, pages_read(current), self._state.engine.status().model
@@ -186,8 +186,8 @@ class Library:
         return self._language[1]
 
     def passages(self) -> tuple[str, ...]:
-        """Questions whose answers consist of the open book's words, whatever the model. A model that only quotes is
-        asked to find passages, any other model to continue a passage.
+        """Questions whose answers are passages of the open book, word for word, with any model. A model that only
+        quotes is asked to find passages, any other model to continue a passage.
         """
         current = self._state.current
         model = self._state.engine.status().model
@@ -294,7 +294,7 @@ class Library:
 
 
 def _partly(book: Book) -> str:
-    """How far a book was read, if its reading was stopped; "" otherwise."""
+    """Say how far a book was read, if its reading was stopped; "" otherwise."""
     if not 0 < book.pages_read < book.pages:
         return ""
     return "read in part" if book.is_collection else f"read to {book.unit} {format.count(book.pages_read)}"

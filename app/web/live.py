@@ -126,8 +126,8 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
 
 
 def _read_line(current: OpenBook) -> str:
-    """A line about the finished reading; "" while there is none. For a book in parts, the line says when a part is
-    read.
+    """A line about the finished reading; "" while no reading has finished. For a book that is read in parts, the line
+    says when each part is read.
     """
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
@@ -215,7 +215,7 @@ def map_view(current: OpenBook) -> View:
 
 
 def pages_read(current: OpenBook) -> int:
-    """The number of leading pages of the map that can be asked about."""
+    """The number of pages, from the first page of the map, that can be asked about."""
     if current.stage is Stage.PARTS and current.document is not None:
         return len(current.document.pages)
     if current.read is not None:
@@ -274,8 +274,8 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """What a person sees who chooses the pages of a book that is too long: its number of pages, and a range of pages
-    that fits, as a proposal.
+    """Data for choosing the pages of a book that is too long: its number of pages and, as a proposal, a range of pages
+    that fits.
     """
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0
@@ -324,7 +324,7 @@ def _figures(current: OpenBook, chat: Chat | None) -> View | None:
 
 
 def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
-    """The pace curve of the answer whose figures are shown."""
+    """The pace curve of the answer whose figures are shown: milliseconds per token along the answer."""
     turns = chat.exchanges if chat else ()
     return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
 
@@ -342,7 +342,7 @@ def record_of(chat: Chat | None) -> str:
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:
-    """The open chat. ``last``: the id of its last answer, which determines the shown versions of all messages."""
+    """The open chat. ``last``: the id of its last answer, which determines which version of each message is shown."""
     turns = chat.exchanges if chat else ()
     last = turns[-1].answer_id if turns else 0
     return {"id": current.chat, "turns": len(turns), "last": last, "record": record_of(chat)}
@@ -421,7 +421,7 @@ class Live:
         return OWN if status.state == "idle" else throttle_of(status, card)
 
     def _writing(self, current: OpenBook, chat: Chat | None) -> View:
-        """The growing answer, and the source of each of its characters (``provenance``).
+        """The answer that is being written, and for each of its characters the source (``provenance``).
 
         The answer is formatted once for all tabs, each time its citations have been looked up. Words that came after
         the last look-up are sent unformatted.

@@ -35,7 +35,7 @@ PAGES, ALOUD, REST = "pages", "aloud", "rest"
 
 
 def under_question(exchange: Exchange) -> str:
-    """Make the HTML of the row under a question."""
+    """Make the HTML of the row of buttons under a question."""
     if not exchange.question_id:
         return ""
     return _row(
@@ -46,7 +46,7 @@ def under_question(exchange: Exchange) -> str:
 
 
 def under_answer(exchange: Exchange) -> str:
-    """Make the HTML of the row under a finished answer."""
+    """Make the HTML of the row of buttons under a finished answer."""
     if not exchange.answer_id:
         return ""
     return _row(
@@ -62,7 +62,9 @@ def under_answer(exchange: Exchange) -> str:
 
 
 def _versions(versions: tuple[int, ...], shown: int, of_what: str) -> str:
-    """Arrows between versions, with the number of the shown one."""
+    """Make the arrows that switch between versions, with the number of the shown version. "" if there is only one
+    version.
+    """
     if len(versions) < 2 or shown not in versions:
         return ""
     at = versions.index(shown)
@@ -85,7 +87,7 @@ def _row(*parts: str) -> str:
     return f'\n\n<div class="actions">{"".join(parts)}</div>'
 
 
-# private characters around the number of a button; they mark its place until the text has been made harmless
+# private characters before and after the number of a button; they mark the button's place until the text is harmless
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # a private character for the caret at the end of a growing answer
@@ -202,7 +204,9 @@ def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The record of a question that was put to a book's parts (``app.core.part_notes``); empty for other questions."""
+    """The record of a question that was asked of a book's parts (``app.core.part_notes``); empty for any other
+    question.
+    """
     return (notes or {}).get("parts") or {}
 
 
@@ -382,7 +386,9 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
 
 
 def _under(exchange: Exchange) -> str:
-    """The HTML of the line under an answer, with the drawing of the pace curve. On a phone the line has fewer words."""
+    """Make the HTML of the line under an answer, with a small drawing of the pace curve (milliseconds per token). On a
+    phone the line has fewer words.
+    """
     line, brief = _line(exchange, format.answer_line), _line(exchange, format.brief_answer_line)
     drawn = _spark(exchange) if exchange.figures else ""
     if brief == line:
@@ -407,7 +413,7 @@ def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
 
 
 def _spark(exchange: Exchange) -> str:
-    """The pace curve of the answer's last tokens as a small drawing in SVG."""
+    """Draw the pace curve of the answer's last tokens (milliseconds per token) as a small SVG."""
     points = format.spark(format.kept_pace(exchange.notes))
     # Gradio keeps only the attribute ``points`` of a drawing
     return f'<svg><polyline points="{points}"/></svg>' if points else ""

@@ -280,8 +280,8 @@ def _done(work: Callable[[], None]) -> dict[str, Any]:
 
 
 def _chip(answer: str, record: Mapping[str, Any], words: str) -> Mapping[str, Any] | None:
-    """The first citation that has a page and belongs to a sentence that contains these words or is contained in them;
-    None if there is none.
+    """Find the citation for the words of a note. A citation fits if its sentence contains these words or is contained
+    in them. Return the first fitting citation that has a page; None if there is none.
     """
     wanted = fold(words)
     for chip in record.get("chips", ()):

@@ -60,7 +60,7 @@ RETRY_SECONDS = 2
 _GUARDS_LIMIT = 1 << 40
 _CHAT = "/v1/chat/completions"
 _MODELS = "/v1/models"
-_LEFT = 499  # HTTP status in the log for a client that has disconnected
+_LEFT = 499  # HTTP status that the log shows for a client that has disconnected
 _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
@@ -112,7 +112,7 @@ class Api:
                 return _refusal(api_error_of(error))
             except ClientDisconnect:
                 return Response(status_code=_LEFT)
-            except Exception:  # the client program gets JSON after any error
+            except Exception:  # the program that sent the request gets JSON after any error
                 logger.exception("a request of another program failed")
                 return _refusal(ApiError(500, "Something in Trifold broke; its log has the details.", "internal_error"))
 
@@ -290,7 +290,7 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
                 state.show(scores=event.scores)
             yield event
     finally:
-        # Also stops a question that still waits for the engine, and for which no request to the engine exists yet.
+        # The flag also stops a question that still waits for the engine, so that there is no request to cancel yet.
         claim.set()
         state.release(claim)
 
@@ -298,8 +298,8 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
 def about_book(
     state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str, most: int = 3
 ) -> dict[str, Any]:
-    """The book that an answer is about, and the pages that the answer attended to most. If ``chat_request`` wants
-    evidence, also the evidence of each sentence. Empty if no book is open.
+    """Return the book that an answer is about, the pages that the answer attended to most and, if ``chat_request``
+    wants it, the evidence of each sentence. Empty if no book is open.
 
     Args:
         text: the answer as sent.

@@ -66,7 +66,7 @@ def api_error_of(error: TrifoldError) -> ApiError:
 
 
 class _Wire(BaseModel):
-    """The base class of requests. Types are strict, so neither ``true`` nor ``"1"`` is accepted as a number."""
+    """The base class of requests. Types are strict: a field for a number accepts neither ``true`` nor ``"1"``."""
 
     model_config = ConfigDict(strict=True)
 

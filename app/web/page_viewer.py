@@ -55,7 +55,7 @@ _ORIGINS = {
     "figure": "Most of this page is a picture, which was not read; its text was.",
     "doubtful": "The text of this page is probably wrong.",
 }
-# HTTP cache header; the browser keeps a response for a day, because another content has another address
+# HTTP cache header; the browser may keep a response for a day, because different content has a different address
 _DAY = "private, max-age=86400, immutable"
 
 

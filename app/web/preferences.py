@@ -91,7 +91,7 @@ def model_options(
             from those of ``present``.
     """
     offered = pairs()
-    # GGUF files of this machine are listed before models that must be downloaded
+    # GGUF files on this machine are listed before models that must be downloaded
     here = offered.index(SHORT_PAIRS[-1]) + 1
     listed = (*offered[:here], *_gguf_pairs(local_models), *offered[here:])
     entries = [_option(pair, local_models, free, present, rates) for pair in listed]
@@ -105,8 +105,8 @@ def model_options(
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
-    """Return a pair for each usable GGUF file of other programs. Unusable files are left out; if a person names such a
-    file, the reason is shown then.
+    """Return a pair for each usable GGUF file that other programs have downloaded. Unusable files are left out. If a
+    person asks for such a file by name, the page then shows the reason.
     """
     found = []
     for file in local_models.gguf_files():
@@ -512,7 +512,7 @@ class Preferences:
             self._ended.set()
 
     def _later(self, shown: View) -> View:
-        """Add the key ``measuring``: whether a measurement is running that will give the missing speeds."""
+        """Add the key ``measuring``: whether the speeds are missing and being measured now."""
         return {**shown, "measuring": self._measured is None and self.measuring}
 
     def _look(self, name: str) -> View:

@@ -113,7 +113,7 @@ class RacePanel:
 def verdict(result: RaceResult) -> str:
     """The result of a race in one line, such as "identical 192/192 tokens, 1.4 times faster".
 
-    If the speed was measured over several answers, the line states how many.
+    If the speed was measured over several answers, the line states their number.
     """
     words = f"{result.same:,}/{result.tokens:,} tokens"
     if not result.identical:
@@ -172,7 +172,7 @@ _APART = {
 
 
 def _left_out(result: RaceResult) -> list[str]:
-    """Describe the answers that do not count for the speed, and what replaced them."""
+    """State which answers do not count for the speed, and whether passages of the book replaced them."""
     kinds = [one.uncounted for one in result.questions if one.uncounted]
     counts = [(words, kinds.count(kind)) for kind, words in _APART.items() if kind in kinds]
     said = [words[number > 1].format(format.counted(number, "answer")) for words, number in counts]

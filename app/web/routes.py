@@ -386,15 +386,15 @@ class ChatRoutes:
         return await run_in_threadpool(answer_or_refusal, lambda: {"answer": chat_run.start(self._state, steps)})
 
     def _position(self, message: int) -> int | None:
-        """The position of a message in the shown chat; None if the message is not shown there."""
+        """The position of a message in the shown chat; None if this chat does not show the message."""
         chat = self._state.chat
         return chat.position_of(message) if chat else None
 
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
     """Answer with the result of ``work``. If ``work`` raises a ``TrifoldError``, answer with its cause, its remedy, and
-    ``busy``: whether the work could be done if the current answer were stopped. Even this answer has the status of a
-    success, because the browser's console would list an error status. An ``InputError`` is raised again.
+    ``busy``: whether the work could be done if the current answer were stopped. The HTTP status is that of a success
+    even then, because the browser's console would list an error status. An ``InputError`` is raised again.
     """
     try:
         return JSONResponse(work())

@@ -1,7 +1,7 @@
 """Stores a secret in a file that this person alone can read.
 
-The file is written under a temporary name first, so that no program sees it half written. If two programs find the
-file missing at once, both use the secret of the program that writes first.
+The file is first written under a temporary name, so that no program can read a half-written file. If two programs find
+the file missing at once, both use the secret of the program that writes first.
 """
 
 from __future__ import annotations
