@@ -84,8 +84,8 @@ def accepted(target: Tensor, draft: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Materials, rows: int) -> dict[str, Any]:
-    """Measure losses and acceptance on held-back text and answers. Each token is predicted after the true earlier
-    tokens.
+    """Measure losses and acceptance on held-back text and answers. Each token is predicted after the true tokens before
+    it, not after the model's own.
     """
     stage = Stage(1.0, LOSS_LENGTH, 1, {"quote": 1.0}, skip_share=0.0)
     batches = iter(materials.loader(stage, materials.held_back, seed=23))
@@ -112,7 +112,9 @@ def agreement(target: LlamaForCausalLM, draft: LlamaForCausalLM, materials: Mate
 
 
 def level_acceptance(folder: Path, books: list[Book], tokens: int, seed: int) -> dict[str, Any]:
-    """Measure how often the full cache accepts the target's tokens on small caches, after a text of `tokens`."""
+    """Measure how often the full cache accepts the tokens that the target proposes on a small cache, after a text of
+    `tokens` tokens.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     book = next(book for book in books if len(book.text) > 3.6 * tokens)
     rng = random.Random(f"{seed}/levels")

@@ -48,8 +48,8 @@ def arguments() -> argparse.Namespace:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to reuse large blocks of memory, because returning each to the system made a step a third slower on a
-    CPU.
+    """Tell glibc to keep and reuse large blocks of memory. When every block was returned to the system, a training step
+    on a CPU took a third longer.
     """
     if sys.platform != "linux":
         return
@@ -64,8 +64,8 @@ def main() -> None:
     options = arguments()
     keep_freed_memory()
     torch.set_num_threads(options.threads)
-    # Sharp attention gives weights so small that they are denormal floats. Computing with these would take a third of a
-    # step on a CPU.
+    # Sharp attention gives weights so small that they are denormal floats. Computing with denormal floats would take a
+    # third of a step on a CPU.
     torch.set_flush_denormal(True)
     options.work.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

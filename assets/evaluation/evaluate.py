@@ -3,11 +3,11 @@ correct evidence.
 
     python assets/evaluation/evaluate.py --model reader=FOLDER --docs FOLDER --log answers.jsonl [--length 4096]
 
-Every answer is written to the log at once. The same command continues a stopped run, and the figures cover the whole
-log. The questions are the starter's (``assets/starter/questions.json``), after ``--length`` tokens of its texts, and
-those of ``questions.json`` after six whole documents. From 16,000 tokens on, the questions of ``long.json`` are asked
-too. With ``--together`` the model reads the chosen texts as one collection, and every question is asked after all of
-them. Answers are greedy, with the app's prompt.
+Every answer is written to the log at once. After a stop, the same command asks the remaining questions, and the figures
+cover the whole log. The questions of ``assets/starter/questions.json`` are asked after ``--length`` tokens of the texts
+of that file. The questions of ``questions.json`` are asked after six whole documents. If ``--length`` is at least
+16,000, the questions of ``long.json`` are asked too. With ``--together`` the model reads the chosen texts as one
+collection, and every question is asked after all of them. Answers are greedy, with the app's prompt.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def arguments() -> argparse.Namespace:
 
 
 def texts(docs: Path, length: int) -> dict[str, Text]:
-    """Make all texts, keyed by name. Texts of the starter are cut to ``length`` tokens."""
+    """Return all texts, keyed by name. The starter's texts are cut to ``length`` tokens."""
     asked = json.loads(STARTERS_QUESTIONS.read_text(encoding="utf-8"))
     cut = Texts(asked, docs)
     names = list(asked["texts"])

@@ -5,8 +5,8 @@ shown for the sentence with the fact is the document's passage with the fact. Th
 *says so* if the document states it. Whether this mark is false was decided by reading sentence and document
 (``read.json``). A mark that nobody checked counts as true if its sentence is in the document word for word or belongs
 to a right answer, and as false otherwise. An absent fact is recognised if the answer says that the document lacks it,
-or if the app states that names, numbers or words of the question are not found. A right answer is suspected if either
-happens.
+or if the app states that names, numbers or words of the question are not found. A right answer counts as suspected if
+either happens to it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _is_false(sentence: str, row: Mapping[str, Any], right: bool, text: str) -> 
     """Whether the app wrongly marked a sentence as stated by the book (*says so*), by the rules of this module.
 
     Args:
-        right: the answer has the fact.
+        right: whether the answer has the fact.
     """
     read = _read().get((row["text"], row["question"], sentence))
     if read is not None:
@@ -149,8 +149,9 @@ def _read() -> dict[tuple[str, str, str], bool]:
 
 
 def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """Count the pairs of ``swapped.json`` about these texts, and how many true and how many false sentences of the
-    pairs have the evidence "says so". A false sentence attributes an action to a different person of the same text.
+    """Count the pairs of ``swapped.json`` about these texts: each has a true sentence, and a false sentence that
+    attributes an action to a different person of the same text. Also count the true and the false sentences with the
+    evidence "says so".
     """
     pairs = [pair for pair in json.loads(SWAPPED.read_text(encoding="utf-8")) if pair["text"] in texts]
     indexes = {name: EvidenceIndex(Document.from_text(*texts[name])) for name in {pair["text"] for pair in pairs}}

@@ -54,7 +54,8 @@ OPENING_WORDS = 3  # number of words in small capitals at the start of a chapter
 # Line breaking: a space may be up to a fifth narrower than the natural space. Narrowing counts three times as much as
 # widening, because tight lines look worse.
 MAX_SHRINK, SHRINK_COST = 0.2, 3.0
-SHORT_LINE, SHORT_LINE_COST = 1 / 8, 4.0  # a last line shorter than an eighth of the measure is avoided
+# A last line shorter than this share of the measure (the line width) costs more, so it is avoided.
+SHORT_LINE, SHORT_LINE_COST = 1 / 8, 4.0
 
 LIST_HEADING = re.compile(r"THE [A-Z]+ WALK,")
 LIST_ENTRY = re.compile(r"[A-Z][a-z]+(-[a-z]+)?( and [a-z]+)?\. [A-Z]")
@@ -78,7 +79,7 @@ class Chapter(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A set line: where it starts, the words, and the space between them. No words means an empty line."""
+    """A set line: its left edge, its words, and the width of the spaces between them. An empty line has no words."""
 
     left: float = 0.0
     words: tuple[Word, ...] = ()
@@ -94,7 +95,7 @@ class Shape(NamedTuple):
 
 
 def read_book(source: Path) -> tuple[str, str, list[Chapter]]:
-    """Return title, author line and chapters of the text file. Raises ValueError if there are none."""
+    """Return title, author line and chapters of the text file. Raises ValueError if the file has no chapter."""
     blocks = [b.strip() for b in source.read_text(encoding="utf-8").split("\n\n") if b.strip()]
     title, author, *body = blocks
     chapters: list[Chapter] = []

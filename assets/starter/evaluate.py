@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Texts:
-    """The documents of questions.json, cut to a length around the passages that the questions ask for."""
+    """The documents of questions.json. ``cut`` shortens a document around the passages that the questions ask for."""
 
     def __init__(self, asked: dict[str, Any], docs: Path) -> None:
         self._asked, self._docs = asked, docs

@@ -1,8 +1,8 @@
 """Computes causal attention for training on short sequences. On a CPU, this is twice as fast as torch's fused kernel.
 
 The whole score matrix is in bfloat16, which a CPU with bfloat16 instructions multiplies at several times the speed of
-float32. For the backward pass, only the probabilities are kept. Rows can also attend to a memory: the keys and values
-of a long text that was read before, without gradient.
+float32. For the backward pass, only the probabilities are kept. Rows can also attend to a memory. A memory is the keys
+and values of a long text that was read before, without gradient.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def measured(report: dict[str, Any]) -> str:
 
 
 def _levels(levels: dict[str, Any]) -> list[str]:
-    """Make a table of how often the full cache accepts tokens of small caches: a row for every kind of text and
+    """Make a table of how often the full cache accepts tokens of small caches, with a row for every kind of text and
     temperature.
     """
     rows = levels["rows"]

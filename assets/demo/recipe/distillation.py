@@ -1,7 +1,7 @@
 """Trains the draft model, which starts from parts of the target and learns to predict the target's distribution.
 
-Owns the draft's initial weights, its training texts and its training. Only the target's acceptance of the draft's
-tokens matters. So the loss is the divergence from the target's distribution, never from the text. The draft reads the
+Owns the draft's initial weights, its training texts and its training. What matters is that the target accepts the
+draft's tokens. So the loss is the divergence from the target's distribution, never from the text. The draft reads the
 same tokens as in use: the first and the newest tokens of the context, with consecutive positions. Half of the training
 batches are written by the target, because in use the draft predicts the target's text.
 """
@@ -40,7 +40,7 @@ TEMPERATURES = (0.0, 0.6, 1.0)
 
 
 def started_from(target: LlamaForCausalLM, plan: Plan) -> LlamaForCausalLM:
-    """Make a draft with the target's embedding and first heads, and a lookup head for recent words."""
+    """Make a draft with the target's embedding and first heads, and a lookup head, which copies from recent words."""
     config = target.config
     ids = {"bos": config.bos_token_id, "eos": config.eos_token_id, "pad": config.pad_token_id}
     draft = network.build(

@@ -1,9 +1,10 @@
-"""Computes losses for the attention of a few heads: the lookup heads that `wiring` sets by hand, and the start head.
+"""Computes losses for the attention of a few heads: the lookup heads that `wiring` sets by hand, and the start head,
+which finds the first token to copy.
 
 For every copied token of a training sequence, the token to attend to is known, so the loss can compare attention with
-it directly. The loss only needs queries and keys, so many keys are affordable: all places of the batch and of many
-earlier batches (the key bank) compete with the right place. Short sequences of 500 tokens thus teach a head to ignore
-as many wrong places as a long book has. These losses and the key bank are not part of the model.
+it directly. The loss only needs queries and keys, so it can use many keys: all places of the batch and of many earlier
+batches (the key bank) compete with the right place. Short sequences of 500 tokens thus teach a head to ignore as many
+wrong places as a long book has. These losses and the key bank are not part of the model.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ def question_loss(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor
 
 
 def start_loss(layer: nn.Module, hidden: Tensor, rotary: tuple[Tensor, Tensor], starts: Tensor) -> Tensor:
-    """Compute the loss of the start head, as `lookup_loss` does but without the key bank. `starts`: (batch, seq), for
-    the first token of an answer the index in the question to attend to; -1 for all other tokens.
+    """Compute the loss of the start head, which finds the first token to copy, as `lookup_loss` does but without the
+    key bank. `starts`: (batch, seq), for the first token of an answer the index in the question to attend to; -1 for
+    all other tokens.
     """
     return _own_loss(layer, hidden, rotary, starts, 0)
 

@@ -82,14 +82,18 @@ class Heads:
         return slice(head * self.size, (head + 1) * self.size)
 
     def carry(self, head: int, source: slice, goal: slice, matrix: Tensor) -> None:
-        """Let the head add `matrix` times the `source` dimensions of the attended position to the `goal` dimensions."""
+        """Let the head write the `source` dimensions of the attended position, times `matrix`, to the `goal`
+        dimensions.
+        """
         width = source.stop - source.start
         self.v[head, torch.arange(width), torch.arange(source.start, source.stop)] = 1.0
         start = self.columns(head).start
         self.o[goal, start : start + width] = matrix
 
     def carry_mark(self, head: int, source: int, goal: int, gain: float) -> None:
-        """Let the head also add `gain` times dimension `source` of the attended position to dimension `goal`."""
+        """Let the head also write the `source` dimension of the attended position, times `gain`, to the `goal`
+        dimension.
+        """
         self.v[head, CODE, source] = 1.0
         self.o[goal, self.columns(head).start + CODE] = gain
 
@@ -120,8 +124,8 @@ class Heads:
         self.carry(head, ROLES, ROLE_SEEN, 0.8 * torch.eye(3))
 
     def prefer_near(self, head: int) -> None:
-        """Let a free head start by attending to the newest few hundred tokens, so that a long book does not outweigh
-        them.
+        """Give a head that is otherwise trained freely a preference for the newest few hundred tokens, so that a long
+        book does not outweigh them at first.
         """
         weights = torch.zeros(24)
         weights[4:24] = 1.3
@@ -129,7 +133,7 @@ class Heads:
 
 
 class Lookup:
-    """Writes the lookup heads of one layer. A score is the number of matched tokens times `match`."""
+    """Writes the lookup heads of one layer. For a key, the score is the number of matched tokens times `match`."""
 
     NORM = 0.62
     """Approximate factor by which the norm before this layer scales the codes."""
@@ -143,8 +147,8 @@ class Lookup:
         self.view = rotation(CODE, generator)[: len(self.places)]
 
     def book(self, head: int, *, match: float, nothing: float) -> None:
-        """Let the head find the newest tokens in the book. If no match exceeds `nothing` tokens, the first token of the
-        sequence wins (the sink).
+        """Let the head find the newest tokens in the book. If no place there matches more than `nothing` tokens, the
+        head attends to the sink, the first token of the sequence.
         """
         self._codes(head, match, NEWEST, LAG_GAIN)
         self.heads.carry(head, TOKEN, COPY, BOOK_GAIN * COPY_GAIN * torch.eye(CODE))
@@ -153,7 +157,7 @@ class Lookup:
 
     def begin(self, head: int, *, match: float, nothing: float) -> None:
         """Let the head find the newest three tokens in the book, but only at the beginning of a quotation. Elsewhere,
-        the first token of the sequence wins (the sink).
+        the head attends to the sink, the first token of the sequence.
         """
         self._codes(head, match, THREE, THREE_GAIN)
         self.heads.carry(head, TOKEN, COPY, BEGIN_GAIN * COPY_GAIN * torch.eye(CODE))
@@ -177,14 +181,17 @@ class Lookup:
         self._bias_begun(head, -match * 1.75, 0.0)
 
     def recent(self, head: int, *, match: float, nothing: float) -> None:
-        """Let the head find the newest tokens anywhere, and write the next token directly to the output."""
+        """Let the head find the newest tokens anywhere in the sequence, and write the token after them directly to the
+        output.
+        """
         self._codes(head, match, NEWEST, LAG_GAIN)
         self.heads.carry(head, TOKEN, TOKEN, COPY_GAIN * torch.eye(CODE))
         self._bias(head, BOOK_START, match * nothing)
 
     def _codes(self, head: int, match: float, sums: slice, gain: float) -> None:
-        """Let the head score keys by the codes of the newest token and of the tokens before it. `sums`: dimensions with
-        the sum of the preceding tokens' codes. `gain`: the factor by which that sum is scaled.
+        """Let the head score keys by the codes (random vectors that stand for tokens) of the newest token and of the
+        tokens before it. `sums`: dimensions with the sum of the preceding tokens' codes. `gain`: the factor by which
+        that sum is scaled.
         """
         heads = self.heads
         heads.clear(head)
@@ -209,8 +216,8 @@ class Lookup:
         heads.k[head, self.still, feature] = score * root / scale
 
     def _bias_begun(self, head: int, near: float, far: float) -> None:
-        """Change the score of the first token of the sequence if the query follows an ellipsis: add `near` after one to
-        three tokens, `far` after four to nine.
+        """Change the score of the sink, the first token of the sequence, shortly after an ellipsis: by `near` one to
+        three tokens after the ellipsis, by `far` four to nine tokens after it.
         """
         heads, root = self.heads, math.sqrt(math.sqrt(self.heads.size))
         mark = self.NORM * ELLIPSIS_SCALE

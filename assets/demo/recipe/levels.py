@@ -1,5 +1,5 @@
-"""Measures how often the full cache accepts tokens of a small cache. This is the middle level of speculation, which is
-the target on a small cache, without the other levels.
+"""Measures the middle level of speculation alone: how often the target on its full cache accepts the tokens that it
+proposes on a small cache.
 
 The target continues a long text with its full cache. Then the target predicts the same tokens on a retrieval cache, in
 blocks. After every block, a pass over the full cache chooses the retrieval cache's chunks again, as in use. Uses the
@@ -63,8 +63,8 @@ class Levels:
 
     @torch.inference_mode()
     def accepted(self, made: Continuation, kind: str, budget: int, temperature: float) -> list[float]:
-        """Return, for every token, the probability that the full cache accepts the small cache's token: the overlap of
-        both distributions.
+        """Return, for every token of a continuation, the probability that the full cache accepts the small cache's
+        token: the overlap of both distributions.
         """
         recorder = QueryRecorder(self.decoder.num_layers)
         self._refill(made.prompt, recorder)

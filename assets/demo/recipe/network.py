@@ -100,7 +100,7 @@ def guided_hidden_states(
     bank: guidance.KeyBank,
 ) -> tuple[Tensor, Tensor]:
     """Return the hidden states as `hidden_states` does, and the sum of the losses of `guidance`. places: the sources,
-    echoes and starts for these losses.
+    echoes and starts of the tokens (see `guidance`), which these losses need.
     """
     return _run(model, ids, positions, places, bank)
 

@@ -1,8 +1,8 @@
 """Combines Muon for matrices and AdamW for all other parameters in one `step`.
 
 Muon (Keller Jordan, 2024) replaces the update of a matrix by the nearest semi-orthogonal matrix, which a few
-Newton-Schulz steps on the momentum find. Muon would destroy weights that were set by hand. So AdamW trains these
-matrices, with steps that are a small share of a parameter's size.
+Newton-Schulz steps on the momentum find. Muon would destroy matrices that were set by hand. So AdamW trains them, with
+steps that are small relative to a parameter's size.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ def orthogonalized(update: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers for one model. Muon trains the matrices of the layers, except the attention of `wired` layers.
-
-    AdamW trains embeddings, norms and the attention of `wired` layers.
+    """Both optimizers for one model. Muon trains the matrices of the layers, and AdamW trains all other parameters.
+    AdamW also trains the attention of the layers `wired`, whose weights were set by hand.
     """
 
     def __init__(self, model: nn.Module, wired: Collection[int] = (), others_share: float = OTHERS_SHARE) -> None:

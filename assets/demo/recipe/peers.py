@@ -1,8 +1,8 @@
-"""Training by several processes, each on its own rows. torchrun starts the processes; without torchrun there is only
+"""Training by several processes, each on different rows. torchrun starts the processes; without torchrun there is only
 one.
 
-On two busy cores, two processes of one thread each are much faster than one process of two threads, because every small
-matrix product would wait for the slower thread.
+On two busy cores, two processes of one thread each are much faster than one process of two threads. In one process,
+every small matrix product would wait for the slower thread.
 """
 
 from __future__ import annotations

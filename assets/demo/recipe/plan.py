@@ -27,7 +27,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """Shapes and stages of one preset."""
+    """The shapes of the models and the stages of training, for one preset."""
 
     num_layers: int
     width: int

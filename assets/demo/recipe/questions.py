@@ -1,8 +1,9 @@
 """Questions about a text and the answers that quote it.
 
-Owns the wordings, the choice of passages (key, end of the sentence) and the answer if the text lacks the words. Works
-on strings, not on tokens. An answer is an ellipsis and the passage, word for word, between curly quotes. The first word
-of a passage is written as in the question, with or without a space before it, so that its tokens are the same.
+Owns the wordings, the choice of the quoted passage (from the searched words to the end of their sentence), and the
+answer if the text lacks the words. Works on strings, not on tokens. An answer is an ellipsis and the passage, word for
+word, between curly quotes. The first word of a passage is written as in the question, with or without a space before
+it, so that its tokens are the same.
 """
 
 from __future__ import annotations
@@ -273,7 +274,9 @@ def sentence_end(text: str, start: int) -> int | None:
 
 
 def random_key(text: str, rng: random.Random) -> tuple[int, str] | None:
-    """Pick a random place in `text` and the next few words, which occur only once in the text."""
+    """Pick a random place in `text`. Return it with the next few words, which occur only once in the text; None if the
+    words there are not suitable.
+    """
     start = text.find(" ", rng.randrange(max(1, len(text) - 80))) + 1
     num_words = rng.randint(*KEY_WORDS)
     match = _words(num_words).match(text, start)
@@ -314,7 +317,9 @@ def name_turn(text: str, rng: random.Random) -> Turn | None:
 
 
 def absent_turn(text: str, other: str, rng: random.Random) -> Turn | None:
-    """Make a question about words that `text` lacks: words of another book, or two halves of different phrases."""
+    """Make a question about words that `text` lacks: words of another book, or the halves of two different phrases put
+    together.
+    """
     kind = rng.random()
     if kind < 0.2:
         match = _NAME.search(other, rng.randrange(max(1, len(other) - 400)))

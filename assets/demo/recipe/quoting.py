@@ -46,8 +46,8 @@ class Quotation:
 
 
 class RoomyLayer(DynamicLayer):
-    """A layer's keys and values with spare room at the end, so that a new token only copies itself and not all earlier
-    tokens.
+    """A layer's keys and values with spare room at the end. Adding a token copies only the new token, not all earlier
+    ones.
     """
 
     ROOM = 1024
@@ -162,8 +162,8 @@ def absences(
 def open_answers(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, books: list[Book], length: int, seed: int
 ) -> list[Quotation]:
-    """Ask questions that no passage answers, in words that were not trained on. The correct answer says what can be
-    asked.
+    """Ask questions that no passage answers, in wordings that were not used in training. The correct answer says what
+    can be asked.
     """
     results = []
     for number, book in enumerate(books):

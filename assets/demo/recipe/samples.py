@@ -87,8 +87,8 @@ class Sample:
         return length
 
     def mark_echo(self, begin: int, question: int) -> None:
-        """The tokens from `begin` on repeat those of the question from `question` on. For each repeated token up to the
-        first difference, record its place in the question.
+        """Record that the tokens from `begin` on repeat those of the question from `question` on. Up to the first
+        difference, each repeated token gets its place in the question.
         """
         self.starts[begin] = question
         for offset in range(1, len(self.ids) - begin):
@@ -149,9 +149,9 @@ class Samples(IterableDataset):
                 )
 
     def with_memory(self, memory: int, rows: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yield long texts, each with short rows that follow the text, without end: (text (1, memory), ids, weights).
+        """Yield long texts without end, each with short rows that follow the text: (text (1, memory), ids, weights).
 
-        Rows have length + 1 tokens. The first row continues the text. The other rows end the text and ask questions
+        Rows have length + 1 tokens. The first row continues the text. Each other row ends the text and asks questions
         about it.
         """
         rng = random.Random(f"{self.seed}/memory")
@@ -290,7 +290,9 @@ class Samples(IterableDataset):
     def _add_quotation(
         self, sample: Sample, places: _Places, turn: questions.Turn, answer: Any, weight: float, key: int
     ) -> None:
-        """Add an answer with a quotation. Record where the head of the question finds the first quoted tokens."""
+        """Add an answer with a quotation. If the question has the first quoted words, record their place in the
+        question (`mark_echo`).
+        """
         assert turn.span is not None
         begins = [begin for begin, _ in answer.offsets]
         passage = len("\n" + turn.answer) - len("”") - (turn.span[1] - turn.span[0])

@@ -163,8 +163,8 @@ class TargetTraining:
         return self._learn((losses * weights).sum() / weights.sum() + CONSISTENCY_WEIGHT * apart)
 
     def _forgetting(self, memory: network.Memory, hidden: torch.Tensor, ids: torch.Tensor, begin: int) -> torch.Tensor:
-        """Compute the divergence between two predictions of plain text (1, seq): after the whole long text before it,
-        and after only the sinks and the recent tokens of that text.
+        """Compute the divergence between two predictions of plain text (1, seq) that follows a long text. One
+        prediction sees the whole long text, the other only its sinks and its newest tokens.
 
         Training reduces the divergence, so that a small cache predicts the full cache's tokens. Then only quoting needs
         the whole book.
@@ -219,8 +219,8 @@ class TargetTraining:
         return {"text": text, "answer": answers, "copied": hits, "random_copies": copies}
 
     def _held_back_losses(self, kind: str, length: int) -> tuple[float, float, float]:
-        """Return the mean losses of the tokens of weight 1 and of answer tokens, and the share of answer tokens that
-        are predicted correctly.
+        """Return the mean loss of the tokens with weight 1, the mean loss of answer tokens, and the share of answer
+        tokens that are predicted correctly.
         """
         device = self.materials.device
         asking = Stage(1, length, max(1, PROBE_TOKENS // length), {kind: 1.0})

@@ -67,7 +67,7 @@ def load_or_train_tokenizer(folder: Path, books: list[Book], phrases: list[str],
 
 
 def closers(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
-    """Return the ids of the marks that may follow the searched words in a question, and of the end of a message."""
+    """Return the ids of the tokens that may follow the searched words in a question: marks, and the message's end."""
     marks = [number for number in range(len(tokenizer)) if set(tokenizer.decode([number])) <= set('"”?.!')]
     return (*(number for number in marks if tokenizer.decode([number])), tokenizer.eos_token_id)
 

@@ -152,14 +152,15 @@ def _level_openers(model: LlamaForCausalLM, special: Special) -> None:
         others = (
             table[token].square().sum() - table[token, ANY_ROLE].square() + LAGS * (LAG_GAIN * CODE_SCALE) ** 2 * CODE
         )
-        # mark / sqrt(others + mark^2) must equal ``strength``.
+        # After the norm, the mark is mark / sqrt(others + mark^2), which must equal ``strength``. ``others``: sum of
+        # the squares of the other dimensions.
         strength = OPENER_STRENGTH * (USER_SHARE if token == special.user else 1.0)
         table[token, ANY_ROLE] = (others * strength**2 / (1 - strength**2)).sqrt()
 
 
 def _hush(model: LlamaForCausalLM, special: Special) -> None:
-    """Keep the question head from passing on the codes of the first token and of the tokens that end the searched
-    words.
+    """Prevent the lookup head for the question from copying the sequence's first token and the tokens that end the
+    searched words.
     """
     silent = model.model.embed_tokens.weight[[special.bos, *special.closers], TOKEN]
     basis = torch.linalg.qr(silent.mT)[0]
@@ -208,8 +209,8 @@ def _parts(attention: nn.Module, heads: int) -> list[Tensor]:
 
 @torch.no_grad()
 def wire_draft(draft: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
-    """Give a draft of two layers the target's embedding, lag heads and the neurons of the first layer with the largest
-    weights, and a lookup head.
+    """Write the weights of a draft of two layers. It gets the target's embedding, its lag heads, and the neurons of its
+    first layer with the largest weights. A lookup head for recent words is added.
     """
     mine, theirs = draft.model, target.model
     mine.embed_tokens.load_state_dict(theirs.embed_tokens.state_dict())

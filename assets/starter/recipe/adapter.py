@@ -57,7 +57,7 @@ def tensors(added: dict[str, LowRank]) -> dict[str, Tensor]:
 
 
 def load(added: dict[str, LowRank], named: dict[str, Tensor]) -> None:
-    """Copy the tensors of an adapter, given by name, into the additions of a model."""
+    """Copy the tensors of an adapter, keyed by name, into the additions that ``attach`` has made in a model."""
     for name, tensor in tensors(added).items():
         tensor.copy_(named[name])
 

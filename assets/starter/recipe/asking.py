@@ -28,7 +28,8 @@ _NOT_THERE = re.compile(
 
 
 class Reader:
-    """A model that has read one text, in the app's engine. Every question is asked as the first question of a chat.
+    """A model, run by the app's engine, that has read one text. Every question is asked as the first question of a
+    chat.
 
     Args:
         kept: folder for the KV of texts that were read; None to keep nothing.

@@ -100,7 +100,7 @@ class Story:
 
     @cached_property
     def small_words(self) -> frozenset[str]:
-        """Words that the text also writes in lowercase. Such words are not names."""
+        """Words that the text writes in lowercase somewhere. Such words are not names."""
         return frozenset(re.findall(r"\b[a-z]+\b", self.text))
 
     @cached_property
@@ -214,7 +214,7 @@ def spoken_of(words: str) -> str:
 
 
 def reworded(question: str, rng: random.Random, share: float = 0.25) -> str:
-    """Replace some words by synonyms. `share`: probability of replacing a word that has one."""
+    """Replace some words by synonyms. `share`: probability that a word that has a synonym is replaced."""
 
     def other(match: re.Match[str]) -> str:
         word = match[0]

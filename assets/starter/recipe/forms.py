@@ -107,7 +107,7 @@ def what_object(clause: Clause, rng: random.Random) -> Made:
 
 
 def what_done(clause: Clause, rng: random.Random) -> Made:
-    """Ask what the subject did, with the last words of the clause."""
+    """Ask what the subject did. The question ends with the last words of the clause, such as "with the lamp"."""
     part = trimmed(clause.rest)
     tail = re.search(r" ((?:to|in|on|at|from|with|into|for|upon|over|under|before|after) .+)$", part)
     if not clause.base or clause.subject in ("he", "she", "it", "they") or not tail:
@@ -224,7 +224,7 @@ def asked_at(story: Story, place: tuple[int, int], question: str, behind: str = 
     """Make a question about the sentence at `place`. The quoted passage begins at the first words that the sentence
     shares with the question or with the short answer `behind`.
 
-    The reason: a model that reads a text once only knows the words before each word. It finds the sentence by the
+    Reason: a model that reads a text once sees, at each word, only the words before it. It finds the sentence by the
     shared words and can continue the text from there, but it cannot easily go back to the beginning of the sentence.
     """
     start, end = place
@@ -344,7 +344,7 @@ def speech_question(story: Story, place: tuple[int, int], rng: random.Random) ->
 
 
 def topic_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """Ask with some words of a passage, in any order."""
+    """Make a question from some words of a passage, in any order."""
     words = story.text[slice(*place)]
     rare = _rare(story, words)
     if len(rare) < 3:
@@ -357,7 +357,7 @@ def topic_question(story: Story, place: tuple[int, int], rng: random.Random) -> 
 
 
 def thing_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """Ask about a thing that the text mentions once or twice."""
+    """Ask about a thing whose noun occurs only once in the text."""
     words = story.text[slice(*place)]
     things = re.findall(r"\b(?:[Tt]he|[Aa]n?|his|her|their|my) ((?:[a-z-]{3,} )?[a-z-]{4,})\b", words)
     rare = [thing for thing in things if thing.split()[-1] not in STOP_WORDS and story.counts[thing.split()[-1]] == 1]

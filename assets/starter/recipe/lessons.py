@@ -103,8 +103,8 @@ class LessonMaker:
         self.library, self.prompter, self.seed = library, prompter, seed
 
     def lesson(self, number: int, text_tokens: int, row_tokens: int) -> Lesson:
-        """Make the lesson with this number: a text of about `text_tokens`, and rows with at least `row_tokens`
-        together.
+        """Make the lesson with this number: a text of about `text_tokens` tokens, and rows that together have at least
+        `row_tokens` tokens.
         """
         rng = random.Random(f"{self.seed}/{number}")
         num_chars = int(text_tokens * CHARS_PER_TOKEN)
@@ -230,7 +230,7 @@ class _Makers:
 
     @cached_property
     def _elsewhere(self) -> list[Questions]:
-        """Questions about another book, and about the later text of this book."""
+        """Make questions about another book, and questions about the later text of this book."""
         later = self.following[len(self.following) // 4 :]
         return [Questions(self.other, self.rng), Questions(Story(later, self.story.verbs), self.rng)]
 
@@ -292,7 +292,7 @@ class _Makers:
         return [name for name, _ in counts.most_common(NAMES)]
 
     def _named(self, question: str) -> str:
-        """Replace, in some questions about other texts, a name by a name of this text."""
+        """In some questions about other texts, replace a name by a name of this text."""
         names = list(re.finditer(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", question))
         if not names or not self._names or self.rng.random() > NAMED_SHARE:
             return question

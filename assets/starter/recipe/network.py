@@ -40,7 +40,7 @@ class Looks:
 
     queries: (n,) tokens of the concatenated rows. places: (n,) tokens of the text.
     heads: trained heads, keyed by layer.
-    shares: for each of these heads, (n,) attention weights of the places in a pass.
+    shares: for each of these heads, the attention weights (n,) of the places in the current pass.
     """
 
     queries: Tensor
@@ -143,8 +143,8 @@ def hidden_behind(model: LlamaForCausalLM, layers: Layers, bins: Bins) -> Tensor
 
 
 def hidden_together(model: LlamaForCausalLM, text: Sequence[int], bins: Bins) -> Tensor:
-    """Return the hidden states of the rows as `hidden_behind` does, but process the text in the same pass, so that its
-    keys and values get gradients too.
+    """Return the hidden states of the rows as `hidden_behind` does. But process the text in the same pass, so that the
+    text's keys and values get gradients too.
     """
     states: Tensor = model.model(
         input_ids=torch.cat([torch.tensor(text), bins.ids])[None],
@@ -157,8 +157,8 @@ def hidden_together(model: LlamaForCausalLM, text: Sequence[int], bins: Bins) ->
 
 
 def loss(model: LlamaForCausalLM, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean cross entropy of the weighted tokens. `hidden` (tokens, width) at a place predicts `ids`
-    (tokens,) at the next place.
+    """Return the mean cross entropy of the weighted tokens. `hidden` (tokens, width) at one place predicts `ids`
+    (tokens,) at the next.
     """
     wanted = weights[1:].nonzero()[:, 0]
     logits = model.lm_head(hidden[wanted]).float()

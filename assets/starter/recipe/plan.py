@@ -17,8 +17,9 @@ class Stage:
     """A stage that ends before step `until`. Its steps read texts of `text_tokens` and learn from `row_tokens` of
     questions after them.
 
-    steps_per_text: steps for one reading of a text. These steps make the text's keys and values slightly outdated.
-    through_text: whether gradients go through the text too. learning_rate: learning rate after the warm-up.
+    steps_per_text: steps for one reading of a text. The steps change the weights, so the text's keys and values become
+    slightly outdated. through_text: whether gradients go through the text too. learning_rate: learning rate after the
+    warm-up.
     """
 
     until: int

@@ -46,8 +46,8 @@ def _only_place(text: bytes, said: bytes) -> int | None:
 class Row:
     """Alternating questions and answers as tokens, with each token's weight in the loss (0 in questions).
 
-    looks: pairs for the first tokens of each quotation: the index of the preceding token in the row, and the place of
-    the quoted token in the text.
+    looks: for each of the first tokens of each quotation, a pair: the index in the row of the token before it, and the
+    place of the quoted token in the text.
     """
 
     ids: tuple[int, ...]
@@ -55,8 +55,8 @@ class Row:
     looks: tuple[tuple[int, int], ...] = ()
 
     def looking(self, text: bytes, opening: Sequence[int]) -> Row:
-        """Return this row with its ``looks`` into ``text``, which is `packed`. Quotations begin with the tokens
-        `opening`.
+        """Return this row with ``looks`` that refer to ``text``, which `packed` has encoded. Quotations are recognised
+        by `opening`, the tokens with which they begin.
         """
         found: list[tuple[int, int]] = []
         starts = [at for at in range(1, len(self.ids)) if self.weights[at] and not self.weights[at - 1]]
@@ -112,7 +112,7 @@ class Prompter:
         for number, (question, answer) in enumerate(turns):
             asked = self.question(question, first=number == 0)
             if number:
-                # The end token is left out, because the last answer already has it.
+                # The question's first token is left out, because the last answer already ends with it.
                 asked = asked[1:]
             said = [*self._tokenizer.words(answer), self.end_ids[0]]
             ids += [*asked, *said]

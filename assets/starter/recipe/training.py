@@ -124,7 +124,8 @@ class Training:
         self._optimizer.param_groups[0]["lr"] = plan.stage_at(self.step).learning_rate * warm
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        # The average adapts quickly at first, so that it does not stay close to the initial weights.
+        # The share of the newest weights begins at a half and shrinks, so that the average does not stay close to the
+        # initial weights.
         stay = min(plan.AVERAGE, 1 - 1 / (self.step - self._warm_from + 1))
         for name, tensor in adapter.tensors(self.added).items():
             self.average[name].lerp_(tensor, 1 - stay)
@@ -190,7 +191,7 @@ class Training:
 
 
 def parts(rows: list[Row], count: int) -> list[list[Row]]:
-    """Divide rows into `count` parts of about the same length."""
+    """Divide rows into `count` parts of about the same number of tokens."""
     return [rows[number::count] for number in range(count)]
 
 
