@@ -54,8 +54,8 @@ _FEWEST_WORDS = 3
 _ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
 _MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
 _APART = 4000  # maximum folded characters between two consecutive parts of one quotation
-# If the book lacks a quotation, the longest run of words is shown that the quotation shares with the book. A run must
-# have at least this number of words.
+# If the book lacks a quotation, the longest run of words that both the quotation and the book have is shown. This is
+# the minimum number of words of such a run.
 _FEWEST_SHARED = 4
 # maximum words of a quotation in which shared runs are searched; later words are ignored
 _MOST_WORDS = 150

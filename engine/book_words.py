@@ -88,7 +88,7 @@ name.
 """
 
 _STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
-_QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # the text before a quoted word within a sentence
+_QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # the end of a text that is followed by a quoted word within a sentence
 _NEGATION = re.compile(
     r"\b(?:not?|never|nothing|nobody|none|neither|nor|without|cannot|nicht|nie|niemals|niemand|nichts|ohne|weder|pas|"
     r"jamais|rien|aucune?|sans)\b|n['’]t\b|\bkein|\bpersonne ne\b",
@@ -425,7 +425,7 @@ class BookWords:
 
     def names_another_document(self, terms: Sequence[Term], place: int) -> bool:
         """Whether ``terms`` name one or more of several documents, but not the document of the passage ``place``. Words
-        that the passage itself has name no document.
+        that occur in the passage do not count.
         """
         named = self.documents_named([term for term in terms if term.key not in self.places[place].keys])
         return bool(named) and not any(place in places for places in named)

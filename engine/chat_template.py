@@ -21,7 +21,7 @@ _BOOK_MARK = "TRIFOLDBOOKMARK"
 _QUESTION_MARK = "TRIFOLDFIRSTQUESTIONMARK"
 _ANSWER_MARK = "TRIFOLDANSWERMARK"
 _SECOND_MARK = "TRIFOLDSECONDQUESTIONMARK"
-_MOST_WORDS = 1 << 16  # maximum characters of a template that is rendered with the placeholders
+_MOST_WORDS = 1 << 16  # maximum characters of a rendered template, placeholders included
 
 FALLBACK_TEMPLATE = (
     "{% for message in messages %}"

@@ -205,7 +205,9 @@ class Document:
 
     @cached_property
     def stretches(self) -> tuple[Stretch, ...]:
-        """The document, or each of several documents that has pages, in the order of reading."""
+        """The texts that are read in one piece each, in the order of reading: the whole document, or each of several
+        documents that has pages.
+        """
         if not self.members:
             return (Stretch(self.title, "", self.pages, *_joined(self.pages)),)
         found: list[Stretch] = []

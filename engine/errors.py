@@ -62,7 +62,7 @@ def on_one_line(text: str) -> str:
 
 
 def _shortened(sentence: str) -> str:
-    """Cut the middle out of a sentence that quoted words make too long."""
+    """Cut the middle out of a sentence that is too long, usually because it quotes a long text."""
     half = LONGEST_SENTENCE // 2
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} \u2026 {sentence[-half:]}"
 

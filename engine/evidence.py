@@ -169,7 +169,7 @@ class EvidenceIndex:
 
         Args:
             sentence: a sentence of the answer.
-            question: the question, whose words decide between passages that share the same words with the sentence.
+            question: the question. Its words decide between passages that share the same words with the sentence.
             favour: a weight for each page, such as its attention, which decides between equal passages.
             pages_read: number of pages, from the first, that the model had read. Evidence is taken only from these
                 pages; None means all pages. Names and numbers count as not found only if the whole book lacks them.

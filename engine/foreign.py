@@ -41,7 +41,7 @@ _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 # Maximum seconds for encoding a text of any length. ``_TEXT_S_PER_CHARACTER`` is added for each character. Both limits
 # are ten times what an ordinary tokenizer takes.
 _TEXT_S = 5.0
-# Maximum seconds for encoding a text, per character.
+# Seconds that are added to ``_TEXT_S`` for each character of a text.
 _TEXT_S_PER_CHARACTER = 2e-5
 _TEXT_BYTES_PER_CHARACTER = 300  # bytes of memory for encoding a text with offsets, per character of the text
 # Maximum characters of a text that the permanent child process tries; each longer text gets its own child.
@@ -280,8 +280,8 @@ def keep(folder: Path, found: Sequence[str], results_folder: str) -> None:
 
 @lru_cache(maxsize=1)
 def _versions() -> bytes:
-    """The versions of the libraries that a trial uses, and of the stored results. They are part of every hash under
-    which a result is stored.
+    """The versions of the libraries that a trial uses, and the version of the format of stored results. They are part
+    of every hash under which a result is stored.
     """
     from importlib.metadata import version
 

@@ -196,7 +196,8 @@ def _known_header(fields: Mapping[str, Any], model_type: str) -> Iterator[None]:
     from a header.
     """
     package = vars(importlib.import_module("transformers.integrations.gguf"))
-    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"  # transformers caches these two attributes on first use
+    # Attributes that transformers sets in the package on first use, so they are reset below.
+    reads, makes = "read_gguf_metadata", "GGUF_CONFIG_ARCHS"
     reader = types.ModuleType(f"{package['__name__']}.reader")
     settings = types.ModuleType("transformers.modeling_gguf_pytorch_utils")
     vars(reader)[reads] = lambda *_: (fields, ())

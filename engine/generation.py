@@ -59,7 +59,7 @@ _PLAIN_SHARE = 0.01
 # If an answer ends with fewer than ``_LEAST_PLAIN_STEPS`` plain steps, the missing steps are timed at its end. They may
 # take at most this share of the answer's time, or ``_UNNOTICED_S`` seconds.
 _PLAIN_SHARE_AT_END = 0.1
-# Maximum seconds of plain steps at the end of an answer that a person does not notice.
+# A person does not notice plain steps at the end of an answer that take at most this many seconds.
 _UNNOTICED_S = 0.2
 # A plain step is compared with at most this many verifications before it, and with as many after it.
 _BESIDE = 4

@@ -46,7 +46,7 @@ from engine.passages import (
 _REPLACEMENT = "\ufffd"
 # Number of earlier tokens that are decoded again with new tokens, so that the text is the same as in a single decode.
 _LOOKBACK = 8
-_BYTES = 4  # maximum tokens of a character, because a character has at most 4 bytes in UTF-8
+_BYTES = 4  # maximum number of tokens that make up one character, because a character has at most 4 bytes in UTF-8
 # Maximum characters of a text that are encoded to find out whether the text is too long, as a multiple of the window's
 # tokens. Prose has about half as many characters per token.
 _LONG = 8
@@ -297,8 +297,8 @@ def _byte_level(token: str) -> bytes:
 
 
 def _sentence_piece(token: str) -> bytes:
-    """The bytes of a token in SentencePiece, which has a character for the space, and tokens for single bytes of
-    characters without a token.
+    """Return the bytes of a token in SentencePiece. There a special character stands for the space. A character without
+    a token is written as tokens for its single bytes.
     """
     if len(token) == len("<0x00>") and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])

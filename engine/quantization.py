@@ -92,8 +92,8 @@ class StateSize:
         return FLOAT_BYTES * memory + (self.taps - 1) * self.channels * itemsize
 
     def held_bytes(self, itemsize: int) -> int:
-        """Bytes of all states of a layer, including the copies at ``CHAT_PLACES``, and of all its traces. The trace of
-        a token consists of inputs, keys, updates and decays.
+        """Bytes of all states of a layer, including the copies at ``CHAT_PLACES``, and of its trace. A trace is what is
+        stored of the newest tokens to compute the state after any of them: inputs, keys, updates and decays.
         """
         values = self.heads * self.value_dim
         trace = FLOAT_BYTES * ((self.channels - values) // 2 + values + self.heads) + self.channels * itemsize

@@ -449,8 +449,8 @@ def fitted(
     *,
     fit: bool,
 ) -> tuple[Document, BookTokens]:
-    """Fit a document into the window and the memory. Returns the document, or its first pages that fit, and their
-    tokens.
+    """Fit a document into the window and the memory. Returns the document, or only its first pages if not all fit,
+    together with the tokens.
 
     Args:
         window: maximum tokens of the model's context.

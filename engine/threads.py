@@ -33,11 +33,13 @@ _OF_TORCH = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_E
 
 
 def is_limited() -> bool:
-    """Whether ``PROCESSOR`` limits this program to the instructions of AVX2."""
+    """Whether the environment variable ``PROCESSOR`` limits this program to the instructions of AVX2."""
     return os.environ.get(PROCESSOR) == AVX2
 
 
 def limit_instructions() -> None:
-    """Limit torch and its libraries to AVX2 if ``PROCESSOR`` says so. Trifold's own kernels check ``is_limited``."""
+    """Limit torch and its libraries to the instructions of AVX2 if ``is_limited``. Trifold's own kernels check
+    ``is_limited`` themselves.
+    """
     if is_limited():
         os.environ.update(_OF_TORCH)

@@ -154,7 +154,7 @@ def says_nothing(word: str) -> bool:
 
 
 def is_first_name(word: str) -> bool:
-    """Whether a folded word is a common first name, which may have the ending of a German genitive."""
+    """Whether a folded word is a common first name, with or without the ending of a German genitive."""
     return word != "jeans" and not _FIRST_NAMES_FOLDED.isdisjoint((word, word.removesuffix("s")))
 
 

@@ -121,7 +121,7 @@ class EngineLike(Protocol):
         """
 
     def finish_saving(self) -> str:
-        """Wait until the book is saved. Return a sentence if that went wrong, or an empty string."""
+        """Wait until the book is saved. If saving failed, return a sentence about it, otherwise ""."""
 
     def close(self) -> None:
         """Stop the current request and end the engine."""

@@ -39,7 +39,7 @@ _GUESSED = 2.5
 
 
 def fit_in_words(found: ModelFit) -> str:
-    """Say whether a pair of models fits into memory, and with books of which length."""
+    """Say whether a pair of models fits into memory, and how long a book may be."""
     rounded = " The file's weights are rounded to 4 or 8 bits to fit the GPU." if found.rounded_file else ""
     return f"{_memory_in_words(found)}{rounded}"
 

@@ -254,8 +254,8 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
 
 
 def folder_of(models: Path, name: str) -> Path:
-    """Return the folder for a file's settings. The folder's name contains a hash of the file's size and modification
-    time, so a changed file gets a new folder.
+    """Return the folder for the settings of a GGUF file. The folder's name contains a hash of the file's size and
+    modification time, so a changed file gets a new folder.
     """
     seen = _seen(Path(name).expanduser().absolute())
     named = " ".join(f"{path.resolve()} {each.st_size} {each.st_mtime_ns}" for path, each in seen)

@@ -5,8 +5,8 @@ The name of any part of a split model stands for the whole model. The file's dig
 file is prepared like a GGUF file that was already on this machine (``gguf_files``). This module runs as a separate
 program:
 
-    python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            its size and licence, if the hub has it
-    python -m app.models.hub_gguf get OWNER/NAME/FILE.gguf FOLDER       all of it, and its settings
+    python -m app.models.hub_gguf about OWNER/NAME/FILE.gguf            size and licence of the file, if the hub has it
+    python -m app.models.hub_gguf get OWNER/NAME/FILE.gguf FOLDER       the whole file, and its settings
 """
 
 from __future__ import annotations

@@ -90,7 +90,9 @@ def is_at_hand(models: Path, name: str) -> bool:
 
 
 def right_answers(name: str = STARTER) -> float | None:
-    """Return the share of natural questions that the model ``name`` answers right; None if this was not measured."""
+    """Return the share of the evaluation's questions for a fact of a text that the model ``name`` answers right; None
+    if this was not measured.
+    """
     try:
         report = json.loads((ASSETS / "evaluation.json").read_text(encoding="utf-8"))
         return float(report[name][_ASKED[name]]["right"])

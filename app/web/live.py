@@ -45,7 +45,7 @@ class Panel(Protocol):
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
-        """Every route of the panel, as the guard needs it to admit requests."""
+        """The panel's routes, as entries by which the guard admits requests."""
         ...
 
     def routes(self) -> Sequence[BaseRoute]:

@@ -190,8 +190,8 @@ class PageViewer:
         return current.book, document
 
     def _origin(self, own_page: _Own, page: Page) -> str:
-        """Return a sentence about a page that is a picture, or has recognised or doubtful text; "" for any other
-        page.
+        """Return a sentence about a page that is a picture, or whose text was recognised or is doubtful; "" for any
+        other page.
         """
         said = _ORIGINS.get(page.picture, "")
         if page.picture == "recognised":

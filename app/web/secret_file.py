@@ -62,7 +62,8 @@ def _make(path: Path, prefix: str) -> str:
             os.replace(written, path)
         finally:
             written.unlink(missing_ok=True)
-    return _read(path, prefix) or _replace(path, prefix)  # a damaged file, from which nothing was read, is replaced
+    # If nothing valid could be read, the file is damaged and is replaced.
+    return _read(path, prefix) or _replace(path, prefix)
 
 
 def _replace(path: Path, prefix: str) -> str:

@@ -55,7 +55,9 @@ def started_from(target: LlamaForCausalLM, plan: Plan) -> LlamaForCausalLM:
 
 
 def divergence(target_logits: Tensor, draft_logits: Tensor) -> Tensor:
-    """Return KL(target || draft) in nats per token, from logits (batch, seq, vocabulary) multiplied by SHARPNESS."""
+    """Return KL(target || draft) in nats per token. Both logits (batch, seq, vocabulary) are first multiplied by
+    SHARPNESS.
+    """
     expected = functional.log_softmax(SHARPNESS * target_logits.float(), -1)
     given = functional.log_softmax(SHARPNESS * draft_logits.float(), -1)
     return functional.kl_div(given, expected, reduction="none", log_target=True).sum(-1)

@@ -290,7 +290,7 @@ def clause_questions(story: Story, place: tuple[int, int], rng: random.Random) -
 
 
 def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """Ask for the name of something."""
+    """Make a question about a sentence that tells a name, such as "What was the ship called?"."""
     words = story.text[slice(*place)]
     found = _CALLED.match(words)
     if not found:
@@ -303,7 +303,7 @@ def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> A
 
 
 def speech_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
-    """Ask who said something, or what a speaker said."""
+    """Make a question about spoken words: who said them, or what a speaker said."""
     words = story.text[slice(*place)]
     found = _SAID.search(words)
     if not found:

@@ -260,7 +260,7 @@ class _Makers:
         return asked_at(self.story, around[0], question, fact.answer, form="fact")
 
     def _phrase(self) -> Asked | None:
-        """Ask with words of the text. The answer quotes from these words to the end of the sentence."""
+        """Make a question with words of the text. The answer quotes from these words to the end of the sentence."""
         turn = phrase_turn(self.story.text, self.rng)
         if turn is None or turn.span is None:
             return None

@@ -123,7 +123,8 @@ def prepare(model: LlamaForCausalLM) -> None:
 @torch.no_grad()
 def read(model: LlamaForCausalLM, ids: Sequence[int], segment: int = 2048) -> Layers:
     """Compute the keys and values of a text, without gradient."""
-    cache: Any = DynamicCache(config=model.config)  # every layer has keys and values
+    # Any, because the library declares keys and values as ``Tensor | None``; here they are tensors.
+    cache: Any = DynamicCache(config=model.config)
     for start in range(0, len(ids), segment):
         model.model(input_ids=torch.tensor([ids[start : start + segment]]), past_key_values=cache, use_cache=True)
     return [(layer.keys, layer.values) for layer in cache.layers]
