@@ -357,8 +357,8 @@ class BookWords:
         Args:
             terms: words of the sentence for which passages are searched.
             question_terms: words of the question, which weigh less (``ASKED``).
-            favour: a weight for each page, such as its attention; pages with more weight rank higher. Empty if no page
-                does.
+            favour: a weight for each page, such as its attention. Passages of pages with more weight rank higher. May
+                be empty.
             places: number of passages to rank, from the first.
         """
         said = {term.key for term in terms}

@@ -279,7 +279,9 @@ class EvidenceIndex:
         return passage.negated if negated else not any(term.key in passage.denied for term in terms)
 
     def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
-        """Lower the level to near if the passage attributes the sentence's statement to another person."""
+        """Lower the level from "says so" to "near" if the passage attributes the sentence's statement to another
+        person.
+        """
         place = self.words.places[judged.place]
         passage = self.document.text[place.start : place.end]
         ordered = not is_german(raw for raw, _ in tokenize(sentence))

@@ -74,7 +74,7 @@ def folder_of(name: str) -> Path | None:
 
 
 def check(folder: Path) -> None:
-    """Check every file that loading the folder may open, before any is opened.
+    """Before a folder is loaded, check every file in it that may be opened.
 
     Raises:
         ModelError: as in ``check_file``.

@@ -412,7 +412,8 @@ class Question:
     wait: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "history", tuple(self.history))  # the caller may append to the list later
+        # A copy, because the caller may append to the list later.
+        object.__setattr__(self, "history", tuple(self.history))
 
     @classmethod
     def of(cls, question: Question | str) -> Question:

@@ -174,8 +174,8 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
 def _greedy(
     session: Session, document: Document, questions: Sequence[str], answers: list[AnswerDone]
 ) -> tuple[bool, str, int]:
-    """Answer questions as long as there is time, each by plain decoding and by the hierarchy. The two answers must have
-    the same tokens, apart from ties. Appends the plain answers to ``answers``.
+    """Answer questions as long as there is time, each by plain decoding and by the hierarchy. Both answers to a
+    question must have the same tokens, apart from ties. Appends the plain answers to ``answers``.
     """
     step_ms = session.measure(document).step_ms
     read = _last(session.read(document), BookRead).tokens

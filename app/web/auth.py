@@ -395,8 +395,8 @@ class Guard:
 
     async def _let_in(self, key: str, send: Send, language: str) -> None:
         cookie = (f"{self._cookie}={key}; HttpOnly; SameSite=Strict; Path=/; Max-Age={COOKIE_SECONDS}").encode("ascii")
-        # The answer is a page that opens the app. A redirect would not do: the browser would count it as a part of the
-        # link that the person followed, and would not send the cookie (SameSite=Strict) from another site's link.
+        # The answer is a page that opens the app. A redirect would not work: the browser would count it as a part of
+        # the link that the person followed, and would not send the cookie (SameSite=Strict) from another site's link.
         await _answer(
             send,
             200,

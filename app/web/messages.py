@@ -372,7 +372,7 @@ def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
 
 
 def _parts_so_far(exchange: Exchange, turn: int) -> str:
-    """The answers of the parts so far, and the part that is asked now."""
+    """The answers that the parts of a book have given so far, and the part that is being asked now."""
     parts = _parts(exchange.notes)
     if not parts:
         return ""

@@ -137,8 +137,8 @@ class Story:
         return next((base for base in tries if base in self.verbs), None)
 
     def clause(self, sentence: str) -> Clause | None:
-        """Return the first clause of a sentence, at its beginning or after a pause, that can be split into subject,
-        verb and rest. Return None if there is none.
+        """Return the first clause of a sentence that can be split into subject, verb and rest; None if there is none. A
+        clause begins at the beginning of the sentence or after a pause.
         """
         plain = _LEAD.sub("", sentence)
         starts = [0, *(pause.end() for pause in _PAUSE.finditer(plain))]
