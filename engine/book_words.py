@@ -235,8 +235,7 @@ class BookWords:
         self._in_titles = self._title_keys(document.title).union(*self._titles)
 
     def _index_titles(self) -> tuple[list[frozenset[str]], list[tuple[range, frozenset[str]]]]:
-        """Index the titles of several documents. A book of one document has no such titles: all keys are empty, and so
-        is the second list.
+        """Index the titles of several documents. For a book of one document, all keys and the second list are empty.
 
         Returns:
             For each passage, the keys of its document's title. For each document, its passages and the keys that only

@@ -76,7 +76,7 @@ class SamplingParams:
         return 1.0 if value is None else value
 
     def over(self, defaults: SamplingParams) -> SamplingParams:
-        """Replace the options that are None by those of ``defaults``."""
+        """Replace each option that is None by the same option of ``defaults``."""
         return replace(self, **{name: getattr(defaults, name) for name in OWN_SAMPLING if getattr(self, name) is None})
 
 

@@ -368,7 +368,7 @@ def _check_ids(ids: Any) -> None:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the steps of a normalizer or decoder, also those in nested sequences."""
+    """Yield the steps of a normalizer or decoder, including the steps in nested sequences."""
     if isinstance(part, dict):
         inner = [each for name in ("normalizers", "decoders") for each in part.get(name) or ()]
         for each in inner:

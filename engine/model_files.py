@@ -59,8 +59,8 @@ _AGAIN = "Download the model again."
 
 
 def folder_of(name: str) -> Path | None:
-    """Find the folder of a model on this machine: the named folder, or the local copy of a hub id; None if there is
-    neither.
+    """Find the folder of a model on this machine: the named folder, or the local copy of a hub id. None if this machine
+    has neither.
     """
     if Path(name).is_dir():
         return Path(name)

@@ -145,8 +145,8 @@ def _messages(
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of a child: those of this process, without secrets. PYTHONPATH is set to the folders of
-    ``sys.path``, without the current folder, so that the child finds the same libraries.
+    """The environment variables of a child: the variables of this process without secrets. PYTHONPATH is set to the
+    folders of ``sys.path``, without the current folder, so that the child finds the same libraries.
     """
     ours = {name: value for name, value in os.environ.items() if not any(word in name.upper() for word in _SECRET)}
     places = dict.fromkeys([str(_ROOT), *(os.path.abspath(place) for place in sys.path if place)])

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _OLLAMA_KIND = "application/vnd.ollama.image.model"
 _MOST_FILES = 60  # maximum number of files that are found in all folders together
-_MOST_MANIFEST = 1 << 20  # maximum bytes of an Ollama manifest; larger ones are ignored
+_MOST_MANIFEST = 1 << 20  # maximum bytes of an Ollama manifest; a larger manifest is ignored
 _LIMITS = Limits(memory_bytes=1_000_000_000, seconds_per_page=20.0, seconds=20.0)
 _VOCABULARY_BYTES = 50_000_000  # estimated maximum bytes of a vocabulary's files
 _FORMAT = 2  # version of the written settings; settings of an older version are written again

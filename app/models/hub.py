@@ -518,7 +518,7 @@ class _ProgressHook:
 
 
 def digest_of(path: Path, like: str) -> str:
-    """Compute the digest of a file. The kind of digest, SHA-256 or git's SHA-1, is that of ``like``."""
+    """Compute the digest of a file, either SHA-256 or git's SHA-1, whichever ``like`` is."""
     kind = like.partition(":")[0]
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
     with path.open("rb") as file:

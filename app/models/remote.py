@@ -388,7 +388,7 @@ class RemoteMetrics:
         self._last = now
 
     def usage(self, usage: Mapping[str, Any]) -> None:
-        """Replace the estimated numbers of tokens by those that the server states."""
+        """Replace the estimated numbers of tokens by the numbers that the server states."""
         details = usage.get("prompt_tokens_details") or {}
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         self._tokens = _count(usage.get("completion_tokens"), self._tokens)

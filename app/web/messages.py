@@ -157,7 +157,7 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, offset
     """Replace marks by buttons.
 
     Args:
-        offset: number of the exchange's citations that come before those of ``record``.
+        offset: number of the exchange's citations before the first citation of ``record``.
     """
     chips, unit = _own_chips(record), _unit(record)
 

@@ -87,8 +87,8 @@ def model_options(
     machine, and one for ``present``, the loaded model, if it is in neither group.
 
     Args:
-        free: free memory. Its formats ``kv`` and ``quantization`` are those of the startup settings, which may differ
-            from those of ``present``.
+        free: free memory, with the formats of the startup settings (``kv``, ``quantization``). ``present`` may have
+            other formats.
     """
     offered = pairs()
     # GGUF files on this machine are listed before models that must be downloaded

@@ -393,8 +393,8 @@ class ChatRoutes:
 
 def answer_or_refusal(work: Callable[[], dict[str, Any]]) -> Response:
     """Answer with the result of ``work``. If ``work`` raises a ``TrifoldError``, answer with its cause, its remedy, and
-    ``busy``: whether the work could be done if the current answer were stopped. The HTTP status is that of a success
-    even then, because the browser's console would list an error status. An ``InputError`` is raised again.
+    ``busy``: whether the work could be done if the current answer were stopped. The HTTP status says success even then,
+    because the browser's console would list an error status. An ``InputError`` is raised again.
     """
     try:
         return JSONResponse(work())

@@ -39,7 +39,9 @@ def is_held_back(slug: str) -> bool:
 
 
 def read_books(folder: Path, *, held_back: bool) -> list[Book]:
-    """Read the books of `folder` (*.txt), in the order of their names: those held back from training, or all others."""
+    """Read the books of `folder` (*.txt), in the order of their names: the books held back from training, or all other
+    books.
+    """
     books = []
     for path in sorted(folder.glob("*.txt")):
         if is_held_back(path.stem) is held_back:

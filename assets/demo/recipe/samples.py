@@ -52,8 +52,8 @@ class Sample:
     starts: list[int] = field(default_factory=list)
 
     def add(self, ids: list[int], weight: float, source: int | None = None) -> None:
-        """Append tokens with a loss weight. `source`: index of the token of which the first added token is a copy; the
-        following tokens are copied from the following places. None if the tokens are not copied.
+        """Append tokens with a loss weight. `source`: if the tokens are copied, the index of the token from which the
+        first one is copied; the following tokens are copied from the following places. None if they are not copied.
         """
         self.ids += ids
         self.weights += [weight] * len(ids)
@@ -87,7 +87,7 @@ class Sample:
         return length
 
     def mark_echo(self, begin: int, question: int) -> None:
-        """Record that the tokens from `begin` on repeat those of the question from `question` on. Up to the first
+        """Record that the tokens from `begin` on repeat the tokens of the question from `question` on. Up to the first
         difference, each repeated token gets its place in the question.
         """
         self.starts[begin] = question
