@@ -2,14 +2,14 @@
 
     python -m engine.distill --model FOLDER --books FOLDER --work FOLDER --out FOLDER
 
-The target continues passages of the books and answers questions about them (``corpus``). A draft of few layers, which
-begin as copies of the target's first and last layers, learns to predict the target's distribution of each next token
-(``training``). ``--draft`` then names the draft's folder (``engine.model.distilled``). Books are plain text files.
-Books that the bench holds back are left out, so that the bench can measure the draft on books that it has not learned
-from. A run that was stopped at any moment, even by a loss of power, is continued by the same command with the same
-``--work``. On the same machine it ends with the same draft.
+The target continues passages of the books and answers questions about them (``corpus``). A draft starts as a copy of a
+few of the target's layers, and learns to predict the target's distribution of each next token (``training``). The app
+and the bench load the draft from its folder with ``--draft FOLDER`` (``engine.model.distilled``). Books are plain text
+files. Some books, chosen by a hash of their names, are left out: the bench measures the draft on these books. A run
+that was stopped at any moment, even by a loss of power, is continued by the same command with the same ``--work``. On
+the same machine it ends with the same draft as a run without a stop.
 
-This module is the command line.
+This module implements the command line.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ SHARDS = 40
 EPOCHS = 5
 """Default number of passes over the text."""
 
-# Maximum number of characters of the books, in total, in which the frequency of tokens is counted. Each book has an
-# equal share.
+# Maximum number of characters, over all books together, that are tokenized to count how frequent each token is. Each
+# book has an equal share of them.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
+    """Make the parser of the command line's options."""
     p = argparse.ArgumentParser(
         prog="python -m engine.distill", description="Distil a draft for a model from the model's own text."
     )
@@ -83,8 +83,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def books_in(folder: Path) -> list[str]:
-    """Read the texts of a folder's books that the bench does not hold back, in the order of their names. Books that are
-    too short to take passages from are left out.
+    """Read the text of every book of a folder, in the order of their names. Books that are held back for the bench are
+    left out. So are books that are too short to take passages from.
 
     Raises:
         OptionError: no book is left.
@@ -107,7 +107,7 @@ def books_in(folder: Path) -> list[str]:
 def frequent_tokens(
     tokenizer: BookTokenizer, texts: Sequence[str], written: torch.Tensor, always: Sequence[int], count: int
 ) -> torch.Tensor:
-    """The ids of the ``count`` most frequent tokens in the books and in the target's text, in ascending order.
+    """Return the ids of the ``count`` most frequent tokens in the books and in the target's text, in ascending order.
 
     Args:
         written: tensor of any shape with the tokens that the target wrote.
@@ -121,7 +121,8 @@ def frequent_tokens(
 
 
 def check(options: argparse.Namespace) -> tuple[BookTokenizer, list[str]]:
-    """Refuse an impossible command before any work. Returns the target's tokenizer and the texts of the books.
+    """Check the options, the target and the books before any work starts. Return the target's tokenizer and the texts
+    of the books.
 
     Raises:
         OptionError: an option is wrong.
@@ -181,8 +182,8 @@ def claim(work: Path, facts: dict[str, Any]) -> None:
 
 
 def load_target(name: str, device: torch.device) -> Decoder:
-    """Load the target in the dtype in which it generates batches fastest. On a processor this is the dtype of wide
-    matrix products (``wide_dtype``).
+    """Load the target in a dtype in which the device multiplies large matrices fast. On a processor this is bfloat16,
+    or float32 if the processor is slow in bfloat16 (``wide_dtype``).
     """
     dtype = str(wide_dtype(torch.bfloat16)).removeprefix("torch.") if device.type == "cpu" else "auto"
     target = loading.load(name, window=None, device=device, dtype=dtype, packed=False)
@@ -191,11 +192,11 @@ def load_target(name: str, device: torch.device) -> Decoder:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Distil a draft as the command line asks."""
+    """Distil a draft with the options in ``arguments``. Return the exit status 0."""
     options = parser().parse_args(arguments)
     tokenizer, texts = check(options)
     device = pick_device(options.device)
-    if not KINDS[device.type].has_64_bits:  # the compute device draws the target's tokens in 64 bits
+    if not KINDS[device.type].has_64_bits:  # drawing the target's tokens needs 64-bit numbers
         raise OptionError(f"Drafts are not distilled on devices of the kind {device.type}.", "Use --device cpu.")
     names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
     claim(

@@ -1,4 +1,4 @@
-"""``python -m engine.distill``: a draft for a model that has none. See ``engine.distill``."""
+"""Runs ``engine.distill`` from the command line: ``python -m engine.distill``."""
 
 from __future__ import annotations
 

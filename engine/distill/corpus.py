@@ -1,10 +1,10 @@
-"""Makes the data that a draft learns from: rows of the target's own text, and the target's last hidden state for every
-token.
+"""Makes the data that a draft learns from: rows of tokens, whose ends the target has written, and the target's last
+hidden state for every token.
 
 A row begins like a prompt of the app, followed by a passage of a book. In every second row a question about the passage
-follows, in the model's chat format. The target writes the rest, at one of ``TEMPERATURES``. When its text ends or only
-repeats itself, another question or passage continues the row. Hidden states are stored instead of distributions,
-because hidden states take a fiftieth of the space of logits, and the head computes the distributions from them.
+follows, in the model's chat format. The target writes the rest, at one of the temperatures ``TEMPERATURES``. When the
+text ends or begins to loop, another question or passage is inserted, and the target goes on. Hidden states are stored
+instead of logits, because they take a fiftieth of the space, and the head can compute the logits from them.
 
 Rows are made in shards. A shard depends on the target, the books, the seed and the shard's number, but not on the
 draft. A shard's file is either complete or absent.
@@ -39,16 +39,16 @@ WRITTEN_TOKENS = 192
 TEMPERATURES = (0.0, 0.0, 0.6, 1.0)
 """Temperatures at which rows are generated, in turn. Half of the rows are greedy."""
 
-# Minimum number of repeated tokens for which a text counts as a loop. A loop is ended, because more of its tokens would
-# teach little.
+# A text counts as a loop if it repeats at least this number of tokens. The text is then ended, because more repetitions
+# would teach the draft little.
 _REPEATED = 32
-# Number of tokens of the passage that continues a row after its text has ended.
+# Number of tokens of the passage that is inserted into a row after the target's text has ended.
 _NEW_PASSAGE = 48
 CHARACTERS_PER_TOKEN = 16
 """Number of a book's characters that are encoded for each token that a passage needs. No tokenizer needs more
 characters for a token on average.
 """
-# Number of words of the passage that a question quotes.
+# Number of words of the passage that are quoted in a question.
 _NAMED_WORDS = 5
 _QUESTIONS = (
     "Where does it say “{words}”?",
@@ -83,7 +83,8 @@ class Prompts:
     Args:
         tokenizer: the target's tokenizer.
         texts: texts of the books.
-        num_sink_tokens: number of first tokens of every prompt, which a draft always sees.
+        num_sink_tokens: number of tokens at the start of the app's prompt that every row begins with. A draft's cache
+            never evicts them.
     """
 
     def __init__(self, tokenizer: BookTokenizer, texts: Sequence[str], num_sink_tokens: int) -> None:
@@ -113,8 +114,8 @@ class Prompts:
         if not chat:
             return [*self._tokenizer.words("\n\n"), *self.passage(_NEW_PASSAGE, rng)]
         asked = self._asked(row[:PROMPT_TOKENS], self._form.between_turns, rng)
-        # An answer that the model ended itself already has the token that closes a turn, so this token is not added
-        # again.
+        # If the model has ended its answer itself, the token that closes the turn is already in the row, so it is not
+        # added again.
         return asked[1:] if asked[:1] == [row[-1]] else asked
 
     def _asked(self, passage: Sequence[int], lead: str, rng: random.Random) -> list[int]:
@@ -129,10 +130,10 @@ class Prompts:
 
 
 class Corpus:
-    """Makes shards, and keeps them in a folder.
+    """Makes the shards of the corpus, and stores them in a folder.
 
     Args:
-        model: the target as a transformers model, with an attention that takes batches.
+        model: the target as a transformers model, with an attention implementation that supports batches.
         prompts: makes the beginnings of rows.
         end_ids: tokens that end a text.
         folder: folder of the shards' files.
@@ -144,7 +145,7 @@ class Corpus:
         self._folder, self._seed = folder, seed
 
     def shard(self, number: int) -> CorpusShard:
-        """Read the shard of this number from its file. If there is no file, the shard is made and saved first."""
+        """Read the shard with this number from its file. If there is no file, make the shard and save it first."""
         path = self._folder / f"shard-{number:05}.safetensors"
         if not path.exists():
             made = self._write(number)
@@ -161,7 +162,7 @@ class Corpus:
         device = self._model.device
         generator = torch.Generator(device).manual_seed(rng.getrandbits(63))
         rows = [_Row(self._prompts, self._end_ids, rng, chat=bool(index % 2)) for index in range(ROWS)]
-        # A prose row and the chat row after it share one temperature.
+        # Each pair of rows, one without and one with a question, has the same temperature.
         cycle = [TEMPERATURES[index // 2 % len(TEMPERATURES)] for index in range(ROWS)]
         temperature = torch.tensor(cycle, device=device)[:, None]
         cache: Any = DynamicCache(config=self._model.config)
@@ -181,13 +182,15 @@ class Corpus:
 
 
 def logits_of(model: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """Logits in float32 from a target's last hidden states (..., hidden size)."""
+    """Compute logits in float32 from a target's last hidden states (..., hidden size)."""
     logits: torch.Tensor = model.lm_head(hidden).float()
     return logits / logits_divisor(model.config)
 
 
 class _Row:
-    """A row that grows. After each text of the target that has ended, a new question or passage is inserted."""
+    """A row of a shard while the target writes it. Whenever the target's text ends, a new question or passage is
+    inserted.
+    """
 
     def __init__(self, prompts: Prompts, end_ids: frozenset[int], rng: random.Random, *, chat: bool) -> None:
         self._prompts, self._end_ids, self._rng, self._chat = prompts, end_ids, rng, chat
@@ -196,8 +199,8 @@ class _Row:
         self._repetition = Repetition()
 
     def add(self, token: int) -> int:
-        """Append the next token and return it. While a question or passage is being inserted, its next token is
-        appended. Otherwise ``token``, which the target chose, is appended.
+        """Append a token to the row and return it: the next token of the inserted question or passage, if any is left,
+        otherwise ``token``, which the target chose.
         """
         if self._given:
             token = self._given.popleft()

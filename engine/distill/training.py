@@ -2,8 +2,8 @@
 
 The draft begins as copies of the target's first and last layers, and shares the target's embedding and head. Rows look
 like what a draft sees in use: the first tokens of a prompt, then the newest tokens. A draft is useful if the target
-accepts its tokens. This depends on how close both distributions are, so the loss is the divergence of the draft's
-distribution from the target's, over the tokens that the draft can produce. A training that was stopped continues from
+accepts its tokens. Acceptance depends on how close the draft's distribution is to the target's, so the loss is the
+divergence between these distributions, over the tokens that the draft can produce. A stopped training continues from
 the last checkpoint.
 """
 
@@ -27,16 +27,16 @@ from engine.model.products.quantized import wide_dtype
 
 LEARNING_RATE = 1.0e-3
 BETAS = (0.9, 0.98)
-CLIP = 1.0  # maximum L2 norm of the gradient
-WARM_UP_STEPS = 30  # steps in which the learning rate rises
+CLIP = 1.0  # gradients with a larger L2 norm are scaled down to this norm
+WARM_UP_STEPS = 30  # number of first steps in which the learning rate rises linearly to ``LEARNING_RATE``
 BATCH_ROWS = 4
 SAVE_EVERY_S = 120.0
 LOG_EVERY = 10
 
 
 def ends_of(count: int, draft_layers: int) -> list[int]:
-    """The layers, out of ``count``, from which a draft of ``draft_layers`` layers is made: the first ``draft_layers -
-    1`` and the last. A draft of one layer is made from the first.
+    """Choose the indices of the target's layers that a draft of ``draft_layers`` layers copies, if the target has
+    ``count`` layers: the first ``draft_layers - 1`` and the last. A draft of one layer copies the first.
     """
     return (
         list(range(count))
@@ -48,7 +48,7 @@ def ends_of(count: int, draft_layers: int) -> list[int]:
 
 
 def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple[Any, Any]:
-    """Make a draft in float32 from layers of the target. Returns the draft and its configuration.
+    """Make a draft in float32 from copies of the target's layers. Return the draft and its configuration.
 
     Args:
         target: a transformers causal LM.
@@ -73,7 +73,7 @@ class Training:
         target: a transformers causal LM.
         draft: the draft that ``started_from`` made.
         corpus: the corpus of the target's own text.
-        shards, epochs: number of shards of the corpus, and how often each row is read.
+        shards, epochs: number of shards to train on, and number of times that each row is read.
         folder: folder of the checkpoint and the log.
         seed: seed of the order of rows.
     """
@@ -98,7 +98,7 @@ class Training:
         return self._folder / "checkpoint.pt"
 
     def run(self, progress: TextIO) -> None:
-        """Train to the end. Writes a line to ``progress`` every ``LOG_EVERY`` steps."""
+        """Train until all steps are done. Write a line to ``progress`` every ``LOG_EVERY`` steps."""
         saved = time.monotonic()
         while self.step < self.num_steps:
             found = self.learn()
@@ -112,8 +112,8 @@ class Training:
         self._save()
 
     def learn(self) -> dict[str, float] | None:
-        """Train for one step. Returns the divergence in nats and the expected acceptance rate every ``LOG_EVERY``
-        steps, otherwise None.
+        """Train for one step. Every ``LOG_EVERY`` steps, return the divergence in nats and the expected acceptance
+        rate; otherwise return None.
         """
         tokens, hidden = self._batch()
         expected, given = self._distributions(tokens, hidden)
@@ -131,8 +131,8 @@ class Training:
         return {"divergence": loss.item(), "accepted": self._overlap(hidden, given.detach())}
 
     def _distributions(self, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log probabilities of the target and of the draft over the tokens that the draft can produce, each (rows,
-        length, tokens).
+        """Compute the log probabilities of the target and of the draft, both (rows, length, tokens). Only the tokens
+        that the draft can produce are included.
         """
         head, divisor = self._draft.lm_head.linear, logits_divisor(self._draft.config)
         with torch.autocast(self._target.device.type, self._wide, enabled=self._wide is not torch.float32):
@@ -142,19 +142,21 @@ class Training:
 
     @torch.no_grad()
     def _overlap(self, hidden: torch.Tensor, given: torch.Tensor) -> float:
-        """Expected acceptance rate of rejection sampling: the mean over tokens of the sum of min(p, q)."""
+        """Compute the expected acceptance rate of rejection sampling: the sum of min(p, q) over the vocabulary,
+        averaged over all positions. p and q are the target's and the draft's probabilities.
+        """
         chance = logits_of(self._target, hidden).softmax(-1)[..., self._draft.lm_head.token_ids]
         return float(torch.minimum(chance, given.exp()).sum(-1).mean())
 
     def _batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of this step, which come from one shard: tokens (rows, length) and hidden (rows, length, hidden
-        size). Every epoch has its own order.
+        """Read the rows of the current step from a shard: tokens (rows, length) and hidden states (rows, length, hidden
+        size). Every epoch reads the rows in a different order.
         """
         per_shard = ROWS // BATCH_ROWS
         turn, within = divmod(self.step, per_shard)
         epoch, place = divmod(turn, self._shards)
         number = place
-        if epoch:  # the first epoch makes the shards, so it reads them in the order of their numbers
+        if epoch:  # the first epoch reads the shards by number, because they are made in it
             number = random.Random(f"{self._seed}/epoch {epoch}").sample(range(self._shards), self._shards)[place]
         if number not in self._held:
             self._held = {number: self._corpus.shard(number)}
