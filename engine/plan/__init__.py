@@ -1,6 +1,6 @@
-"""Plans where models and KV are placed in memory, and estimates times on this machine, from probes and costs.
+"""Plans where models and KV are placed in memory, and estimates from short measurements how long passes take.
 
-The functions exported here estimate, before a model is downloaded, whether and how fast it would run. Of these
+The functions exported here estimate, before a model is downloaded, whether and how fast the model would run. Of these
 functions, only ``machine_rates`` imports torch.
 """
 

@@ -1,7 +1,8 @@
-"""Estimates the costs of a model's passes on this machine, and derives choices from these costs. Pure arithmetic.
+"""Estimates how long a model's passes take on this machine, and chooses prefill block and retrieval budget accordingly.
+Pure arithmetic.
 
 A pass through a layer costs a base time, plus a time for each token of context. The cost of a whole model is computed
-from measured passes through one of its layers (``probe``). The constants in this module are limits for the choices, not
+from timed passes through a single layer (``probe``). The constants in this module are limits for the choices, not
 measured costs. A machine's measurements are saved in a file, so that later starts need not repeat them.
 """
 
@@ -27,21 +28,23 @@ longer book is more expensive to verify, and more of its tokens compete for the 
 Measured in assets/measurements.
 """
 
-# Maximum time that the retrieval cache adds to a pass over it, as a share of the pass's time without context.
+# Maximum time that attention to the retrieval cache adds to a pass, as a share of the time of the pass without context.
 _MIDDLE_SLOWDOWN = 0.25
-# Minimum ratio of the window to the retrieval budget. With a larger budget, selecting chunks would save too little.
+# Minimum ratio of the window to the retrieval budget. With a larger budget, the retrieval cache would be too little
+# smaller than the full cache.
 _WINDOW_PER_BUDGET = 16
-# Minimum tokens of a prefill block that is chosen by probes. If the probes ran out of time before they reached this
-# size, the default block is used.
+# Minimum tokens of a prefill block that probes choose. If the time for probes ended before this size was reached, the
+# default block is used.
 _MIN_BLOCK = 128
-# Maximum seconds of a prefill block in one layer, so that the Stop button takes effect at once.
+# Maximum seconds that one layer takes for a prefill block. A reading can only be stopped between blocks, so the Stop
+# button takes effect within this time.
 _BLOCK_S = 0.25
-# Minimum rate of a prefill block that counts as fast enough, as a share of the best block's rate. It is below 1,
+# Minimum rate of a prefill block that counts as fast enough, as a share of the fastest block's rate. It is below 1,
 # because other programs disturb a short probe.
 _EQUAL_RATE = 0.75
-# Seconds after which probes are repeated, because drivers and other programs change.
+# Age in seconds at which saved measurements expire, because drivers and other programs change.
 _FRESH_S = 7 * 24 * 3600.0
-# Maximum share of the processors that other programs may use during probes. If the share is larger, the next start
+# Maximum share of the processors that other programs may use during a measurement. Beyond this share, the next start
 # measures again.
 _MAX_OTHERS = 0.1
 
@@ -66,7 +69,7 @@ class CostModel:
         bus: rate from pinned host memory to the device; 0 without a bus.
         disk: rate of reading a file in the folder for spilled KV; 0 if the disk was too full to measure it.
         layers: number of the model's layers.
-        head: cost of the output head, as a multiple of a layer's cost. The input embedding counts as 0.
+        head: cost of the output head, as a multiple of a layer's cost. The input embedding costs nothing.
         step: cost of a pass over one token through one layer.
         middle: cost of a pass over ``middle_tokens`` tokens through one layer.
         blocks: the prefill blocks that were tried: (tokens, seconds in one layer without context).
@@ -86,9 +89,9 @@ class CostModel:
 
     @property
     def prefill_block(self) -> int:
-        """Tokens of the largest tried block that takes at most ``_BLOCK_S`` and whose rate in tokens per second is
-        about the best (``_EQUAL_RATE``). 0 if this block has fewer than ``_MIN_BLOCK`` tokens, or if there is no such
-        block.
+        """The number of tokens of the largest prefill block that takes at most ``_BLOCK_S`` and processes at least
+        ``_EQUAL_RATE`` times as many tokens per second as the fastest block. 0 if that block has fewer than
+        ``_MIN_BLOCK`` tokens, or if every block takes too long.
         """
         best = max(tokens / seconds for tokens, seconds in self.blocks)
         short = ((tokens, tokens / seconds) for tokens, seconds in self.blocks if seconds <= _BLOCK_S)
@@ -96,9 +99,9 @@ class CostModel:
         return block if block >= _MIN_BLOCK else 0
 
     def retrieval_budget(self, window: int) -> int:
-        """Choose the retrieval budget in tokens. It starts at ``MIN_BUDGET`` and is doubled as long as it exceeds none
-        of three limits: ``MAX_BUDGET``, the window divided by ``_WINDOW_PER_BUDGET``, and the slowdown
-        ``_MIDDLE_SLOWDOWN``.
+        """Choose the retrieval budget in tokens: ``MIN_BUDGET``, doubled as often as three limits allow:
+        ``MAX_BUDGET``, the window divided by ``_WINDOW_PER_BUDGET``, and the slowdown ``_MIDDLE_SLOWDOWN`` of passes
+        over the retrieval cache.
         """
         free = _MIDDLE_SLOWDOWN * self.middle.base / max(self.middle.per_token, 1e-15)
         budget = MIN_BUDGET
@@ -115,7 +118,9 @@ class CostModel:
         return max(computing, over(kv.disk, self.disk))
 
     def row_ms(self, context: int) -> float:
-        """Milliseconds of computation that one more token adds to a pass after ``context`` tokens."""
+        """Milliseconds of computation that a pass after ``context`` tokens takes longer for each additional token in
+        the pass.
+        """
         token = (self.layers + self.head) * min(seconds / tokens for tokens, seconds in self.blocks)
         return 1000.0 * (token + self.layers * self.block_per_token * context)
 
@@ -128,22 +133,23 @@ class CostModel:
         return 1000.0 * ((self.layers + self.head) * part.base + self.layers * part.per_token * context)
 
     def step_ms(self, context: int, kv: KvBytes, buses: int = 1, waiting: float = 0.0) -> float:
-        """Milliseconds to decode one token without speculation. During the computation, spilled KV and ``waiting``
-        bytes of weights in host memory are moved to the device over ``buses`` parallel buses.
+        """Milliseconds to decode one token without speculation. Spilled KV and ``waiting`` bytes of weights in host
+        memory are moved to the device during the computation, over ``buses`` parallel buses. The longer of computation
+        and moves counts.
         """
         moving = over(kv.disk, self.disk) + over(kv.host + waiting, buses * self.bus)
         return max(self.computing_ms(self.step, context), 1000.0 * moving)
 
 
 def over(count: float, rate: float) -> float:
-    """Seconds to move ``count`` bytes at ``rate`` bytes per second; 0 if ``rate`` is 0, which means that it was not
-    measured.
+    """Seconds to move ``count`` bytes at ``rate`` bytes per second. 0 if ``rate`` is 0, which stands for a rate that
+    was not measured.
     """
     return count / rate if rate else 0.0
 
 
 def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> float:
-    """Share of all processors that other programs used.
+    """Share of the time of all processors that other programs used.
 
     Args:
         busy_s: seconds that all processors worked, summed.
@@ -155,13 +161,13 @@ def others_share(busy_s: float, own_s: float, seconds: float, cores: int) -> flo
 
 
 def is_quiet(load: float) -> bool:
-    """Whether other programs used so little of the machine that probes are valid."""
+    """Whether other programs used so little of the processors (the share ``load``) that measurements are valid."""
     return load <= _MAX_OTHERS
 
 
 def best_of(one: CostModel, other: CostModel) -> CostModel:
-    """Combine two probes of one model: take the better of each measure, because other work can only make a measure
-    worse.
+    """Combine two measurements of one model by taking the better of each value, because other programs can only slow a
+    measurement down.
     """
     blocks = dict(one.blocks)
     for tokens, seconds in other.blocks:
@@ -186,15 +192,15 @@ def _faster(one: LayerCost, other: LayerCost) -> LayerCost:
 
 
 def load(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the measurements under this key. None if the file has none, or if the measurements are damaged, disturbed by
-    other programs, or more than a week old at ``now`` (Unix seconds).
+    """Load the measurements that ``save`` wrote to the file under this key. None if there are none, or if they are
+    damaged, disturbed by other programs, or more than a week old at ``now`` (Unix seconds).
     """
     found = _load(file, key, now)
     return found[0] if found and found[1] else None
 
 
 def load_rough(file: Path, key: str, now: float) -> CostModel | None:
-    """Load the measurements like ``load``, but also if other programs disturbed them."""
+    """Load measurements as ``load`` does, but accept also those that other programs disturbed."""
     found = _load(file, key, now)
     return found[0] if found else None
 
@@ -208,10 +214,11 @@ def _load(file: Path, key: str, now: float) -> tuple[CostModel, bool] | None:
 
 
 def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> None:
-    """Add measurements to the file. If the file cannot be written, nothing is saved, so the next start measures again.
+    """Save measurements in the file under this key. If the file cannot be written, nothing is saved, so the next start
+    measures again.
 
     Args:
-        quiet: whether other programs were idle during the measurement (``is_quiet``).
+        quiet: whether other programs were almost idle during the measurement (``is_quiet``).
     """
     saved: Any = {}
     with suppress(OSError, ValueError, RecursionError):
@@ -228,7 +235,9 @@ def save(file: Path, key: str, costs: CostModel, now: float, *, quiet: bool) -> 
 
 
 def _from(entry: dict[str, Any]) -> CostModel:
-    """Make a cost model from an entry of the file. Checks the numbers, because the file may have been changed."""
+    """Make a cost model from an entry of the file. Every number is checked, because a person may have edited the
+    file.
+    """
     known = {field.name for field in fields(CostModel)}
     step, middle = (LayerCost(**{name: _number(value) for name, value in entry[part].items()}) for part in _PASSES)
     blocks = tuple((int(_number(tokens, 1)), _number(seconds, 1e-9)) for tokens, seconds in entry["blocks"])

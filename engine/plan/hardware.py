@@ -1,7 +1,8 @@
-"""Finds the devices that torch sees on this machine, and what a model needs there, without loading its weights.
+"""Describes the devices that torch sees on this machine, and the memory and time that a model takes there. Loads no
+weights.
 
-Meant to be called in a separate process (every result can be pickled), because a broken driver can crash the process,
-and importing torch takes seconds.
+The app calls this module in a separate process, because a broken driver can crash the process, and importing torch
+takes seconds. Every result can be pickled.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
 _PROBE_REPEATS = 5
-_USUAL_LENGTHS = (32_768, 131_072)  # tokens of a novel, and of the usual window of long-context models
+_USUAL_LENGTHS = (32_768, 131_072)  # tokens of a novel, and the usual maximum context of models
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
     """A device that torch sees, with sizes in bytes. ``trouble`` says why torch cannot use the device, or is None.
-    ``gflops`` are measured speeds of matrix products, pairs of dtype and GFLOP/s.
+    ``gflops`` are the measured speeds of matrix products, as pairs of a dtype and its GFLOP/s.
     """
 
     device: str
@@ -73,12 +74,12 @@ class Expected:
 class ModelFacts:
     """Facts about a model on this machine, from the model's configuration and from probes.
 
-    ``context_limit`` is the number of tokens of the window. ``device`` describes in words where the model computes.
-    ``context_in_memory`` is the longest context, in tokens, whose KV fits on the compute devices. ``context_in_all`` is
-    the longest context, in tokens, whose KV fits on the compute devices, in host memory and on disk together.
-    ``window_kv`` describes in words where the KV of the longest possible context is placed ("" if there is no room).
-    ``speeds`` are measured on this machine with one layer of the model's shape. ``expected`` are the estimated times
-    for books of several lengths.
+    ``context_limit`` is the model's maximum number of tokens of context. ``device`` describes in words where the model
+    computes. ``context_in_memory`` is the longest context, in tokens, whose KV fits on the compute devices.
+    ``context_in_all`` is the longest context, in tokens, whose KV fits on the compute devices, in host memory and on
+    disk together. ``window_kv`` describes in words where the KV of the longest possible context is placed ("" if there
+    is no room). ``speeds`` are the costs that were measured with one layer of the model's shape. ``expected`` are the
+    estimated times for books of several lengths.
 
     The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
     ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` and ``weights_note`` are notes about
@@ -110,7 +111,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class MachineRates:
-    """The speeds of this machine for any model.
+    """The speeds of this machine, whatever the model.
 
     ``flops`` are floating point operations per second in large matrix products. ``memory``, ``bus`` and ``disk`` are
     bytes per second, as in ``CostModel``; ``bus`` is 0 if the device has no memory of its own. ``quiet`` says whether
@@ -124,7 +125,9 @@ class MachineRates:
     quiet: bool = True
 
     def best_of(self, other: MachineRates) -> MachineRates:
-        """Combine two measurements: take the better of each speed, because other work can only make a speed worse."""
+        """Combine two measurements by taking the better of each speed, because other programs can only slow a
+        measurement down.
+        """
         flops, memory = max(self.flops, other.flops), max(self.memory, other.memory)
         return MachineRates(
             flops, memory, max(self.bus, other.bus), max(self.disk, other.disk), self.quiet or other.quiet
@@ -143,7 +146,7 @@ def machine_rates(folder: Path | None) -> MachineRates:
     from engine.plan import cost_model, planner, probe
 
     device, others = planner.pick_device("auto"), probe.OtherPrograms()
-    # The dtype of a model is chosen by what the device can compute quickly, so the fastest dtype counts here.
+    # The speed of the fastest dtype counts, because a model gets a dtype that the device computes fast.
     flops = max(probe.matrix_rate(device, getattr(torch, dtype)) for dtype in PROBE_DTYPES)
     bus = probe.bus_rate(device) if KINDS[device.type].own_memory else 0.0
     memory, disk = probe.copy_rate(device), probe.disk_rate(folder)
@@ -166,7 +169,7 @@ def probe_torch() -> TorchFacts:
 
 
 def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
-    """Read a model's configuration and find out what the model needs on this machine.
+    """Find out how much memory and time a model takes on this machine, from its configuration and a short measurement.
 
     Args:
         name: folder or hub id.
@@ -239,7 +242,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
 def _free_beside(
     weights_bytes: Sequence[int], config: EngineConfig, device: torch.device, others: Sequence[torch.device]
 ) -> Resources:
-    """The memory that caches may take in addition to the weights.
+    """The bytes that caches may take in addition to the model's weights.
 
     Args:
         weights_bytes: bytes of weights on ``device`` and on each of ``others``.
@@ -250,8 +253,7 @@ def _free_beside(
     from engine.plan import planner
 
     free = planner.free_resources(device, config, None, others)
-    # A limit set by the person applies only to the caches. Without a limit, the weights are subtracted from the free
-    # memory.
+    # A limit that the person has set applies to the caches alone, so no weights are subtracted from it.
     limited = config.device_memory if KINDS[device.type].own_memory else config.host_memory
     if limited != "auto":
         return free
@@ -275,7 +277,9 @@ def _weights_bytes(config: EngineConfig, model: Any, itemsize: int) -> int:
 
 
 def _lengths(longest: int) -> list[int]:
-    """Lengths of books to estimate: some usual ones, and the longest that fits."""
+    """Lengths in tokens of the books for which times are estimated: the usual lengths below ``longest``, and
+    ``longest``. Empty if ``longest`` is 0.
+    """
     usual = [tokens for tokens in _USUAL_LENGTHS if tokens < longest]
     return [*usual, longest] if longest > 0 else []
 
@@ -298,7 +302,7 @@ def _probe_gpu(device: torch.device) -> DeviceFacts:
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     try:
         free, total = devices.free_memory(device), devices.total_memory(device)
-        # The calls above succeed even if this build of torch has no kernels for the GPU; this operation then fails.
+        # This operation fails if this build of torch has no kernels for the GPU. The calls above succeed even then.
         torch.ones(1, device=device).add_(1).item()
         return DeviceFacts(str(device), name, total, free, capability, gflops=_matrix_rates(str(device)))
     except RuntimeError as error:
@@ -313,7 +317,7 @@ def _matrix_rates(device: str) -> tuple[tuple[str, float], ...]:
 
 
 def _gflops(device: str, dtype: str) -> float:
-    """Speed of a square matrix product in GFLOP/s, the best of a few runs."""
+    """Measure the speed of a square matrix product in GFLOP/s: the best of a few runs."""
     import torch
 
     width = _PROBE_WIDTH["cpu" if device == "cpu" else "gpu"]
@@ -322,6 +326,6 @@ def _gflops(device: str, dtype: str) -> float:
     for _ in range(_PROBE_REPEATS):
         begin = time.perf_counter()
         product = left @ left
-        product[0, 0].item()  # reading a result waits for the device
+        product[0, 0].item()  # reading a number makes the host wait until the product is computed
         seconds.append(time.perf_counter() - begin)
     return 2 * width**3 / min(seconds) / 1e9

@@ -1,7 +1,7 @@
 """Computes how KV is spread over device, host memory and disk, and whether a book fits.
 
-Used by the planner. Does not import torch and does not inspect the machine. So it can also be used for the list of
-models before torch is installed, and for models on other machines.
+The planner uses this module. The module neither imports torch nor inspects the machine, so it also serves the app's
+list of models before torch is installed, and models on other machines.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ RETRIEVAL_TAIL = 2048
 chunks. ``decode.levels`` sets the exact capacity.
 """
 
-# Number of buffers for moving the KV of spilled layers. If KV is quantized, resident layers need one more buffer.
+# Number of buffers for moving the KV of spilled layers. If KV is quantized, there is one more buffer for resident
+# layers.
 _STAGING_BUFFERS = 2
-# Number of layers from host memory whose weights are on the device at once: one computes, the next is being copied.
+# Number of layers from host memory whose weights are on the device at the same time: one layer computes while the next
+# is copied.
 _WEIGHT_BUFFERS = 2
 # Approximate number of passes of the target from one verification to the next. Each of these passes copies the weights
 # that wait in host memory.
@@ -54,8 +56,8 @@ _PASSES = 4
 @dataclass(frozen=True)
 class BookFit:
     """Whether a book fits. ``tokens`` is the number of the book's tokens, ``limit`` the number of the window's tokens.
-    ``pages_that_fit`` is the number of pages, from the first, that fit. ``sentence`` states the result for the person.
-    ``kv_bytes`` are the bytes of the cache after the book has been read.
+    ``pages_that_fit`` is the number of pages that fit, counted from the first page. ``sentence`` states the result for
+    the person. ``kv_bytes`` are the bytes of the cache after the book has been read.
 
     ``kv`` divides ``kv_bytes`` by tier. ``reading_s`` and ``step_ms`` are the expected times of reading the book and of
     decoding a token, None without measurements; ``estimate`` states both in words. If the model runs on another
@@ -99,7 +101,9 @@ def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
-    """The sentence that says by how much several documents are too long together, and which to leave out."""
+    """Make the sentence that tells the person by how many tokens several documents exceed the maximum ``most``, and
+    which documents to leave out.
+    """
     over = f"{sum(sizes) - most:,} tokens too many."
     left = to_leave_out(sizes, most)
     if len(left) == len(sizes):
@@ -110,7 +114,7 @@ def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
 
 @dataclass(frozen=True)
 class LayersByTier:
-    """The number of layers with their KV in each tier: ``resident`` on the device, ``in_host`` in host memory, and
+    """The number of layers whose KV is in each tier: ``resident`` on the device, ``in_host`` in host memory, and
     ``on_disk``. ``staging`` are the bytes of buffers for spilled and quantized KV.
     """
 
@@ -143,8 +147,8 @@ class KvSize:
     fixed: int = 0
 
     def spread(self, tokens: int, device: int, host: int, disk: int) -> LayersByTier | None:
-        """Place the KV of ``tokens`` tokens within the given bytes: first on the device, then in host memory, then on
-        disk. None if there is no room.
+        """Place the KV of ``tokens`` tokens: as many layers as fit on the device, then in host memory, then on disk.
+        ``device``, ``host`` and ``disk`` are the bytes that KV may take there. None if there is no room.
         """
         per_layer = max(1, tokens * self.stored // self.layers)
         buffer, staged = (max(1, tokens * size // self.layers) for size in (self.computed, self.staged))
@@ -179,15 +183,17 @@ def spread_over(
 
 
 def retrieval_bytes(size: KvSize, budget: int) -> int:
-    """Bytes of the retrieval cache of these layers, with ``budget`` tokens of chosen chunks."""
+    """Bytes of the retrieval cache of these layers: chosen chunks of ``budget`` tokens in total, and the tail
+    (``RETRIEVAL_TAIL``).
+    """
     return (budget + RETRIEVAL_TAIL) * size.computed
 
 
 def fitting_budget(
     sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
 ) -> int:
-    """Halve the retrieval budget ``budget`` until the longest context that fits is as long as with the budget
-    ``least``. Both budgets are in tokens. Returns at least ``least``.
+    """Reduce the retrieval budget so far that it does not shorten the longest context that fits: halve ``budget`` until
+    this context is as long as with the budget ``least``. Budgets are in tokens. The result is at least ``least``.
 
     Args:
         sizes: KV sizes of each device's layers.
@@ -226,8 +232,8 @@ class LayerBytes:
     """Bytes that one layer takes: ``weights``; ``kv`` for a full window; ``buffer`` for one buffer of spilled KV; and
     ``other_caches`` for retrieval cache, mean keys, sliding window and state.
 
-    ``copied_share`` is a share, not bytes: if the layer's weights wait in host memory, a pass over a few tokens copies
-    this share of them. It is below 1 for a mixture of experts, because only the chosen experts are copied.
+    ``copied_share`` is not in bytes. If the layer's weights wait in host memory, a pass over a few tokens copies this
+    share of the weights. It is below 1 for a mixture of experts, because only the chosen experts are copied.
     """
 
     weights: int
@@ -256,8 +262,9 @@ def layer_bytes(layers: int, weights: int, kv: KvSize, window: int, budget: int)
 
 @dataclass(frozen=True)
 class DeviceRoom:
-    """Memory of a device: ``free_bytes`` bytes. Of these, ``taken_bytes`` bytes are needed for parts of the model other
-    than its layers, such as the embedding. ``kv_limit`` is the configured maximum of bytes for KV, or None.
+    """The memory of a device that a model may take: ``free_bytes`` bytes. The parts of the model outside of its layers,
+    such as the embedding, need ``taken_bytes`` of these. ``kv_limit`` is the configured maximum of bytes for KV, or
+    None.
     """
 
     free_bytes: int
@@ -276,8 +283,8 @@ class Share:
     in_host: int = 0
 
     def moved(self, size: LayerBytes) -> int:
-        """Bytes that cross the device's bus in one period from verification to verification: the KV of the spilled
-        layers once, and the asked share of the weights in host memory ``_PASSES`` times.
+        """Bytes that cross the device's bus between two verifications: once the KV of the spilled layers, and
+        ``_PASSES`` times the weights that a pass copies from host memory.
         """
         return self.spilled * size.kv + int(_PASSES * self.in_host * size.weights * size.copied_share)
 
@@ -293,7 +300,7 @@ class Share:
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """Choose how many of ``layers`` layers keep their weights on a device, and how many layers keep their KV there.
+    """Choose for how many of a device's ``layers`` layers the weights stay on the device, and for how many the KV.
     Weights have priority, because every pass needs them.
     """
     buffers = _STAGING_BUFFERS * size.buffer
@@ -311,9 +318,9 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
 
 
 def share_layers(layers: int, size: LayerBytes, rooms: Sequence[DeviceRoom]) -> list[Share]:
-    """Divide layers among devices. Each layer goes to the device whose bus moves the fewest bytes after the device has
-    received the layer, because buses work in parallel. If several buses move equally few bytes, the layer goes to the
-    first of these devices, so that earlier devices are filled first.
+    """Divide layers among devices. Each layer goes to the device whose bus has the fewest bytes to move with this layer
+    included, because buses work in parallel. Among equal devices the layer goes to the first, so that earlier devices
+    are filled first.
     """
     shares = [Share() for _ in rooms]
     for _ in range(layers):

@@ -1,9 +1,9 @@
-"""Computes, before a pair of models is downloaded, whether it fits on a machine.
+"""Computes whether a pair of target and draft fits on a machine, before the pair is downloaded.
 
-Computes the longest book with the planner's arithmetic. The planner itself decides later whether a certain book fits.
-Also estimates the times for a book, from the rates of ``machine_rates``. Reading is limited by computation: every token
-is multiplied with every active weight and attends to all earlier tokens. Decoding is limited by the speed of memory,
-because each token without speculation reads the active weights and the cache once.
+The longest book that fits is computed with the planner's arithmetic. Whether a certain book fits is decided later, by
+the planner itself. This module also estimates the times for a book, from the rates of ``machine_rates``. Reading is
+limited by computation: every token is multiplied with every active weight and attends to all earlier tokens. Decoding
+is limited by the speed of memory, because each token without speculation reads the active weights and the cache once.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ Verdict = Literal["whole", "part", "none"]
 class FreeMemory:
     """The free memory of this machine in bytes, and the formats that decide how much memory is needed.
 
-    ``memory`` is the memory of the compute device that would be free without the loaded model. ``on_gpu``: whether the
-    compute device is a GPU. ``host`` is the free host memory to which a GPU's cache can spill, 0 without a GPU.
+    ``memory`` is the compute device's memory that would be free if no model were loaded. ``on_gpu``: whether the
+    compute device is a GPU. ``host`` is the free host memory, to which a GPU's cache can spill; 0 without a GPU.
     ``disk`` is the free disk space. ``others`` has the memory of each further GPU that may be used. None of these GPUs
     has more than ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the
     format of a target's weights: "8bit", "4bit", "stored", or ``FITTED``, which only ``fit_pair`` sets.
@@ -101,18 +101,18 @@ class FreeMemory:
 
 @dataclass(frozen=True)
 class ModelFit:
-    """The memory that running a target model and its draft takes, and whether the ``free`` memory holds it.
+    """The memory that a target and its draft take, and whether the ``free`` memory is enough for them.
 
     ``tokens`` is the longest context whose KV fits on the compute devices next to the weights. ``spilled`` is the
-    longest context whose KV fits there and in slower memory (host memory, disk) together. ``verdict`` is "whole" if
+    longest context whose KV fits on the compute devices, in host memory and on disk together. ``verdict`` is "whole" if
     ``tokens`` are the whole window, "part" if ``spilled`` is at least ``SHORTEST_BOOK``, otherwise "none". ``weights``
     are the bytes of weights in memory, ``kv_per_1k`` the bytes of cache for 1,000 tokens.
 
     ``rounded_file``: whether the target is a GGUF file that fits only because it is rounded for the GPUs.
 
-    Loading the weights takes ``loading`` bytes of host memory, of which ``loading_room`` are free. ``loads`` is False,
-    and the verdict "none", if the model's 4-bit weights are dequantized while they are loaded
-    (``ModelShape.expanded``) and host memory has no room for that.
+    Loading the weights takes ``loading`` bytes of host memory, and ``loading_room`` bytes are free. ``loads`` is False,
+    and the verdict "none", if the model's 4-bit weights are dequantized while they are loaded (``ModelShape.expanded``)
+    and host memory is too small for the dequantized weights.
     """
 
     verdict: Verdict
@@ -131,7 +131,7 @@ class ModelFit:
 
 
 def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
-    """Compute the memory that running this pair takes on this machine.
+    """Compute the memory that this pair of target and draft takes on this machine, and whether the pair fits.
 
     A GGUF file whose expanded weights do not fit the GPUs is rounded, as in ``planner.with_fitting_weights``.
     """
@@ -182,7 +182,8 @@ def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKEN
     """The maximum factor by which the middle level (the target on the retrieval cache) speeds up answers after a book
     of ``tokens`` tokens. None if every layer reads the whole book.
 
-    A plain step reads weights and cache. A pass of the middle level reads hardly more than the weights.
+    A plain step reads the weights and the full cache. A pass of the middle level reads hardly more than the weights,
+    because the retrieval cache is small.
     """
     if target.reading_layers == target.layers:
         return None
@@ -192,15 +193,15 @@ def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKEN
 
 
 def _weights_read(target: ModelShape, found: ModelFit) -> float:
-    """Bytes of the weights that a pass over one token reads. Of the experts, only the chosen ones are read."""
+    """Bytes of the weights that a pass over one token reads. Only the chosen experts are read."""
     return found.weights * target.parameters_asked / target.parameters
 
 
 def _shares(target: ModelShape, weights: int, kv: KvSize, rooms: Sequence[DeviceRoom]) -> list[Share]:
     """Divide the layers among the devices as the planner does.
 
-    The planner may let weights wait in host memory if the command line names the model. Here a model that needs this
-    counts as not fitting, so that only models with all weights on the devices are offered.
+    When a model is loaded, the planner may let some weights wait in host memory. Here a model that needs this counts as
+    not fitting, so that only models with all weights on the devices are offered.
     """
     if len(rooms) == 1:
         return [Share(target.layers)]
@@ -224,8 +225,8 @@ def _parts(target: ModelShape, kv: KvSize, shares: Sequence[Share]) -> list[KvSi
 
 
 def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int | None:
-    """The smallest memory size in ``GPU_CLASSES`` (GiB) of a GPU that holds a pair and the KV of a book of
-    ``_CLASS_BOOK`` tokens. None if no size in ``GPU_CLASSES`` is enough.
+    """Find the smallest size in ``GPU_CLASSES`` (GiB of GPU memory) that is enough for a pair and the KV of a book of
+    ``_CLASS_BOOK`` tokens. None if no size is enough.
 
     Args:
         weights: format of the target's weights, as in ``FreeMemory.quantization``.
@@ -255,8 +256,8 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
-    """The quantized formats with which a pair fits, each with its fit, in the order of increasing loss of precision.
-    Empty if the pair fits with the configured formats, or fits with no formats.
+    """List the quantized formats with which a pair fits, each with its fit, in the order of increasing loss of
+    precision. Empty if the pair fits without them, in the configured formats, or if it fits with none.
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []
@@ -265,8 +266,9 @@ def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) ->
 
 
 def rounding(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Rounding | None:
-    """The first of ``roundings`` with which ``BOOK_TOKENS`` tokens, or a shorter window, fit on the compute devices. If
-    there is none, the first of all ``roundings``. None if ``roundings`` is empty.
+    """Choose the first of ``roundings`` with which a book of ``BOOK_TOKENS`` tokens, or of the whole window if that is
+    shorter, fits on the compute devices. If there is none, choose the first of ``roundings``. None if ``roundings`` is
+    empty.
     """
     found = roundings(target, draft, free)
     book = min(BOOK_TOKENS, target.window)
@@ -303,7 +305,9 @@ def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
 
 @dataclass(frozen=True)
 class BookTimes:
-    """Seconds to read a book of ``tokens`` tokens, and seconds to decode one token after it without speculation."""
+    """Seconds to read a book of ``tokens`` tokens, and seconds to decode one token after the book without
+    speculation.
+    """
 
     tokens: int
     reading_s: float
@@ -341,12 +345,12 @@ def measure_free_memory(
     quantization: str = "stored",
     device: str = "auto",
 ) -> FreeMemory:
-    """Measure free memory and disk.
+    """Measure the free memory and the free disk space of this machine.
 
     Args:
         folder: a folder on the disk to measure.
         status: status of the running engine. Without a GPU, the memory of its weights counts as free.
-        kv_bytes: bytes of the open book's KV. Without a GPU they count as free too.
+        kv_bytes: bytes of the open book's KV. Without a GPU these bytes count as free too.
         kv: configured format of the cache.
         quantization: configured format of the target's weights.
         device: configured devices, as in ``planner.pick_devices``.
@@ -368,11 +372,11 @@ def measure_free_memory(
 
 
 def _gpus(device: str) -> tuple[tuple[int, ...], bool]:
-    """Bytes of each GPU that would be free if this process used no GPU memory, the largest number first; and whether
-    GGUF files are rounded to fit these GPUs.
+    """Return the bytes of each GPU that would be free if this process used no GPU memory, the largest number first.
+    Also return whether GGUF files are rounded to fit these GPUs.
 
-    The tuple of bytes is empty if the engine computes in host memory, or if torch has not been imported yet, because
-    this function does not import torch.
+    The tuple of bytes is empty if the engine computes in host memory, or if torch has not been imported yet. This
+    function does not import torch, because that takes seconds.
 
     Args:
         device: configured devices. Only the GPUs among them count.

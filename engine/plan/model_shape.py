@@ -47,8 +47,8 @@ class ModelShape:
 
     Parameters: ``parameters`` is the number of all parameters, and ``embeddings`` the number of those in the embeddings
     and the output head, which are never quantized. ``inputs`` is the part of ``embeddings`` in the per-layer input
-    embeddings. ``asked`` is the number of parameters that are active for a token, so of the experts only the chosen
-    ones; 0 means all parameters.
+    embeddings. ``asked`` is the number of parameters that are active for a token, which include only the chosen
+    experts; 0 means all parameters.
 
     Layers: ``sliding_layers`` is the number of layers that hold a window of ``sliding_window`` tokens. ``sliding_kv``
     are KV heads and head_dim of these layers; None if they are the same as in other layers. ``recurrent_layers`` is the
@@ -85,17 +85,17 @@ class ModelShape:
 
     @property
     def parameters_asked(self) -> int:
-        """The parameters that are active for a token."""
+        """Number of parameters that are active for a token."""
         return self.asked or self.parameters
 
     @property
     def full_layers(self) -> int:
-        """Layers that keep the whole context."""
+        """Number of layers that keep the whole context."""
         return self.layers - self.sliding_layers - self.recurrent_layers - self.sharing_layers
 
     @property
     def reading_layers(self) -> int:
-        """Layers that read the whole context, from their own cache or another layer's."""
+        """Number of layers that read the whole context, from their own cache or from another layer's."""
         return self.full_layers + self.full_sharing
 
     def kv_bytes_per_token(self, itemsize: int = 2) -> int:
@@ -112,7 +112,9 @@ class ModelShape:
 
     @property
     def quantized_kv_bytes_per_token(self) -> int:
-        """Bytes of a token's cache in 8 bits: a byte for each number, plus a scale for each head's key and value."""
+        """Bytes that one token takes in the full cache if KV has 8 bits: a byte for each number, and a scale for each
+        key and each value of a head.
+        """
         return 2 * self.full_layers * self.kv_heads * (self.head_dim + SCALE_BYTES)
 
 
@@ -133,7 +135,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     """Compute the sizes of a model from its settings.
 
     Args:
-        weights_bytes: size of the model's files; 0 estimates it from the shape, at two bytes a parameter.
+        weights_bytes: bytes of the model's files; 0 means unknown, and two bytes per parameter are assumed.
 
     Raises:
         UnsupportedModel: the engine does not support the model; the message says why.
@@ -179,8 +181,8 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
 
 
 def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
-    """The settings of a model with the sizes of its layers. A size that the settings do not state is derived from other
-    sizes.
+    """Return a model's settings with all sizes of its layers. A size that the settings do not state is derived from
+    other sizes.
 
     Raises:
         ModelError: a number is missing or impossible.

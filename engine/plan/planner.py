@@ -57,15 +57,15 @@ from engine.quantization import FITTED, bytes_per_weight
 
 # Tokens that are reserved for a chat after the book, if the window is large enough.
 _CHAT_TOKENS = 4096
-# Approximate number of tokens in a pass that copies experts from host memory. Most of these are passes over the
-# retrieval cache with drafted tokens.
+# Approximate number of tokens in a pass that copies experts from host memory. Most passes that do so verify drafted
+# tokens on the retrieval cache.
 _PASS_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Bytes that KV may take: on the compute device, in host memory next to a GPU, and on disk. ``others`` are the
-    bytes on further devices, in the order of ``KvShape.parts``.
+    """Bytes that KV may take: on the first compute device, in host memory next to a GPU, and on disk. ``others`` are
+    the bytes on further devices, in the order of ``KvShape.parts``.
     """
 
     device: int
@@ -103,14 +103,14 @@ class Plan:
 
 
 def pick_device(names: str) -> torch.device:
-    """The first of ``pick_devices``, where passes begin and end."""
+    """Choose the first of ``pick_devices``. Passes begin and end on it."""
     return pick_devices(names)[0]
 
 
 def pick_devices(names: str) -> tuple[torch.device, ...]:
-    """The devices that may compute, the one with the most free memory first.
+    """Choose the devices that may compute, in the order of decreasing free memory.
 
-    "auto" takes all CUDA devices of the same generation as the one with the most free memory, because a much older GPU
+    "auto" takes the CUDA device with the most free memory, and all others of its generation, because a much older GPU
     would slow down the other GPUs. Without a CUDA device it takes an Intel GPU if torch was built for it, otherwise the
     processor. An Apple GPU is used only if named, because it shares the processor's memory.
 
@@ -162,8 +162,8 @@ def memory_of_cards(names: str) -> tuple[int, ...]:
 
 
 def may_round_files(names: str) -> bool:
-    """Whether a GGUF file that does not fit the GPUs in ``names`` is probably rounded for them
-    (``with_fitting_weights``). Computes nothing on the GPUs.
+    """Whether ``with_fitting_weights`` will probably round a GGUF file that does not fit the GPUs in ``names``.
+    Computes nothing on the GPUs.
 
     Raises:
         OptionError: as in ``pick_devices``.
@@ -183,8 +183,8 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
         devices: devices that may be used, the one with most free memory first.
 
     Raises:
-        OptionError: a copy of the weights for passes over the retrieval cache is configured, but there is no room for
-            the copy next to the weights.
+        OptionError: a second copy of the weights, for passes over the retrieval cache, is configured, but there is no
+            room for it.
     """
     device, layers = devices[0], model.num_hidden_layers
     if not KINDS[device.type].own_memory:
@@ -224,7 +224,7 @@ def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: 
 
 
 def weights_note(config: EngineConfig, device: torch.device) -> str:
-    """A note about the format of the target's weights for the person. Return "" if there is nothing to say."""
+    """Return a note for the person about the format of the target's weights; "" if the format needs no note."""
     if gguf.is_described(Path(config.model)) and gguf.keeps_blocks(config.weights, device):
         return UNCHANGED_NOTE
     return WEIGHTS_NOTES.get(config.weights, "")
@@ -243,8 +243,8 @@ def layout_of(shares: Sequence[Share], devices: Sequence[torch.device]) -> Layou
 
 
 def weights_by_device(layout: Layout, layers: int, size: LayerBytes, taken_bytes: int) -> list[int]:
-    """Bytes of weights on each device, without those that wait in host memory. The first device holds ``taken_bytes``
-    in addition to its layers.
+    """Bytes of weights on each device, without the weights that wait in host memory. The first device holds
+    ``taken_bytes`` in addition to its layers.
     """
     parts = layout.split.part_of if layout.split else (0,) * layers
     held = [taken_bytes] + [0] * (len(layout.split.devices) - 1 if layout.split else 0)
@@ -271,8 +271,8 @@ def devices_in_words(device: torch.device, split: Split | None, in_host: int, *,
 
 
 def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.device) -> tuple[LayerBytes, int]:
-    """Compute the bytes of one layer of a model, including the layer's copy for passes over the retrieval cache. Also
-    compute the bytes of everything else on the first device: embedding, head and draft model.
+    """Compute the bytes that one layer of a model takes, and the bytes that embedding, head and draft model take on the
+    first device. A layer may have a second copy of its weights, for passes over the retrieval cache, which is included.
     """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     window = config.context or int(model.max_position_embeddings)
@@ -301,8 +301,8 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
 
 
 def host_weights(model: Any, weights_bytes: int) -> HostWeights:
-    """Compute the bytes that a pass over one token copies from the weights in host memory. ``weights_bytes`` are those
-    of all weights in host memory.
+    """Compute the bytes that a pass over one token copies from the weights in host memory, which take ``weights_bytes``
+    bytes in total.
     """
     found = architectures.experts_of(model)
     if found is None or not weights_bytes:
@@ -313,7 +313,9 @@ def host_weights(model: Any, weights_bytes: int) -> HostWeights:
 
 
 def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
-    """Bytes of the copy of one layer's weights that passes over the retrieval cache use; 0 if there is no copy."""
+    """Bytes of the second copy of one layer's weights, for passes over the retrieval cache; 0 if there is no such
+    copy.
+    """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     if config.weights != "stored" or not can_round(model, config.middle, dtype, device):
         return 0
@@ -334,8 +336,8 @@ def free_resources(
     released: KvBytes | None = None,
     others: Sequence[torch.device] = (),
 ) -> Resources:
-    """Bytes that KV may take on this machine now. A limit in the configuration replaces the usual share of the free
-    memory.
+    """Measure the bytes that KV may take on this machine now. A limit in the configuration replaces the usual share of
+    the free memory.
 
     Args:
         device: where passes begin and end.
@@ -351,7 +353,7 @@ def free_resources(
     disk = int((shutil.disk_usage(existing).free + released.disk) * DISK_SHARE)
     if not KINDS[device.type].own_memory:
         parts = 1 + len(others)
-        # A GPU that shares host memory can use the free part of this memory, up to a limit of the GPU
+        # A GPU without memory of its own shares host memory, of which it can use only a part.
         if device.type != "cpu":
             available = min(available, kinds.free_memory(device) + released.host)
             host_limit = device_limit if host_limit is None else min(host_limit, device_limit or host_limit)
@@ -368,18 +370,20 @@ def free_resources(
 def complete_config(
     config: EngineConfig, costs: CostModel | None, window: int, shape: KvShape, free: Resources | None = None
 ) -> EngineConfig:
-    """Choose the settings that the configuration leaves open, by measured costs and by memory.
+    """Fill in the settings that the configuration leaves open, according to measured costs and memory: prefill block,
+    retrieval budget and share, and chunk size.
 
     Args:
-        free: bytes that retrieval cache and KV may take; None takes the memory that is free now, with the models
-            loaded.
+        free: bytes that retrieval cache and KV may take. None measures the memory that is free now, after the models
+            have been loaded.
     """
     block = config.prefill_block or (costs.prefill_block if costs else 0) or None
     budget = config.retrieval_budget or (costs.retrieval_budget(window) if costs else MIN_BUDGET)
     chunk, share = config.chunk_size or _chunk_size(shape, window, config), config.retrieval_share
     if share is None:
-        # On a GPU the budget does not grow with the book. Passes there have a fixed shape, which covers all slots of
-        # the retrieval cache. So a cache with room for the longest book would slow down the passes of every book.
+        # On a GPU the budget does not grow with the book. A GPU's passes have a fixed shape, which covers all slots of
+        # the retrieval cache. A cache with room for the longest book's budget would therefore slow down the passes of
+        # every book.
         share = BUDGET_SHARE if config.retrieval_budget is None and shape.device.type == "cpu" else 0
     kind = KINDS.get(shape.device.type)
     if config.retrieval_budget is None and kind is not None and kind.gpu and budget > MIN_BUDGET:
@@ -392,9 +396,9 @@ def complete_config(
 
 
 def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
-    """Choose the chunk size: ``FINE_CHUNK`` on a CPU if its mean keys fit in addition to the KV of a full window,
-    otherwise ``CHUNK``. If attention is concentrated on a few tokens, small chunks select them better, but more
-    mean keys must be stored.
+    """Choose the chunk size. On a CPU it is ``FINE_CHUNK`` if memory holds the KV of a full window and the mean keys of
+    such small chunks. Otherwise it is ``CHUNK``. Small chunks select single important tokens better, but have more mean
+    keys.
     """
     if shape.device.type != "cpu":
         return CHUNK
@@ -430,9 +434,7 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
-    """Subtract the bytes of the retrieval cache, which will be allocated later, from ``free``. Return the bytes that
-    remain for KV.
-    """
+    """Return the bytes of ``free`` that remain for KV after the retrieval cache has been allocated."""
     rooms = (free.device, *free.others)
     left = [
         max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
@@ -488,7 +490,9 @@ def fit_book(
 
 
 def tiers_in_words(kv: KvBytes) -> str:
-    """Describe in words how many bytes are in each tier, and that spilled KV makes answers slower."""
+    """Describe in words how many bytes are in each tier. If KV is spilled, the words add that this makes answers
+    slower.
+    """
     tiers = [("on the GPU", kv.device), ("of memory", kv.host), ("on disk", kv.disk)]
     words = ", ".join(f"{count / 1e9:.2f} GB {place}" for place, count in tiers if count)
     if kv.disk or (kv.device and kv.host):

@@ -1,10 +1,10 @@
-"""Runs short probes of this machine: rates of copying and of reading from disk, and times of passes through one layer
-of a model.
+"""Measures this machine in short probes: the rates of copying and of reading from disk, and the times of passes through
+one layer of a model.
 
 One layer of the model's shape is built with artificial weights, and passes of several lengths through it are timed. No
-file of the model is loaded. To stay within ``LIMIT_S`` seconds in total, slow probes run on fewer tokens.
-``cost_model`` makes choices from the results. The functions at the end of this file, such as ``matrix_rate``, take
-longer to measure. ``hardware`` uses them, and the bench compares the speeds of attention and prefill with these rates.
+file of the model is loaded. Slow machines are probed with fewer tokens, so that all probes together take at most about
+``LIMIT_S`` seconds. ``cost_model`` chooses settings from the results. The rates at the end of this file, such as
+``matrix_rate``, are measured longer, for ``hardware`` and for the bench.
 """
 
 from __future__ import annotations
@@ -52,31 +52,32 @@ Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
-# Maximum share of the time limit that the repetitions of one probe may take. After that, the probe is not repeated.
+# Maximum share of the time limit that the repetitions of one probe may take. After this time the probe is not repeated.
 _PROBE_SHARE = 0.1
 _REPEATS = 3  # maximum number of repetitions of a probe
-# Tokens of context for passes with context, if the model's window has so many.
+# Maximum tokens of context in the timed passes that have a context.
 _CONTEXT = 4096
-_MIDDLE_TOKENS = 8  # tokens of a probed pass over the retrieval cache
+_MIDDLE_TOKENS = 8  # tokens of the timed pass over the retrieval cache
 _FIRST_BLOCK = 16  # tokens of the first block of prefill that is timed; further blocks are larger
 _CPU_BLOCK = 512  # maximum tokens of a timed block on a processor
 _CUDA_BLOCK = 4096  # maximum tokens of a timed block on a GPU
 _PROBE_BYTES = 1 << 25  # bytes of the tensor with which memory and bus are timed
 _FILE_BYTES = 1 << 25  # bytes of the file with which a disk is timed
-_PIECE = 1 << 20  # bytes of the file that are written or read at once
-# Minimum free space for a disk to be probed, as a multiple of the size of the probe's file.
+_PIECE = 1 << 20  # bytes of the file that are written or read in one call
+# A disk is probed only if its free space is at least this number of times the size of the probe's file.
 _FREE_FILES = 16
-# Value of the probed layer's weights and KV. It is not zero, because processors may compute faster with zeros.
+# Value of the probed layer's weights and KV. Not zero, because processors may compute faster with zeros.
 _FILLING = 0.01
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
 _MATRIX_WIDTH = 8192  # rows and columns of the matrices that a GPU multiplies
 _CPU_MATRIX_WIDTH = 512  # rows and columns of the matrices that a processor multiplies
-_RATE_REPEATS = 10  # number of calls that ``_seconds`` times together
+_RATE_REPEATS = 10  # number of calls whose mean time ``_seconds`` returns
 
 
 def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
-    """The costs of a loaded model on this machine: from the file of earlier measurements, or measured now and saved.
+    """Return the costs of a loaded model on this machine. They are loaded from the file ``speeds_file``, or measured
+    now and saved there.
 
     If other programs disturbed the measurement, the next start measures again. If the second measurement is disturbed
     too, the better of the two is saved for each value. None if ``speeds_file`` is empty or if measuring fails.
@@ -104,7 +105,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
 
 
 class OtherPrograms:
-    """Measures the share of this machine's processors that other programs use after the object was made."""
+    """Measures the share of this machine's processors that other programs use, from the creation of this object on."""
 
     def __init__(self) -> None:
         self._began = self._look()
@@ -119,7 +120,7 @@ class OtherPrograms:
         seconds. Only differences between two calls are meaningful.
         """
         times = psutil.cpu_times()
-        # Linux counts the time of virtual machines in "user" as well as in "guest", so "guest" is subtracted.
+        # Linux counts the time of virtual machines twice, in "user" and in "guest", so "guest" is subtracted.
         resting = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
         own = psutil.Process().cpu_times()
         return sum(times) - resting, own.user + own.system, time.monotonic()
@@ -150,8 +151,8 @@ def measure(
     Args:
         config: the model's configuration.
         dtype, device: dtype and device of weights and KV.
-        folder: folder for spilled KV, whose disk is measured; None takes the system's temporary folder.
-        weights: "stored", or the format to which they are quantized.
+        folder: folder for spilled KV, on the disk that is measured; None takes the system's temporary folder.
+        weights: "stored", or the format to which weights are quantized.
         kv: "model", or the format to which KV is quantized.
         clock: returns seconds.
         limit_s: maximum seconds of the probes that run the layer.
@@ -168,7 +169,7 @@ def measure(
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
-    sees_all = reading / layers  # share of the model's layers that read the whole context, as the probed layer does
+    sees_all = reading / layers  # share of layers that read the whole context; the probed layer is one of these
 
     def of_mean_layer(cost: LayerCost) -> LayerCost:
         window = shape.sliding.window if shape.sliding else 0  # tokens that a sliding layer sees in any long context
@@ -221,8 +222,8 @@ class _Probe:
         return LayerCost(alone, max(0.0, behind - alone) / self.context)
 
     def blocks(self) -> list[tuple[int, float]]:
-        """Time prefill blocks. Each block is twice as long as the previous one. The last block is the longest for which
-        there is time and room.
+        """Time prefill blocks, each twice as long as the previous one, until the time or the maximum size is reached.
+        Return pairs of tokens and seconds.
         """
         found, tokens = [], min(_FIRST_BLOCK, self._most)
         while tokens <= self._most:
@@ -240,13 +241,15 @@ class _Probe:
         self._cache.crop(0)
 
     def seconds(self, tokens: int, context: int, prepare: Callable[[], None] = _nothing) -> float:
-        """Seconds of a pass over ``tokens`` tokens after ``context`` tokens, including ``before()``."""
+        """Seconds of a pass over ``tokens`` tokens after ``context`` tokens, including a call of ``prepare`` before
+        each run.
+        """
         layer, cache = self._layer, self._cache
         began = self._clock()
-        # Each token has different numbers, so that tokens choose different experts.
+        # Each token has different numbers, so that different tokens choose different experts.
         hidden = _noise(1, tokens, layer.config.hidden_size).to(self._device, layer.dtype)
         rope = layer.rope(torch.arange(context, context + tokens, device=self._device))
-        self._end += self._clock() - began  # preparation does not count towards the limit
+        self._end += self._clock() - began  # the time to prepare the pass does not count towards the limit
 
         def work() -> None:
             prepare()
@@ -257,8 +260,8 @@ class _Probe:
     def _best(self, work: Callable[[], Any]) -> float:
         """Run ``work`` a few times, or less often if it is slow, and return the minimum seconds of a run.
 
-        On a GPU there is an additional first run, because it loads and chooses kernels. Its time is not measured and
-        does not count towards the limit.
+        On a GPU the first run loads and chooses kernels. It is therefore not timed, and does not count towards the
+        limit.
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
@@ -278,8 +281,8 @@ class _Probe:
 
 
 def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
-    """Make a decoder of the model's shape with one layer, which keeps the whole context. Embedding and output head have
-    no weights.
+    """Make a decoder of the model's shape with a single layer, one that keeps the whole context. Embedding and output
+    head have no weights.
     """
     from transformers import AutoModelForCausalLM
 
@@ -298,7 +301,8 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
         held.zero_()
     experts.install(model.model.layers if weights != "stored" or not multiplies_groups(device, dtype) else ())
     if weights != "stored":
-        # the file's tensors are not known here; most of them have 4 bits
+        # The format of each of the file's tensors is not known here. 4 bits are assumed, because most tensors have 4
+        # bits.
         quantize(model.model.layers, "4bit" if weights == FITTED else weights, config.model_type)
     family = FAMILIES[config.model_type]
     if device.type == "cuda":
@@ -314,8 +318,8 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
 
 
 def _settings_of_one_layer(config: Any) -> Any:
-    """The settings of a model with only one of its layers, which keeps the whole context. In a mixture of experts this
-    layer has experts.
+    """Copy a model's settings, reduced to a single layer: one that keeps the whole context and, in a mixture of
+    experts, has experts.
     """
     one = copy.deepcopy(config)
     if getattr(one, "layer_types", None):
@@ -333,13 +337,13 @@ def _settings_of_one_layer(config: Any) -> Any:
 
 
 def _noise(*shape: int) -> torch.Tensor:
-    """Make normally distributed numbers. A shape always gives the same numbers, and all rows differ."""
+    """Make normally distributed numbers. The same shape always gives the same numbers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:
-    """Bytes per second of reading a file that the system was asked to drop from memory. 0 if the disk is too full or
-    the folder cannot be written to.
+    """Measure in bytes per second how fast a file is read that is probably not cached in memory. 0 if the disk is too
+    full or the folder cannot be written to.
     """
     try:
         place = Path(tempfile.gettempdir()) if folder is None else folder
@@ -372,15 +376,15 @@ def _file_seconds(file: IO[bytes], clock: Clock) -> float:
 
 
 def copy_rate(device: torch.device) -> float:
-    """Bytes per second of a copy within the device, counting bytes read and bytes written."""
+    """Measure the rate of a copy within the device, in bytes read and bytes written per second."""
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * COPY_BYTES / _seconds(device, lambda: target.copy_(source))
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per second from host memory to the device, in copies of ``size`` bytes. As for spilled KV, the host memory
-    is pinned if the device has streams.
+    """Measure the rate from host memory to the device in bytes per second, with copies of ``size`` bytes. The host
+    memory is pinned if the device has streams, as it is for spilled KV.
     """
     source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
     target = torch.empty(size, dtype=torch.uint8, device=device)
@@ -388,14 +392,14 @@ def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating point operations per second of a large matrix product."""
+    """Measure the floating point operations per second of a large matrix product."""
     width = _MATRIX_WIDTH if KINDS[device.type].gpu else _CPU_MATRIX_WIDTH
     left = torch.randn(width, width, device=device).to(dtype)
     return float(2 * width**3 / _seconds(device, lambda: left @ left))
 
 
 def _seconds(device: torch.device, work: Callable[[], Any]) -> float:
-    """Mean seconds of a few calls. A first call, which is not counted, warms up."""
+    """Mean seconds of ``_RATE_REPEATS`` calls of ``work``, after a first call that is not timed."""
     work()
     devices.synchronize(device)
     began = time.perf_counter()

@@ -2,9 +2,9 @@
 the bytes that the pass reads on the device, the bytes that cross buses, and the kernels that the host launches. This is
 pure arithmetic.
 
-Used to judge a model before its download, to forecast the time of a book (with computation times from ``cost_model``),
-to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a GPU. The acceptance
-rate is unknown beforehand, so it is given as a range.
+These times serve to judge a model before its download, to forecast the time of a book (with computation times from
+``cost_model``), to make the tables in engine/docs/gpus.md, and to predict the gain of a change before it is run on a
+GPU. The acceptance rate is unknown beforehand, so times are given for a range of rates (``KEPT``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MS = 1000.0
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second of a device's memory, of a bus from host memory, and of the disk; 0 if the bus or the disk is
+    """Bytes per second of a device's memory, of a bus from host memory, and of the disk; 0 for a bus or disk that is
     absent or was not measured. ``buses`` is the number of parallel buses, each with the rate ``bus``.
     """
 
@@ -64,8 +64,8 @@ class Rates:
 @dataclass(frozen=True)
 class Pass:
     """One pass: the bytes that it reads on the device, the bytes that it moves over buses and from disk, and its kernel
-    launches. ``computing_ms`` are the milliseconds of its computation, 0 if not measured. ``experts``: the experts that
-    the pass copies from host memory.
+    launches. ``computing_ms`` are the milliseconds of its computation, 0 if they were not measured. ``experts``
+    describes the experts that the pass copies from host memory.
     """
 
     device_bytes: float = 0.0
@@ -83,7 +83,7 @@ class Pass:
         return max(bytes_ms, self.computing_ms, self.launches * LAUNCH_US / _MS)
 
     def cost(self, rates: Rates) -> PassCost:
-        """The cost of the pass as the decoding controller needs it."""
+        """The cost of the pass in the form that the decoding controller takes."""
         return PassCost(self.ms(rates), 0.0, experts=self.experts)
 
 
@@ -91,8 +91,8 @@ class Pass:
 class HostWeights:
     """Weights that wait in host memory. A pass over one token copies ``experts`` bytes of the chosen experts and
     ``dense`` bytes of all other weights to the device. Each token chooses ``chosen`` of ``count`` experts.
-    ``for_middle`` is False if the device holds a copy of the weights for passes over the retrieval cache, so that these
-    copy none.
+    ``for_middle`` is False if passes over the retrieval cache copy no weights, because the device holds a second copy
+    of the weights for these passes.
     """
 
     dense: float = 0.0
@@ -107,7 +107,7 @@ class HostWeights:
         return self.dense + self.experts
 
     def reads(self, moved_bytes: float) -> ExpertReads:
-        """Describe how the bytes of a pass grow with its tokens.
+        """Describe how the bytes that a pass moves grow with its number of tokens.
 
         Args:
             moved_bytes: bytes that a pass over one token moves: the weights and everything else, such as spilled KV.
@@ -117,9 +117,9 @@ class HostWeights:
 
 @dataclass(frozen=True)
 class Speed:
-    """The gain of speculation at a given acceptance rate. ``plan`` says how many tokens the fastest round drafts and
-    proposes, ``round_ms`` are the milliseconds of this round, and ``gain`` is the number of tokens that speculation
-    makes in the time of a plain step.
+    """The gain of speculation at a given acceptance rate. ``plan`` is the draft plan of the fastest round, ``round_ms``
+    are the milliseconds of this round, and ``gain`` is the number of tokens that speculation makes in the time of a
+    plain step.
     """
 
     plan: DraftPlan
@@ -135,7 +135,7 @@ class RoundModel:
         draft: a pass of the draft model over one token; None without a draft model.
         middle: a pass of the target over a few tokens on the retrieval cache.
         verify: a pass of the target over one or a few tokens on the full cache.
-        drafts: maximum number of drafted tokens for each pass over the retrieval cache.
+        drafts: maximum number of tokens that the draft model proposes for a pass over the retrieval cache.
     """
 
     rates: Rates
@@ -151,21 +151,21 @@ class RoundModel:
 
     @property
     def first_word_s(self) -> float:
-        """Seconds until the first word of a book's first answer, whose question is short."""
+        """Seconds until the first word of the first answer about a book, if the question is short."""
         return (FEW_TRIPS if is_slow(self.plain_ms) else TRIPS) * self.plain_ms / _MS
 
     @property
     def costs(self) -> Costs:
-        """The costs of all passes as the decoding controller needs them."""
+        """The costs of all passes in the form that the decoding controller takes."""
         draft = 0.0 if self.draft is None else self.draft.ms(self.rates)
         return Costs(draft, self.middle.cost(self.rates), self.verify.cost(self.rates))
 
     def speed(self, acceptance: float, plain_ms: float | None = None) -> Speed:
-        """The gain of speculation.
+        """Compute the gain of speculation.
 
         Args:
-            acceptance: share that verifications accept of the tokens that the target makes on the retrieval cache.
-            plain_ms: milliseconds of the plain step to compare with; None takes this model's own.
+            acceptance: accepted share of the tokens that the target proposes on the retrieval cache.
+            plain_ms: milliseconds of the plain step to compare with; None takes ``self.plain_ms``.
         """
         costs, rates = self.costs, AcceptanceRates(DRAFT_KEPT, acceptance, DRAFT_KEPT * acceptance)
         limits = PlanLimits(self.drafts if self.draft else 0, most_passes(costs))
@@ -175,13 +175,15 @@ class RoundModel:
         return Speed(plan, ms, gain)
 
     def token_ms(self) -> tuple[float, float]:
-        """Milliseconds per token with speculation, first at the maximum and then at the minimum of ``KEPT``."""
+        """Milliseconds per token with speculation: first at the maximum, then at the minimum acceptance rate in
+        ``KEPT``.
+        """
         few, many = (self.plain_ms / self.speed(kept).gain for kept in KEPT)
         return many, few
 
     def kept_for(self, token_ms: float) -> float | None:
-        """The minimum acceptance rate, to a hundredth, at which a token takes at most ``token_ms``; None if no rate
-        below 1 suffices.
+        """Find the minimum acceptance rate, in steps of 0.01, at which a token takes at most ``token_ms``; None if no
+        rate below 1 suffices.
         """
         shares = (hundredth / 100 for hundredth in range(100))
         return next((kept for kept in shares if self.plain_ms / self.speed(kept).gain <= token_ms), None)
@@ -194,7 +196,7 @@ def probed(
     costs: CostModel, context: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS
 ) -> RoundModel:
     """Make the round model for a book of ``context`` tokens from probed costs, without a draft model. The retrieval
-    cache has the budget that ``costs`` choose for a window of ``context`` tokens.
+    cache is assumed to have the budget that ``costs`` choose for a window of ``context`` tokens.
 
     Args:
         kv: bytes of the book's KV in each tier.
@@ -211,8 +213,8 @@ def probed(
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
-    """Say how long a book will take, and where the numbers come from. If verifications move bytes over a bus, the time
-    of a token with speculation is given too, because it then depends almost only on the moved bytes.
+    """Make the sentence that says how long a book will take, and that probes measured it. If verifications move bytes
+    over a bus, the time of a token with speculation is added, because it can then be predicted from these bytes.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
