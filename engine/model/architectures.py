@@ -1,9 +1,9 @@
 """Derives from a model's configuration alone whether the model is supported, the kinds of its layers, and its sizes.
 
-This module refuses architectures that ``engine.model.backends`` would compute wrongly. How families differ is stated
-only in the table of ``engine.model.families``. This module reads no weights, and imports torch and transformers only in
-the functions that need them, so that the app can check a model before its download. Sizes are in tokens, bytes and
-floating point operations.
+This module refuses architectures that ``engine.model.backends`` would compute wrongly. The differences between families
+are stated only in the table of ``engine.model.families``. This module reads no weights, and imports torch and
+transformers only in the functions that need them, so that the app can check a model before its download. Sizes are in
+tokens, bytes and floating point operations.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ SHARED_VOCABULARY = 0.95
 vocabulary. A draft with fewer common tokens is refused.
 """
 
-# Maximum number of parameters of a model that is held in float32 on a processor without instructions that multiply
+# Models with at most this number of parameters are held in float32 on a processor without instructions that multiply
 # pairs of bfloat16 numbers. Such a processor holds larger models in bfloat16.
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
 
-# Maximum values of settings, far above those of every existing model. A model with a larger value is refused.
+# Maximum values of settings, far above the values of every existing model. A model with a larger value is refused.
 _MAXIMA = {
     **dict.fromkeys(("num_hidden_layers", "num_kv_shared_layers"), 1_000),
     **dict.fromkeys(("linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv"), 1 << 8),
@@ -111,39 +111,40 @@ _POSITIVE = (
     "output_multiplier",
     "post_norm_eps",
 )
-# Settings that are lists with one value for each layer. A layer whose value is 0 has no RoPE.
+# Settings with a list of one value for each layer. A layer whose value is 0 has no RoPE.
 _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
-# name of the setting for the rate at which queries are scaled up with their position
+# Name of the setting for the rate at which the scale of queries grows with their position.
 _QUERY_SCALE = "llama_4_scaling_beta"
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
-_HASH = re.compile("[0-9a-f]{16,}")  # matches the name of a folder that is the hash of a file
+_HASH = re.compile("[0-9a-f]{16,}")  # matches the name of a folder that is named by a hash
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
     "num_local_experts",
-    "num_experts_per_tok",  # 0 in the models of Granite 4 without experts
+    "num_experts_per_tok",  # Granite 4's models without experts have 0 here
     "num_kv_shared_layers",
     "hidden_size_per_layer_input",
 )
-_MAMBA_EXPANDS = 2  # total width of the heads of a Mamba layer, divided by the width of the hidden states
+_MAMBA_EXPANDS = 2  # width of all heads of a Mamba layer together, divided by the width of the hidden states
 _SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
 _SLIDING = "a sliding window"
-# Settings that are refused unless they are in ``Family.reads``. Each value completes the error message.
+# A model that uses one of these settings is refused, unless ``Family.reads`` of its family has the setting. The values
+# complete the error message.
 _UNLIKE = {
     "attn_logit_softcapping": "caps its attention scores",
     "use_bidirectional_attention": "lets tokens see those after them",
 }
-# this value of ``use_bidirectional_attention`` is allowed, because it concerns only image tokens
+# A model with this value of ``use_bidirectional_attention`` is not refused, because only image tokens see later tokens.
 _EYES_ALONE = "vision"
 _RECURRENT = (RECURRENT, CONVOLUTION, MAMBA, "mamba2", "recurrent", "hybrid")
-_REASON = 200  # maximum characters quoted from a library's message
+_REASON = 200  # maximum number of characters of a library's error message that are quoted
 
 
 def load_config(name: str) -> Any:
-    """Load a model's configuration. For a model that also takes images, this is the configuration of its text part.
+    """Load a model's configuration. If the model also takes images, return only the configuration of its text part.
 
     Raises:
-        ModelNotFound: no such folder or hub model.
+        ModelNotFound: there is no such folder or hub model.
         UnsupportedModel: transformers cannot load the architecture without remote code.
         ModelError: a settings file is damaged or far too large, holds impossible values, or describes an unknown text
             part.
@@ -189,14 +190,14 @@ def load_config(name: str) -> Any:
 
 
 def text_config(config: Any) -> Any:
-    """The configuration of a model's text part. Settings that only the configuration of the whole model has are added
-    to it.
+    """Return the configuration of a model's text part. Settings that only the whole model's configuration has are
+    copied to it.
     """
     text = getattr(config, "text_config", None)
     if text is None:
         return _with_both_heads(config)
-    # ``tie_word_embeddings`` is set if either configuration sets it. If only one does, the files hold both embedding
-    # and head. transformers then keeps them separate in spite of the setting.
+    # ``tie_word_embeddings`` is set if the text part's or the whole model's configuration sets it. If only one of them
+    # does, the files hold both embedding and head, and transformers keeps these separate in spite of the setting.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, config))
     text.wrapper = config.model_type
     for key in ("eos_token_id", "dtype", "quantization_config"):
@@ -213,8 +214,9 @@ def setting(config: Any, key: str, default: Any = None) -> Any:
 
 
 def _with_both_heads(config: Any) -> Any:
-    """Store the number of KV heads and the head_dim of full-attention layers under their names in ``config.json``. Does
-    nothing unless transformers stores them separately for each layer.
+    """Set ``num_global_key_value_heads`` and ``global_head_dim`` in a configuration: the number of KV heads and the
+    head_dim of full-attention layers. Only needed, and done, if transformers stores both numbers separately for each
+    layer.
 
     If layers of the same kind differ, or if there is no full-attention layer, ``global_head_dim`` becomes 0.
     ``check_numbers`` then refuses the model.
@@ -270,7 +272,8 @@ def check_numbers(config: Any, name: str) -> None:
     Raises:
         ModelError: a setting is impossible; the message has its name and value.
     """
-    # Unsupported families may name these settings differently, or have a separate number for each layer.
+    # Unsupported families are not checked, because they may name these settings differently or have a separate number
+    # for each layer.
     if config.model_type not in FAMILIES:
         return
     for key, largest in _MAXIMA.items():
@@ -305,8 +308,8 @@ def _check_kinds_of_rope(config: Any, rope: Mapping[str, Any], name: str) -> Non
     """Check that the RoPE settings have the family's form.
 
     Raises:
-        ModelError: all layers of the family share one RoPE, but a kind of layers has its own settings. Or each kind of
-            layers has its own RoPE, but one kind has no settings.
+        ModelError: a kind of layers has RoPE settings of its own, although all layers of the family share one RoPE; or
+            a kind of layers lacks settings, although each kind has its own RoPE.
     """
     own = [key for key, value in rope.items() if isinstance(value, Mapping)]
     if not FAMILIES[config.model_type].rope_by_kind:
@@ -327,7 +330,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
 
     Args:
         config: a transformers configuration, or any object with the attributes of a ``config.json``.
-        window: tokens that the model will be used with.
+        window: maximum tokens of a context; a sliding window of at least this size is no obstacle.
 
     Raises:
         UnsupportedModel: the message says what is not supported.
@@ -368,14 +371,14 @@ def check_architecture(config: Any, name: str, window: int) -> None:
 
 
 def is_expanded(config: Any) -> bool:
-    """Whether a model's weights are stored in a 4-bit format and expanded when they are loaded."""
+    """Whether a model's weights are stored in a 4-bit format that transformers dequantizes when it loads them."""
     quantized = getattr(config, "quantization_config", None)
     method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
     return bool(method) and method == FAMILIES.get(config.model_type, ORDINARY).stored
 
 
 def _other_layers(config: Any) -> str:
-    """Describe the unsupported kinds of layers in words; empty if all layers are supported."""
+    """Describe the unsupported kinds of a model's layers in words; "" if all layers are supported."""
     others = set(layer_kinds(config)) - {FULL}
     if (sliding_layers(config) or recurrent_layers(config)) and FULL in layer_kinds(config):
         others -= {FAMILIES[config.model_type].others}
@@ -384,8 +387,8 @@ def _other_layers(config: Any) -> str:
 
 
 def layer_kinds(config: Any) -> tuple[str, ...]:
-    """The kind of every layer, named as in ``layer_types``. Empty if all layers are of the same kind and the
-    configuration does not name it.
+    """The kind of every layer, named as in ``layer_types``. Empty if all layers have full attention and the
+    configuration names no kinds.
     """
     named = getattr(config, "layer_types", None)
     family = FAMILIES.get(config.model_type, ORDINARY)
@@ -409,8 +412,8 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
 
 
 def sliding_layers(config: Any) -> tuple[int, ...]:
-    """The layers whose tokens see only the newest ``sliding_window`` tokens, including layers that read another layer's
-    KV. Empty if the family's sliding windows are not supported.
+    """The indices of the layers in which a token sees only the newest ``sliding_window`` tokens. They include layers
+    that read another layer's KV. Empty if the family's sliding windows are not supported.
     """
     return () if getattr(config, "sliding_window", None) is None else _layers_of(config, SLIDING)
 
@@ -428,8 +431,8 @@ def _shared_kv_layers(config: Any) -> int:
 
 
 def _sources(config: Any) -> dict[int, int]:
-    """The result of ``kv_sources`` for a model in which layers share KV. Empty if a layer has no earlier layer of its
-    kind to share with. ``check_numbers`` refuses such settings.
+    """Compute ``kv_sources`` for a model in which layers share KV. Empty if a layer without KV has no earlier layer of
+    its kind whose KV it could read; ``check_numbers`` refuses such a model.
     """
     kinds = layer_kinds(config)
     first = len(kinds) - _shared_kv_layers(config)
@@ -439,7 +442,7 @@ def _sources(config: Any) -> dict[int, int]:
 
 
 def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
-    """The number of KV heads of a layer of this kind, and its head_dim."""
+    """The number of KV heads, and the head_dim, of a layer of this kind."""
     heads, width, own = int(config.num_key_value_heads), head_dim_of(config), setting(config, "global_head_dim")
     if kind != FULL or own is None:
         return heads, width
@@ -448,13 +451,15 @@ def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
 
 
 def inputs_of_layers(config: Any) -> int:
-    """Width of a token's embedding for each layer (per-layer embeddings); 0 if the model has none."""
+    """Width of the additional embedding of a token for each layer (per-layer embeddings); 0 if the model has none."""
     width = setting(config, "hidden_size_per_layer_input")
     return width if type(width) is int else 0
 
 
 def recurrent_layers(config: Any) -> tuple[int, ...]:
-    """The layers with a recurrent state instead of KV. Empty if the model has none, or if they are not supported."""
+    """The indices of the layers with a recurrent state instead of KV. Empty if the model has none, or if the family's
+    recurrent layers are not supported.
+    """
     return _layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
 
 
@@ -470,7 +475,8 @@ def state_size(config: Any) -> StateSize:
         return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
     if FAMILIES[config.model_type].others == MAMBA:
         heads, keys, width = config.mamba_n_heads, config.mamba_d_state, config.mamba_d_head
-        # the convolution takes the values of all heads, and the keys and queries (Mamba's B and C) of all groups
+        # The channels of the convolution are the values of all heads, and the keys and queries (Mamba's B and C) of all
+        # groups.
         return StateSize(heads, keys, width, heads * width + 2 * config.mamba_n_groups * keys, config.mamba_d_conv)
     heads, width = config.linear_num_value_heads, config.linear_value_head_dim
     keys = config.linear_num_key_heads * config.linear_key_head_dim
@@ -479,8 +485,8 @@ def state_size(config: Any) -> StateSize:
 
 
 def display_name(name: str) -> str:
-    """The name shown to people. A hub id is unchanged. Only the last two parts of a path are shown, because the last
-    part alone is often just "target" or "draft". A parent folder named by a hash is left out.
+    """Return a model's name for people. A hub id stays unchanged. A path is cut to its last two parts, because the last
+    part alone is often just "target" or "draft". If the first of these is a hash, it is left out.
     """
     if not looks_like_path(name):
         return name
@@ -493,7 +499,7 @@ def looks_like_path(name: str) -> bool:
 
 
 def head_dim_of(config: Any) -> int:
-    """Numbers in the key or value of one head."""
+    """Number of elements in the key or value of one head."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
@@ -509,7 +515,7 @@ def rotated_layers(config: Any) -> tuple[bool, ...]:
 
 
 def rope_kinds(config: Any) -> tuple[str, ...]:
-    """The kinds of layers if each kind has its own RoPE; empty if all layers share one."""
+    """The kinds of layers, if each kind has its own RoPE; empty if all layers share one RoPE."""
     if not FAMILIES[config.model_type].rope_by_kind:
         return ()
     return (FULL, SLIDING) if sliding_layers(config) else (FULL,)
@@ -528,7 +534,7 @@ def logits_divisor(config: Any) -> float:
 
 
 def logits_cap(config: Any) -> float | None:
-    """The cap of the logits, cap * tanh(logits / cap); None if logits have no cap."""
+    """The cap of the logits: logits become cap * tanh(logits / cap). None if they are not capped."""
     cap = setting(config, "final_logit_softcapping")
     return None if cap is None else float(cap)
 
@@ -550,7 +556,7 @@ class MixtureShape:
 
 
 def experts_of(config: Any) -> MixtureShape | None:
-    """The experts of a model; None if it has none, or if they are not supported."""
+    """Describe the experts of a model; None if the model has no experts, or if they are not supported."""
     family = FAMILIES.get(config.model_type, ORDINARY)
     if not family.experts or not _count_experts(config):
         return None
@@ -596,19 +602,19 @@ def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
     stored = getattr(config, "dtype", None)
     chosen = stored if stored in (torch.float16, torch.bfloat16) else torch.bfloat16
     # On a GPU that is slow in bfloat16, float16 is used unless activations of the family are known to exceed the range
-    # of float16. If they exceed this range in another family, the prefill of the first tokens raises an error.
+    # of float16. If another family's activations exceed it, the prefill of the first tokens raises an error.
     slow = not devices.multiplies_bfloat16(device) and not FAMILIES[config.model_type].overflows
     return torch.float16 if slow else chosen
 
 
 def stored_bytes_per_weight(config: Any) -> float:
-    """Mean bytes of a weight in the GGUF file that the model comes from (``engine.model.gguf``); 0 for other models."""
+    """Mean bytes of a weight in the model's GGUF file (``engine.model.gguf``); 0 for a model that is no GGUF file."""
     return _bytes_stated(config, "stored_bytes_per_weight")
 
 
 def fitted_bytes_per_weight(config: Any) -> float:
-    """Mean bytes of a weight of the decoder blocks, if a GGUF file is rounded because it does not fit a GPU
-    (``quantization.FITTED``); 0 if the settings do not state it.
+    """Mean bytes of a weight of the decoder blocks after a GGUF file was rounded to fit a GPU
+    (``quantization.FITTED``); 0 if the settings do not state this number.
     """
     return _bytes_stated(config, "fitted_bytes_per_weight")
 
@@ -626,8 +632,8 @@ def cpu_holds_halves(parameters: int) -> bool:
     processors need many instructions to round to bfloat16, so they use bfloat16 only for models that are too large in
     float32.
 
-    The choice does not depend on a timing, because a timing on a busy machine could give a different choice. All books
-    would then have to be read again.
+    The choice does not depend on a timing, because on a busy machine a timing could choose another dtype than before.
+    All stored KV would then be useless, and all books would have to be read again.
     """
     from engine.model.kernels import native
 
@@ -643,24 +649,24 @@ def parameters_of_block(config: Any, experts: float | None = None) -> int:
     """Number of parameters of one decoder block, without norms and biases; the mean over all blocks if they differ.
 
     Args:
-        experts: number of experts of a layer to count; None counts all.
+        experts: how many of a layer's experts are counted; None counts all.
     """
     found = experts_of(config)
     return _parameters_of_block(config, (found.count if found else 0) if experts is None else experts)
 
 
 def parameters_asked(config: Any) -> int:
-    """Parameters of one decoder block that are active for a token. Only the chosen experts are counted."""
+    """Number of parameters of one decoder block that are active for a token: only the chosen experts are counted."""
     experts = experts_of(config)
     return _parameters_of_block(config, experts.chosen if experts else 0)
 
 
 def _parameters_of_block(config: Any, experts: float) -> int:
-    """Parameters of one decoder block, counting ``experts`` of its experts."""
+    """Number of parameters of one decoder block with ``experts`` experts."""
     if setting(config, "global_head_dim") is not None:
         return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
     family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    # number of projections that are as wide as the queries: query, output, and the gate if there is one
+    # Number of projections that are as wide as the queries: query, output and, in some families, a gate.
     of_queries = 3 if family.gated else 2
     heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
     mixing = layers * width * heads * head_dim_of(config)
@@ -674,13 +680,16 @@ def _parameters_of_block(config: Any, experts: float) -> int:
     if found is None:
         return int(mixing // layers + family.mlp_matrices * width * _inner(config))
     asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
-    dense = layers - found.layers  # a model without dense layers may lack the setting that ``_inner`` reads
+    # ``_inner`` is called only if there are dense layers, because other models may lack the setting that it reads.
+    dense = layers - found.layers
     alone = dense * family.mlp_matrices * _inner(config) if dense else 0
     return int((mixing + width * (found.layers * asked + alone)) // layers)
 
 
 def _parameters_of_unlike_layers(config: Any, experts: float) -> int:
-    """Parameters of all blocks of a model whose layers differ in their heads, or in whether they have KV."""
+    """Number of parameters of all blocks together, for a model whose layers differ in their heads or in whether they
+    have KV.
+    """
     width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
     matrices, found = 0.0, experts_of(config)
     for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
@@ -696,8 +705,8 @@ def _parameters_of_unlike_layers(config: Any, experts: float) -> int:
 
 
 def _inner(config: Any) -> int:
-    """Inner size of an MLP. LFM2 takes two thirds of the configured size, times a factor, and rounds up to a multiple
-    of ``block_multiple_of``.
+    """Inner size of a dense MLP. In LFM2 it is two thirds of the configured size, times a factor, rounded up to a
+    multiple of ``block_multiple_of``.
     """
     family = FAMILIES.get(config.model_type, ORDINARY)
     inner = int(getattr(config, family.dense_inner, None) or config.intermediate_size)
@@ -709,8 +718,8 @@ def _inner(config: Any) -> int:
 
 
 def embedding_parameters(config: Any) -> int:
-    """Parameters of the embedding, and of the output head if it is a separate matrix. For a distilled draft only its
-    rows of the target's head are counted.
+    """Number of parameters of the embedding and, if it is a separate matrix, of the output head. A distilled draft has
+    neither; its copied rows of the target's head are counted.
     """
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)
@@ -719,8 +728,8 @@ def embedding_parameters(config: Any) -> int:
 
 
 def parameters_of_inputs(config: Any) -> int:
-    """Parameters of the per-layer embeddings: a table and a projection of the hidden states. A token uses one row of
-    the table.
+    """Number of parameters of the per-layer embeddings: a table, of which a token uses one row, and a projection of the
+    hidden states.
     """
     inputs = config.num_hidden_layers * inputs_of_layers(config)
     return int(inputs * (config.vocab_size_per_layer_input + config.hidden_size)) if inputs else 0

@@ -1,12 +1,13 @@
 """Computes exact attention over pieces of the context, and merges the pieces.
 
 ``attend`` computes attention to keys that all queries see. ``attend_causal`` computes attention among new tokens.
-``joined`` merges such parts exactly by their log-sum-exp, so that pieces may lie in different buffers (resident and
-streamed, GPU and CPU). ``attend_newest`` does all of this for one contiguous buffer. The queries of all query heads
-that share a KV head (a GQA group) are packed as rows of one matrix, so each key and value is read once.
+``joined`` merges the results for several pieces by their log-sum-exp. The merged result is exact, so pieces may lie in
+different buffers (resident and streamed, GPU and CPU). ``attend_newest`` computes and merges all pieces of one
+contiguous buffer. The queries of all query heads that share a KV head (a GQA group) are packed as rows of one matrix,
+so each key and value is read once.
 
-The attention function that ``register`` installs in transformers passes a layer's queries, keys and values to the view
-of a KV cache. Layers get this view as the argument ``kv``.
+``register`` installs an attention function in transformers. This function passes a layer's queries, keys and values to
+the view of a KV cache (``engine.model.view``), which layers get as the argument ``kv``.
 
 Shapes: q (1, heads, n, head_dim); k, v (1, kv_heads, seq, head_dim); out like q; lse (1, heads, n), the log-sum-exp of
 the scores, in float32. In models with attention sinks, ``sinks`` (heads,) holds an additional score for each head. This
@@ -36,23 +37,23 @@ _log = logging.getLogger(__name__)
 IMPLEMENTATION = "trifold"
 """The name of the attention function that ``register`` installs in transformers."""
 
-_WINDOW_ROWS = 512  # maximum tokens that ``_attend_windows`` computes at once
-# Maximum query rows of a KV head that ``_attend_in_turn`` computes at once, so that their scores for a piece of keys
-# stay in the processor's cache.
+_WINDOW_ROWS = 512  # maximum number of tokens that ``_attend_windows`` computes in one call
+# Maximum number of query rows of a KV head in one call of ``_attend_in_turn``, so that the scores of these rows for a
+# piece of keys stay in the processor's cache.
 _TURN_ROWS = 96
-# Maximum number of keys for which ``cuda.flash_lengths`` is used if no query heads share a KV head. The kernel then
-# does not cut the keys into pieces. On an H200, a token with 32 heads takes 33 us for 1,024 keys, and 49 us with a
-# mask. For 4,096 keys it takes 124 us, and 70 us with a mask.
+# Maximum number of keys for which ``cuda.flash_lengths`` is used if each query head has its own KV head. For such heads
+# the kernel does not cut the keys into pieces. On an H200, a token with 32 heads takes 33 us for 1,024 keys, and 124 us
+# for 4,096. A kernel with a mask takes 49 us and 70 us.
 _UNCUT_KEYS = 2048
-# Maximum of tokens times keys for which a pass over several tokens uses ``cuda.flash_lengths``, because this kernel
-# reads the keys again for every token. Above about this product a mask is faster (H200).
+# Maximum product of tokens and keys for which a pass over several tokens uses ``cuda.flash_lengths``. This kernel reads
+# the keys again for every token, so that a kernel with a mask is faster above about this product (H200).
 _READ_AGAIN = 16 * 4096
-# Maximum of tokens times keys for ``cuda.flash_lengths`` if no query heads share a KV head.
+# Maximum product of tokens and keys for ``cuda.flash_lengths`` if each query head has its own KV head.
 _UNCUT_READ_AGAIN = 8 * 1024
 
 
 def register() -> None:
-    """Install Trifold's attention in transformers' attention interface. Harmless when repeated."""
+    """Install Trifold's attention function in transformers. A repeated call has no effect."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(IMPLEMENTATION, _forward)
@@ -96,8 +97,8 @@ def attend(
 
 
 def choose_kernels(shape: KvShape, heads: int) -> None:
-    """Measure which attention kernels are fastest on a model's GPUs, while memory is free. If memory is short, nothing
-    is measured here. The first pass then measures the kernels, because a pass can spill layers to make room.
+    """Measure which attention kernels are fastest on a model's GPUs, before caches fill the memory. If memory runs out
+    here, the first pass measures the kernels, because a pass can spill layers to make room.
 
     Args:
         heads: number of query heads.
@@ -118,12 +119,12 @@ def choose_kernels(shape: KvShape, heads: int) -> None:
 
 
 class Seen:
-    """The keys that each of n tokens of a pass sees, in the forms that kernels take. One object serves all layers of
-    the pass.
+    """The keys that each of the n tokens of a pass sees, in the forms that kernels take: a mask, biases and lengths.
+    All layers of the pass share one object.
 
     Args:
-        keys: (n, seq), True for keys that the token sees.
-        lengths: the number of keys that each token sees, if these are the first keys for every token; None otherwise.
+        keys: (n, seq), True where the token sees the key.
+        lengths: the number of keys that each token sees, if every token sees a prefix of the keys; otherwise None.
     """
 
     def __init__(self, keys: torch.Tensor, lengths: cuda.Lengths | None = None) -> None:
@@ -133,8 +134,8 @@ class Seen:
 
     @classmethod
     def up_to(cls, places: torch.Tensor, start: int, stop: int) -> Seen:
-        """Make the object for tokens in the slots ``places`` (n,) of a cache, if each token sees all slots up to its
-        own. Only the slots [start, stop) count as keys.
+        """Make a ``Seen`` for tokens in the slots ``places`` (n,) of a cache, each of which sees all slots up to its
+        own. The keys are those in the slots [start, stop).
         """
         slots = torch.arange(start, stop, device=places.device)
         return cls(slots <= places[:, None], cuda.Lengths.of(places - (start - 1)))
@@ -146,15 +147,15 @@ class Seen:
         return self._rows[group]
 
     def bias(self, group: int, dtype: torch.dtype) -> torch.Tensor:
-        """The bias to add to scores, which hides the same keys as the mask ``rows`` (``cuda.bias_of``)."""
+        """The bias (``cuda.bias_of``) that hides the same keys as the mask ``rows`` when it is added to the scores."""
         if (group, dtype) not in self._biases:
             self._biases[group, dtype] = cuda.bias_of(self.rows(group), dtype)
         return self._biases[group, dtype]
 
 
 def _unpacked(q: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reshape the results for packed queries, ``out`` and ``lse``, to the query heads of q. Results for several pieces
-    of the keys may be stacked along the first axis.
+    """Reshape results ``out`` and ``lse``, computed for packed queries, to the query heads of q. The first axis may
+    hold the results for several pieces of the keys.
     """
     return out.reshape(-1, *q.shape[1:]), lse.reshape(-1, *q.shape[1:3])
 
@@ -174,11 +175,11 @@ def merge(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
 
 
 def joined(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], sinks: torch.Tensor | None) -> torch.Tensor:
-    """Merge parts (out, lse) over disjoint keys into the attention over all keys. A part may itself be several parts,
-    stacked along the first axis.
+    """Merge parts (out, lse) over disjoint keys into the attention over all keys. One pair (out, lse) may hold several
+    parts along its first axis.
 
-    Sinks are applied after the merge, because their weight depends on all keys of a query. Before the sigmoid, a
-    token's heads are padded to whole SIMD vectors, so that its result has the same bits whatever other tokens are in
+    Sinks are applied after the merge, because their weight, a sigmoid, depends on all keys of a query. For the sigmoid,
+    a token's heads are padded to whole SIMD vectors, so that a token gets the same bits whatever other tokens are in
     the pass.
     """
     out = merge(parts)
@@ -201,16 +202,16 @@ def attend_newest(
 ) -> torch.Tensor:
     """Compute the causal attention of n new tokens, whose keys are the last n keys.
 
-    With a ``window``, a token sees only the newest ``window`` keys up to its own. Shapes as in ``attend``; returns only
-    out, on the device of q. k and v may be in the 8-bit storage format if ``reads_quants`` allows it.
+    With a ``window``, a token sees only the last ``window`` keys up to its own key. Shapes as in ``attend``; returns
+    only out, on the device of q. k and v may be in the 8-bit storage format if ``reads_quants`` allows it.
 
     A single token without a window needs no mask. A few tokens on a CPU are computed in one call with a mask, which
     takes half the time of two calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is
-    faster than torch's, or if scores have a cap, which torch's kernel lacks. In all other passes a window is computed
-    in pieces. Without a window, the attention to past keys and the attention among the new tokens are computed
-    separately and merged.
+    faster than torch's, or if scores have a cap, which torch's kernel lacks. All other calls with a window are computed
+    in pieces. All other calls without one compute the attention to past keys and the attention among the new tokens
+    separately, and merge both.
     """
-    if q.device != k.device:  # a layer may read the KV of a layer on a different card
+    if q.device != k.device:  # the layer's KV may be that of a layer on a different GPU
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     if n == 1 and k.dtype is q.dtype and window is None:
@@ -248,7 +249,7 @@ def _attend_in_turn(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """Compute ``attend_newest`` on a processor a few tokens at a time, each time with only the keys that these tokens
+    """Compute ``attend_newest`` on a processor a few tokens at a time. Each call reads only the keys that its tokens
     see.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
@@ -271,8 +272,8 @@ def _attend_windows(
     sinks: torch.Tensor | None,
     cap: float | None,
 ) -> torch.Tensor:
-    """Compute ``attend_newest`` with a window, ``_WINDOW_ROWS`` tokens at a time. Each call reads only the keys from
-    the first token's window up to the last token.
+    """Compute ``attend_newest`` with a window, ``_WINDOW_ROWS`` tokens at a time. Each of these calls reads only the
+    keys that its tokens see.
     """
     n, past = q.shape[2], k.shape[2] - q.shape[2]
     outs = []
@@ -284,7 +285,7 @@ def _attend_windows(
         newest = torch.arange(stop - rows, stop, device=q.device)[:, None]
         seen = (places <= newest) & (places > newest - window)
         keys, values = k[:, :, first:stop], v[:, :, first:stop]
-        # torch's fused kernel has no cap, and does not return the log-sum-exp that sinks need.
+        # torch's fused kernel supports no cap, and does not return the log-sum-exp that sinks need.
         if sinks is not None or cap is not None:
             outs.append(attend_seen(some, keys, values, scaling, Seen(seen), sinks, cap))
             continue
@@ -320,8 +321,8 @@ def attend_seen(
 
 
 def reads_lengths(shape: KvShape) -> bool:
-    """Whether a recorded pass over a cache of this shape should use ``Seen.lengths`` even for thousands of keys. This
-    requires that ``cuda.flash_lengths`` gives right results on this GPU, and that it cuts the keys into pieces.
+    """Whether ``cuda.flash_lengths`` is fast even for the thousands of keys in a recorded pass, because it cuts the
+    keys of a cache of this shape into pieces. False if the kernel gives wrong results on this GPU.
     """
     return shape.group > 1 and cuda.takes_lengths(
         shape.device, shape.dtype, shape.kv_heads, shape.group, shape.head_dim
@@ -339,7 +340,7 @@ def attend_past_and_seen(
     cap: float | None = None,
 ) -> torch.Tensor:
     """Compute the attention of queries that all see the first ``past`` keys. ``seen`` marks which of the remaining keys
-    each query sees. No mask is used for the first ``past`` keys, which are usually most of the keys.
+    each query sees. The first ``past`` keys, usually most of the keys, are read without a mask.
     """
     if not past:
         return attend_seen(q, k, v, scaling, seen, sinks, cap)
@@ -360,8 +361,8 @@ def _attend_masked(
 
 
 def _reads_by_length(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether ``cuda.flash_lengths`` supports these tensors and is probably faster than a kernel with a mask. It is
-    slower if there are many tokens and keys, because it reads the keys again for every token.
+    """Whether ``cuda.flash_lengths`` supports these tensors and is probably faster than a kernel with a mask. With many
+    tokens and keys it is slower, because it reads the keys again for every token.
     """
     tokens, seq, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
     if group == 1 and (seq > _UNCUT_KEYS or tokens * seq > _UNCUT_READ_AGAIN):

@@ -1,4 +1,4 @@
-"""Holds a loaded model: its pieces, the backend that runs its passes, and its properties for other modules."""
+"""Defines a loaded model: its pieces, the backend that runs its passes, and its properties for other modules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Decoder(Pieces):
         self.backend: Backend = self._fused_backend() or Walk(self)
 
     def _fused_backend(self) -> Backend | None:
-        """The backend that computes several operations of a layer at once; None if the layers are not Llama's."""
+        """Make the backend that computes several operations of a layer at once; None if the layers are not like
+        Llama's.
+        """
         if not FAMILIES[self.config.model_type].plain:
             return None
         program = fuse(self.model, self.dtype)
@@ -82,8 +84,8 @@ class Decoder(Pieces):
         return sum(held.nbytes for held in self._host_weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield every weight tensor with its name, sorted by name. For weights that wait in host memory, the tensors
-        there are yielded.
+        """Yield every weight tensor with its name, sorted by name. Of a weight that waits in host memory, yield the
+        tensor in host memory.
         """
         for name, held in sorted(self.model.named_parameters()):
             yield name, self._host_weights.get(name, held)
@@ -94,12 +96,12 @@ class Decoder(Pieces):
 
     @cached_property
     def keeps_blocks(self) -> bool:
-        """Whether weights keep the format of a GGUF file."""
+        """Whether weights are kept in the format of a GGUF file."""
         return any(isinstance(part, PackedBlocks) for part in self.model.modules())
 
     def end_prefill(self) -> None:
         """Free the memory that only a prefill uses: unpacked weights and, on a processor, the memory of activations.
-        Call it unless another prefill follows immediately.
+        Call this method after every prefill, unless another prefill follows immediately.
         """
         for part in self.model.modules():
             if isinstance(part, PackedLinear):
@@ -109,8 +111,8 @@ class Decoder(Pieces):
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Bytes of weights that a one-token step reads. Experts that are not chosen are left out. An embedding that is
-        not also the head is left out too, because a step reads only one row of the embedding.
+        """Bytes of weights that a pass over one token reads. They do not include experts that are not chosen, nor an
+        embedding that is separate from the head, because a pass reads only one row of it.
         """
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")
@@ -121,19 +123,19 @@ class Decoder(Pieces):
 
     @property
     def expert_bytes_read_by_step(self) -> int:
-        """Bytes of experts that a one-token step reads; 0 without experts."""
+        """Bytes of experts that a pass over one token reads; 0 if the model has no experts."""
         found = experts_of(self.config)
         return experts.nbytes(self.model) * found.chosen // found.count if found else 0
 
     @property
     def waits_for_experts(self) -> bool:
-        """Whether the host waits in every pass to learn which experts the pass uses."""
+        """Whether the host waits in every pass for a GPU to tell which experts the pass uses."""
         return experts.waits_for_host(self.model)
 
     @cached_property
     def block_parameters(self) -> int:
-        """Number of parameters of one layer that are active for a token, whatever their format. Apart from attention,
-        the work of prefill is proportional to this number.
+        """Number of parameters of one layer that are active for a token. The work of prefill, apart from attention, is
+        proportional to this number.
         """
         return parameters_asked(self.config)
 
@@ -143,7 +145,7 @@ class Decoder(Pieces):
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Ids of the tokens that end a text according to the model's own settings."""
+        """Ids of the tokens that end a text, according to the model's own settings."""
         ends: list[int] = []
         for source in (self.config, getattr(self.model, "generation_config", None)):
             value = getattr(source, "eos_token_id", None)
@@ -152,30 +154,30 @@ class Decoder(Pieces):
 
     @cached_property
     def sampling(self) -> SamplingParams:
-        """The model's own sampling settings."""
+        """The sampling settings in the model's own files (``generation_config.json``)."""
         own = getattr(self.model, "generation_config", None)
         return own_sampling({} if own is None else own.to_dict())
 
     @property
     def num_passages(self) -> int:
-        """Number of passages of the book that are given with a question, according to the model's own settings
-        (``engine.passages``).
+        """Number of passages of the book that are put into the prompt with a question, according to the model's own
+        settings (``engine.passages``).
         """
         number = getattr(getattr(self.model, "generation_config", None), "passages", 0)
         return min(number, MOST_PASSAGES) if type(number) is int and number > 0 else 0
 
     @property
     def wants_pointing(self) -> bool:
-        """Whether each question is preceded by the passage that the question is likely about (``engine.passages``).
-        True for sizes of models for which this was measured to help, unless the model has its own settings for passages
-        or quotations.
+        """Whether the prompt repeats, before each question, the passage that the question is likely about
+        (``engine.passages``). True for sizes of models to which this helped in measurements, unless the model has its
+        own settings for passages or quotations.
         """
         own = getattr(self.model, "generation_config", None)
         settled = any(getattr(own, name, None) is not None for name in ("passages", "exact_quotes"))
         return not settled and self.parameters in POINTED_PARAMETERS
 
     def not_finite(self) -> ModelError:
-        """Make the error for a pass whose results are not finite."""
+        """Make the error for a pass whose results contain infinities or NaN."""
         if self.dtype is torch.float16:
             return ModelError(
                 f"{self.name} computes numbers that float16 does not hold.", "Use --dtype bfloat16: slower, and right."
@@ -185,12 +187,12 @@ class Decoder(Pieces):
         )
 
     def not_telling(self) -> ModelError:
-        """Make the error for a first pass after which all tokens are equally likely."""
+        """Make the error for a first pass after which all tokens have the same probability."""
         return ModelError(
             f"{self.name} gives every word the same probability, because its weights are damaged.", "Download it again."
         )
 
-    # Passes, which the backend runs --------------------------------------------------------------------------
+    # Passes, run by the backend --------------------------------------------------------------------------
 
     @property
     def bits(self) -> int:
@@ -210,12 +212,12 @@ class Decoder(Pieces):
         return self.backend.forward(input_ids, view, rows)
 
     def rounded(self, weights: str) -> Backend | None:
-        """Make a backend of the same model whose products over a few tokens use "8bit" or "4bit" weights. Everything
-        else is shared.
+        """Make a second backend of this model, which rounds the weights to ``weights`` ("8bit" or "4bit") for products
+        over a few tokens. Everything else is shared with the first backend.
 
-        On a processor the head has 8 bits, and the result is None if our own kernels cannot compute the layers. On a
-        GPU the head is unchanged, and the result is None if ``can_round`` forbids rounding, or if torch's product with
-        4-bit weights cannot be used.
+        On a processor the head is always rounded to 8 bits. None if our own kernels cannot compute the layers. On a GPU
+        the head is not rounded. None if ``can_round`` forbids rounding, or if torch's product with 4-bit weights cannot
+        be used.
         """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None
@@ -238,5 +240,5 @@ class Decoder(Pieces):
         joint = joint_blocks(blocks)
         if joint is None:
             return None
-        empty_caches()  # frees the memory of the weights before they were joined
+        empty_caches()  # frees the memory of the separate weights that were joined
         return JointBackend(joint, self)

@@ -1,10 +1,11 @@
-"""Loads and saves distilled drafts: a few layers between the target's embedding and some rows of the target's head.
+"""Loads and saves distilled drafts. A draft has a few layers of its own, and uses the target's embedding and some rows
+of the target's head.
 
-The folder of a draft holds ``config.json`` (the target's, with fewer layers) and ``model.safetensors``. The weights are
-the layers, the last norm, the ids of the tokens that the draft can produce, and a few rows of the target's embedding,
-by which ``load`` recognises the target. Tokenizer, embedding and head are the target's. Tokens that the draft cannot
-produce have probability 0 in its distribution. The answer still follows the target's distribution, because rejection
-sampling makes up for tokens that are never proposed.
+The folder of a draft holds ``config.json`` (the target's, with fewer layers) and ``model.safetensors``. The latter
+holds the layers, the last norm, the ids of the tokens that the draft can produce, and a few rows of the target's
+embedding, by which ``load`` recognises the target. Tokenizer, embedding and head are the target's. Tokens that the
+draft cannot produce have probability 0 in its distribution. The answer still follows the target's distribution, because
+rejection sampling makes up for tokens that are never proposed.
 
 ``engine.distill`` trains drafts and makes such folders.
 """
@@ -32,20 +33,21 @@ from engine.model_files import SETTINGS
 
 _TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
 _SHARED = ("model.embed_tokens.", "lm_head.")
-# Number of evenly spaced rows of the target's embedding that a draft stores.
+# Number of rows of the target's embedding that a draft stores, evenly spaced over the vocabulary.
 _SAMPLED_ROWS = 16
-# Maximum difference between the stored rows and the rows of the loaded target, as a share of the largest value. If the
-# difference is larger, the draft is refused. Equal rows can differ by rounding, because weights are stored and loaded
-# in several dtypes.
+# Maximum difference between the stored rows and the loaded target's rows, as a share of the largest value. Beyond it
+# the draft is refused, because it was distilled from another model. Rows of the same model can differ by rounding,
+# because weights are stored and loaded in several dtypes.
 _TOLERANCE = 0.01
-# A draft is refused if its configuration describes more than this many times the parameters that its file holds.
+# A draft is refused if the parameters that its configuration describes are more than this multiple of the parameters in
+# its file.
 _MAX_DESCRIBED = 2
 _READABLE = 0o644
 _AGAIN = "Distil it again: python -m engine.distill."
 
 
 class PartialHead(nn.Module):
-    """A head for some of the tokens of a vocabulary. All other tokens get probability 0.
+    """A head that computes logits of only some of the tokens of a vocabulary. All other tokens get probability 0.
 
     Args:
         linear: maps hidden states to logits of these tokens.
@@ -82,8 +84,8 @@ def draft_config(target: Any, layer_indices: Sequence[int], head_tokens: int) ->
 
 
 def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Make a transformers causal LM with a draft's configuration, before its weights are loaded or copied. Embedding
-    and head are placeholders.
+    """Make a transformers causal LM with a draft's configuration. The caller then loads or copies the weights, and
+    replaces embedding and head, which are placeholders.
     """
     from transformers import AutoModelForCausalLM
 
@@ -101,8 +103,8 @@ def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
-    """Make a head for tokens (n,) from their rows of a target's head. ``target`` is a transformers causal LM, packed or
-    not.
+    """Make a head for the tokens ``token_ids`` (n,) from a copy of their rows in a target's head. ``target`` is a
+    transformers causal LM, whose weights may be packed.
     """
     ids = token_ids.to(target.device)
     head = target.lm_head
@@ -154,7 +156,7 @@ def load(name: str, target: Decoder) -> Decoder:
     model = skeleton(config, target.dtype, target.device)
     try:
         missing, odd = model.load_state_dict(found, strict=False)
-    except RuntimeError as error:  # the shapes of the stored weights do not fit the configuration
+    except RuntimeError as error:  # the shapes of the stored weights differ from those that the configuration describes
         raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _AGAIN) from error
     if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(_SHARED)):
         raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)
@@ -165,7 +167,7 @@ def load(name: str, target: Decoder) -> Decoder:
         fuse_norms(model, family)
     model.eval()
     pack(model, family)
-    # Set after ``pack``, because the target's embedding may be packed already.
+    # The target's embedding is set after ``pack``, because it may be packed already.
     model.set_input_embeddings(target.model.get_input_embeddings())
     return Decoder(model, title, int(config.max_position_embeddings), target.dtype)
 
@@ -198,7 +200,7 @@ def _check_target(title: str, config: Any, token_ids: torch.Tensor, sample: torc
 
 
 def _sample(target: Any) -> torch.Tensor:
-    """A few evenly spaced rows of a target's embedding, as its embedding module returns them."""
+    """Look up a few evenly spaced rows of a target's embedding. Its embedding module dequantizes them if necessary."""
     ids = torch.linspace(0, target.config.vocab_size - 1, _SAMPLED_ROWS, device=target.device).long()
     with torch.inference_mode():
         rows: torch.Tensor = target.get_input_embeddings()(ids)

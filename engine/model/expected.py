@@ -1,4 +1,6 @@
-"""Derives from a configuration the shape of a model's KV, and whether a GPU may use rounded weights."""
+"""Derives two facts about a model from its configuration: the shape of its KV, and whether a GPU may use rounded
+weights.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ def kv_shape_of(config: Any, dtype: torch.dtype, device: torch.device) -> KvShap
 
 
 def can_round(config: Any, weights: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a model's passes over the retrieval cache can use rounded weights on a GPU. ``weights`` is "8bit" or
-    "4bit".
+    """Whether a model's passes over the retrieval cache can use weights rounded to ``weights`` ("8bit" or "4bit") on a
+    GPU.
 
-    Only 4 bits are allowed. Weights of 8 bits are slow on a GPU, because each thread of torch's product reads all
-    weights of one output, so that neighbouring threads read distant addresses (pytorch 190529).
+    Only "4bit" is allowed. 8-bit weights are slow on a GPU: each thread of torch's product reads all weights of one
+    output, so neighbouring threads read distant addresses (pytorch 190529).
     """
     known = FAMILIES[config.model_type].plain and dtype is torch.bfloat16
     return known and device.type == "cuda" and weights in BITS and BITS[weights] == 4

@@ -1,14 +1,13 @@
 """Runs mixtures of experts: a router chooses a few of a layer's many MLPs for every token.
 
 transformers holds the experts of a layer as tensors of three axes. In this module each expert is two ordinary linear
-layers. These layers are packed and rounded like all linear layers, and are copied from host memory one by one
-(``host_weights``), so that only the chosen experts are read. On a processor with our own kernels, router and experts
-give a token the same bits whatever other tokens are in the pass, so a verification chooses the same experts as a plain
-step.
+layers. They are packed and rounded like all linear layers, and each can be copied from host memory by itself
+(``host_weights``). So only the chosen experts are read. On a processor with our own kernels, router and experts give a
+token the same bits whatever other tokens are in the pass, so a verification chooses the same experts as a plain step.
 
-On a GPU with a kernel for grouped products (``devices.multiplies_groups``), a model keeps transformers' products unless
-its weights are rounded. Such a kernel reads the choice of experts on the device, whereas this module needs the choice
-on the host.
+If a GPU has a kernel for grouped products (``devices.multiplies_groups``), models whose weights are not rounded keep
+transformers' code for experts. That kernel reads the choice of experts on the device. This module needs the choice on
+the host, which then has to wait.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Fetch = Callable[[Iterator[_Asked]], Iterator[_Asked]]
 
 
 class Router(nn.Module):
-    """Chooses the experts of a token. Computes the weight of each chosen expert's output, which is called its share.
+    """Chooses experts for each token, and computes each chosen expert's share: the factor of its output.
 
     Args:
         router: transformers' router.
@@ -43,21 +42,21 @@ class Router(nn.Module):
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # ``_of_all``: whether the softmax is over all experts, or only over the chosen experts. ``_to_whole``: whether
-        # the shares of the chosen experts are then scaled to a sum of 1.
+        # ``_of_all``: whether the softmax is over all experts instead of over the chosen experts only. ``_to_whole``:
+        # whether the shares of the chosen experts are then scaled to a sum of 1.
         self._of_all = type(router).__name__.startswith("Qwen")
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
-        # Factor that shares are multiplied by. Only routers with a sigmoid instead of a softmax have this factor.
+        # A factor of all shares. Only routers with a sigmoid instead of a softmax have it.
         self._factor: float | None = getattr(router, "routed_scaling_factor", None)
 
     def forward(
         self, hidden_states: torch.Tensor, expert_bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Score the experts for tokens (n, hidden). Return the scores (n, experts), and the shares and the indices of
-        the chosen experts, both (n, chosen).
+        """Score the experts for tokens (n, hidden). Return the scores (n, experts), and the chosen experts' shares and
+        indices, both (n, chosen).
 
         Args:
-            expert_bias: (experts,), added to the shares for the choice of experts, but not to the returned shares.
+            expert_bias: (experts,), added to the shares while experts are chosen. The returned shares are without it.
         """
         scores = self.product(hidden_states)
         if self._factor is not None:
@@ -77,7 +76,7 @@ class Router(nn.Module):
 
 
 class NormedRouter(nn.Module):
-    """The router of Gemma 4, which normalises its input and has a factor for each expert.
+    """The router of Gemma 4: its input is normalised, and the share of each expert has a factor of its own.
 
     Args:
         router: transformers' router.
@@ -136,13 +135,13 @@ class Experts(nn.Module):
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
     def fetch_by(self, fetch: Fetch) -> None:
-        """Iterate over the chosen experts by ``fetch``. During each iteration the weights of the expert must be on the
-        compute device. If the device always holds all experts, ``fetch`` can be ``iter``.
+        """Set the function that iterates over the chosen experts. While it yields an expert, the expert's weights must
+        be on the compute device. ``fetch`` can be ``iter`` if all experts are always there.
         """
         self._fetched = fetch
 
     def fuse(self, fused: Sequence[Callable[[torch.Tensor], torch.Tensor]], most_rows: int) -> None:
-        """Use the functions ``fused``, one for each expert, for at most ``most_rows`` tokens."""
+        """Set functions, one for each expert, that compute the expert for at most ``most_rows`` tokens."""
         self.fused, self._most_rows = fused, most_rows
 
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -158,7 +157,8 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # Add the experts' outputs one after another. If torch summed over an axis, the order would depend on the shape.
+        # The experts' outputs are added one after another. If torch summed them over an axis, the order, and with it
+        # the rounding, would depend on the shape.
         total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
         for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
             total += answer * shares[:, rank, None].float()
@@ -166,10 +166,10 @@ class Experts(nn.Module):
 
 
 class WithShared(nn.Module):
-    """A mixture with an additional gated expert that is active for every token.
+    """A mixture of experts with an additional, gated expert that is active for every token.
 
     Args:
-        block: transformers' block, whose router and experts ``install`` has already replaced.
+        block: transformers' block, after ``install`` has replaced its router and experts.
     """
 
     def __init__(self, block: Any) -> None:
@@ -185,8 +185,8 @@ class WithShared(nn.Module):
 
 
 def install(blocks: Iterable[Any]) -> None:
-    """Replace the routers and experts in the decoder blocks of a transformers causal LM. Blocks without experts do not
-    change.
+    """Replace the routers and experts in the decoder blocks of a transformers causal LM. Blocks without experts are
+    left unchanged.
     """
     for layer in blocks:
         block = _mixture_of(layer)
@@ -201,7 +201,7 @@ def install(blocks: Iterable[Any]) -> None:
 
 
 def choosing(block: nn.Module) -> Iterator[nn.Linear]:
-    """Yield the linear layers of a transformers block that choose experts or weight their outputs."""
+    """Yield the linear layers of a block that choose experts or compute a factor of their outputs."""
     for part in block.modules():
         if isinstance(part, Router | NormedRouter):
             yield part.product
@@ -210,7 +210,9 @@ def choosing(block: nn.Module) -> Iterator[nn.Linear]:
 
 
 def waits_for_host(model: Any) -> bool:
-    """Whether the host waits to learn which experts a transformers causal LM chooses."""
+    """Whether a transformers causal LM computes experts with this module, so that the host waits for the choice of
+    experts.
+    """
     return any(isinstance(part, Experts) for part in model.modules())
 
 
@@ -221,12 +223,12 @@ def nbytes(model: Any) -> int:
 
 
 def chooses(name: str) -> bool:
-    """Whether a weight of a layer, given by its name in transformers, scores experts."""
+    """Whether the weight with this name in transformers belongs to a router of experts."""
     return name in ["router.proj.weight", *(f"{block}.{router}.weight" for block in _BLOCKS for router in _ROUTERS)]
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # added to the sum of a token's shares before the shares are divided by this sum, as in LFM2
+_LEAST_SHARE = 1e-6  # Added to the sum of a token's shares, by which the shares are divided, as in LFM2.
 
 
 def _mixture_of(layer: Any) -> Any:
@@ -236,17 +238,17 @@ def _mixture_of(layer: Any) -> Any:
 
 
 def _asked(ids: torch.Tensor) -> Iterator[_Asked]:
-    """Yield each expert in ``ids`` (places,) with the indices of its occurrences in ``ids``."""
+    """Yield each expert in ``ids`` (places,) once, with the indices of its occurrences."""
     order = ids.argsort(stable=True)
     at = 0
-    for expert, group in itertools.groupby(ids[order].tolist()):  # the host waits for a GPU to read the ids
+    for expert, group in itertools.groupby(ids[order].tolist()):  # ``tolist`` makes the host wait for a GPU
         stop = at + sum(1 for _ in group)
         yield expert, order[at:stop]
         at = stop
 
 
 def silu_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """The activation of Llama and most other families."""
+    """The gated activation of Llama and most other families."""
     return functional.silu(gate) * up
 
 
@@ -255,24 +257,24 @@ def _opened(gate: torch.Tensor, up: torch.Tensor, act: Callable[[torch.Tensor], 
 
 
 def _clamped(gate: torch.Tensor, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
-    """The activation of gpt-oss."""
+    """The gated activation of gpt-oss, which clamps its inputs."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1.0) * (gate * torch.sigmoid(gate * alpha))
 
 
 def _matrices(experts: Any, name: str) -> Iterator[torch.Tensor]:
-    """The matrix (out, in) with this name, of each expert in order."""
+    """Yield the matrix ``name`` (out, in) of each expert, in the order of experts."""
     if isinstance(experts, StoredExperts):
         return (experts.matrix(name, expert) for expert in range(len(getattr(experts, f"{name}_scales"))))
     return (weight.t() if experts.is_transposed else weight for weight in getattr(experts, name))
 
 
 def _layers_of(experts: Any, name: str, *, interleaved: bool = False) -> Iterator[nn.Module]:
-    """For each of transformers' experts, make a linear layer from the matrix ``name``.
+    """Make a linear layer from the matrix ``name`` of each of transformers' experts.
 
     Args:
-        interleaved: whether the rows of the gate and up projections alternate in the matrix. In the layer, the gate
-            projection's rows come first.
+        interleaved: whether rows of the gate and up projections alternate in the matrix. The layer has all rows of the
+            gate projection first.
     """
     if hasattr(experts, "linear_layers"):  # the experts are stored in the blocks of a GGUF file
         yield from experts.linear_layers(name)

@@ -1,6 +1,6 @@
-"""Tabulates the families of supported models: the facts in which each family differs from Llama.
+"""Tabulates the supported families of models, and the facts in which each family differs from Llama.
 
-This module holds facts and names of settings only. ``architectures`` derives from them what a configuration means.
+This module holds only facts and names of settings. ``architectures`` uses them to interpret a model's configuration.
 """
 
 from __future__ import annotations
