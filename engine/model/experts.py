@@ -228,7 +228,7 @@ def chooses(name: str) -> bool:
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # Added to the sum of a token's shares, by which the shares are divided, as in LFM2.
+_LEAST_SHARE = 1e-6  # added to the sum of a token's shares, by which they are divided, as in LFM2
 
 
 def _mixture_of(layer: Any) -> Any:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Family:
-    """The facts about an architecture that passes need and that transformers' layers do not implement by themselves.
+    """The facts about an architecture that a pass must know, because transformers' layers do not handle them by
+    themselves.
 
     Args:
         title: the family's name for people.
@@ -276,7 +277,7 @@ FAMILIES = {
         others=MAMBA,
         experts=True,
         full_every=10,
-        dense_inner="shared_intermediate_size",  # ``intermediate_size`` is the inner size of experts
+        dense_inner="shared_intermediate_size",  # ``intermediate_size`` is the inner size of the experts in this family
         reads=("position_embedding_type",),
         defaults=_GRANITE_4,
     ),

@@ -1,4 +1,4 @@
-"""Opens a GGUF file in place: its weights are mapped into memory and never written anywhere.
+"""Opens a GGUF file in place: the weights are mapped into memory instead of being converted and stored a second time.
 
 ``describe`` writes a folder with everything in a file except its weights: settings (``engine.model.gguf_kinds``), the
 vocabulary in transformers' form (made in a bounded child process), and ``INDEX``, which gives the place of each tensor.
@@ -26,8 +26,9 @@ from engine.model.weights import GGUF_INDEX as INDEX
 from engine.quantization import fitted_size
 
 _TIED = "lm_head.weight"
-_FLOAT = 0  # GGML's number for float32
-_KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")  # prefixes of the names of tensors that compute keys and values
+_FLOAT = 0  # GGML's number for the format float32
+# Prefixes of the names that a layer's tensors have if they compute keys and values.
+_KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")
 _BLOCK, _DECODER = "blk.", "model.layers."  # prefixes of a decoder block's weights, in the file and in transformers
 _OTHER = "Choose another file."
 _TOKENS = "tokenizer.ggml.tokens"
@@ -39,10 +40,10 @@ Blocks = Literal["all", "decoder", "none"]
 
 
 def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
-    """Write everything of a model except its weights into an empty folder. ``files`` are all parts of the model.
+    """Write everything of a model except its weights into an empty folder. ``files`` are all files of the model.
 
     Returns:
-        The result of trying the tokenizer in a child process, for ``foreign.keep``.
+        The result of trying the new tokenizer in a child process, which ``foreign.keep`` takes.
 
     Raises:
         ModelError: the kind of model or of weights is not supported, or the vocabulary cannot be read.
@@ -83,7 +84,9 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
 
 
 def _ids_of(header: Header, file: Path) -> list[int]:
-    """The ids of the tokens that end a text in every model of the file's kind (``Kind.ends``)."""
+    """Find the ids of the tokens that end a text in every model of the file's kind (``Kind.ends``), although the file
+    does not say so.
+    """
     ends = KINDS[header.architecture].ends
     words = read(file, vocabulary=True)[0][_TOKENS] if ends else ()
     return [words.index(end) for end in ends if end in words]
@@ -102,10 +105,11 @@ def is_described(folder: Path) -> bool:
 
 
 def keeps_blocks(weights: str, device: Any) -> bool:
-    """Whether products on a ``torch.device`` read the blocks of a file as they are stored.
+    """Whether products on ``device`` (a ``torch.device``) read the blocks of a GGUF file as they are stored, without
+    rounding or expanding them.
 
     Args:
-        weights: the setting of that name.
+        weights: the value of the setting ``weights``.
     """
     from engine.model.kernels import native
 
@@ -113,15 +117,15 @@ def keeps_blocks(weights: str, device: Any) -> bool:
 
 
 def fitted_bytes(folder: Path) -> int:
-    """Bytes that the decoder blocks' weights take on a GPU if they are rounded because the file does not fit
-    (``FITTED``).
+    """Bytes that the weights of the decoder blocks take on a GPU after rounding (``FITTED``). A file is rounded if it
+    does not fit the GPU.
     """
     return int(_fitted((name, kind, shape) for name, kind, shape, *_ in weights.gguf_index(folder)["tensors"]))
 
 
 def _fitted(tensors: Iterable[tuple[str, int, Sequence[int]]]) -> float:
-    """Bytes of the decoder blocks' tensors in the formats that ``FITTED`` chooses. A tensor is given by name, kind and
-    shape.
+    """Bytes of the decoder blocks' tensors in the formats that ``FITTED`` chooses. Each tensor is given as its name,
+    its format and its shape.
     """
     blocks = ((kind if len(shape) > 1 else _FLOAT, shape) for name, kind, shape in tensors if name.startswith(_BLOCK))
     return sum(fitted_size(kind, math.prod(shape)) for kind, shape in blocks)
@@ -135,7 +139,8 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
         attention: name of the attention implementation.
         blocks: the layers that keep the file's blocks: "all" are linear layers, embeddings and experts; "decoder" are
             the linear layers and experts of decoder blocks; "none" are no layers. All other weights are expanded in
-            memory to ``dtype``; with "all", where few weights are left, to float32, which our own kernels take.
+            memory: to float32 with "all", because our own kernels take float32 and few weights are left, otherwise to
+            ``dtype``.
 
     Raises:
         ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
@@ -152,7 +157,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
     for tensor, name, stored in _named(index, kind, config):
         path, _, last = name.rpartition(".")
-        if path.rpartition(".")[0].endswith(EXPERTS):  # gate, up and down projections
+        if path.rpartition(".")[0].endswith(EXPERTS):  # an expert's gate, up or down projection
             path, _, part = path.rpartition(".")
             experts.setdefault(path, {})[f"{part}.{last}"] = tensor, stored
             continue
@@ -184,19 +189,18 @@ def _without_weights(folder: Path, config: Any, dtype: Any, attention: str) -> A
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    with init_empty_weights(include_buffers=False):  # buffers, such as the frequencies of RoPE, are not in the file
+    # The file has no buffers, such as the frequencies of RoPE, so buffers are computed here.
+    with init_empty_weights(include_buffers=False):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     model.generation_config = GenerationConfig.from_pretrained(folder)
     return model
 
 
 def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, str, Any]]:
-    """Yield three items for every tensor that the model uses: the tensor, transformers' name of its weight ("" if
-    transformers has none), and the tensor's bytes.
-    """
-    # Prefixes of the names of tensors that are left out: factors, which are settings; keys and values of a layer that
-    # uses another layer's keys and values (Gemma 4); and the layer for multi-token prediction (Qwen 3.5), which follows
-    # the last layer.
+    """Yield every tensor that the model uses, with its name in transformers ("" if it has none) and its bytes."""
+    # Prefixes of the names of the tensors that are left out: RoPE factors, which are settings in transformers; tensors
+    # for the keys and values of a layer that reads another layer's KV (Gemma 4); and the layer for multi-token
+    # prediction, which follows the last layer (Qwen 3.5).
     left_out = [*FACTORS, *(f"blk.{layer}.{own}" for layer in kv_sources(config) for own in _KV_TENSORS)]
     if kind.tiled:
         left_out.append(f"blk.{config.num_hidden_layers}.")
@@ -206,8 +210,8 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
 
 
 def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks) -> bool:
-    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return False without a replacement if
-    the weight ``name`` belongs to another kind of layer, or to a layer that ``blocks`` leaves out (``build``).
+    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether it was replaced. Not
+    replaced are other kinds of layers, and layers that ``blocks`` leaves out (``build``).
     """
     from torch import nn
 
@@ -218,7 +222,8 @@ def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks
     path, _, last = name.rpartition(".")
     module = model.get_submodule(path)
     included = blocks == "all" or (blocks == "decoder" and name.startswith(_DECODER))
-    included = included and not chooses(".".join(name.split(".")[3:]))  # routers take expanded weights
+    # Routers of experts are expanded, not kept in blocks.
+    included = included and not chooses(".".join(name.split(".")[3:]))
     if not included or last != "weight" or not isinstance(module, nn.Linear | nn.Embedding):
         return False
     embeds = isinstance(module, nn.Embedding)
@@ -227,8 +232,8 @@ def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks
 
 
 def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
-    """Set a weight of a model. The bias of a linear layer is put into ``biases`` instead, keyed by the layer's path,
-    because the layer may still be replaced.
+    """Set the weight ``name`` of a model. The bias of a linear layer is only noted in ``biases``, keyed by the layer's
+    path, because the layer may be replaced later.
     """
     from torch import nn
 
@@ -244,8 +249,8 @@ def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
 
 
 def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, config: Any) -> Any:
-    """Convert the values of a weight to transformers' form: undo the converter's reordering, its addition of 1 to
-    norms, and its conversion of ``A_log``.
+    """Convert the values of a weight to transformers' form. Undoes three changes of llama.cpp's converter: the order of
+    values, the 1 added to norms, and -exp(x) instead of the parameter ``A_log``.
 
     Args:
         name: transformers' name of the weight.
@@ -261,8 +266,8 @@ def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, conf
 
 
 def _order_outputs(model: Any, config: Any) -> None:
-    """Set ``output_order`` of each recurrent layer. The columns of the layer's output projection stay in the file's
-    order, so the layer reorders the projection's input.
+    """Set ``output_order`` of each recurrent layer: the order in which the layer passes its values to the output
+    projection, whose columns stay in the file's order.
     """
     import numpy as np
     import torch
@@ -276,7 +281,7 @@ def _order_outputs(model: Any, config: Any) -> None:
 def _take_experts(
     model: Any, path: str, found: Mapping[str, tuple[Tensor, Any]], title: str, dtype: Any, as_stored: bool
 ) -> list[str]:
-    """Give a layer its experts. Return the names of their weights in transformers.
+    """Set the experts of a layer from a file's tensors. Return the names of the experts' weights in transformers.
 
     Args:
         path: path of the layer's experts.
@@ -311,7 +316,9 @@ def _tie(model: Any, dtype: Any) -> None:
 
 
 def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, Any]]:
-    """Yield every tensor with its bytes. The bytes are read from the file on use."""
+    """Yield every tensor with its bytes. The bytes are mapped, so they are read from the file only when they are
+    used.
+    """
     import torch
 
     from engine.model.products.blocks import Stored
@@ -327,17 +334,17 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
 
 
 def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
-    """The order of rows in which transformers stores a tensor, as indices of rows in the file. None if both orders are
-    equal. For a tensor with one axis, these are indices of numbers.
+    """Compute the order in which transformers stores the rows of a tensor, as indices of rows in the file. None if the
+    file has the same order. A tensor with one axis has single numbers instead of rows.
 
-    Orders differ because llama.cpp's RoPE pairs neighbouring numbers of queries and keys, whereas transformers' RoPE
-    pairs the two halves of a head. Value heads of recurrent layers have different orders too (``Kind.tiled``).
+    The orders of queries and keys differ because llama.cpp's RoPE pairs neighbouring numbers, whereas transformers'
+    RoPE pairs the two halves of a head. The orders of value heads in recurrent layers differ as ``Kind.tiled`` says.
     """
     import numpy as np
 
     own, count = tensor.name.split(".", 2)[-1], tensor.rows if len(tensor.shape) > 1 else tensor.shape[0]
     heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if kind.halves else {}
-    # If the heads do not divide the rows, the check of shapes refuses the tensor.
+    # If the number of rows does not fit the number of heads, the later check of shapes refuses the tensor.
     if own in heads and count % (2 * getattr(config, heads[own])) == 0:
         return np.arange(count).reshape(getattr(config, heads[own]), -1, 2).swapaxes(1, 2).flatten()
     if (
@@ -346,7 +353,8 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
         or own.startswith(("ssm_norm", "ssm_out"))
     ):
         return None
-    whole = own.startswith(("attn_qkv", "ssm_conv1d"))  # tensors in which queries and keys come first
+    # These tensors have rows for queries and keys before those for values.
+    whole = own.startswith(("attn_qkv", "ssm_conv1d"))
     before = 2 * config.linear_num_key_heads * config.linear_key_head_dim if whole else 0
     width = config.linear_value_head_dim if whole or own.startswith("attn_gate") else 1
     order = np.concatenate([np.arange(before), before + _tiled(config, width)])
@@ -354,8 +362,8 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
 
 
 def _tiled(config: Any, width: int) -> Any:
-    """The order in which transformers stores the numbers of the value heads, as indices of numbers in the file. A head
-    has ``width`` numbers.
+    """Compute the order in which transformers stores the numbers of all value heads, as indices of numbers in the file.
+    Each head has ``width`` numbers.
     """
     import numpy as np
 
@@ -364,20 +372,21 @@ def _tiled(config: Any, width: int) -> Any:
 
 
 def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
-    """Map a file into memory, so that pages are read on use. The mapping is copy-on-write: a write would change a
-    private copy of the page, never the file.
+    """Map a file into memory, so that each page is read when it is first used. The mapping is copy-on-write, so that a
+    write could never change the file.
     """
     with Path(file["path"]).open("rb") as opened:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def _letting_go(file_map: mmap.mmap, offset: int, size: int) -> Any:
-    """Make a function that releases the memory of a tensor's pages. Released pages are read again on use. On systems
-    without ``madvise`` the function does nothing.
+    """Make a function that releases the memory of a tensor's pages. A released page is read again when it is used. On
+    systems without ``madvise`` the function does nothing.
     """
 
     def let_go() -> None:
-        # only pages that lie completely in the tensor, because the pages at its ends also hold other tensors
+        # Only pages that lie completely in the tensor are released, because the pages at its ends also hold other
+        # tensors.
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE - first
         if length > 0 and hasattr(file_map, "madvise"):

@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file: its fields, and the places of its tensors.
 
-``app.readers.gguf_facts`` has already checked the file in a bounded child process, so this module does not check again.
-Standard library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+This module checks nothing, because ``app.readers.gguf_facts`` has already checked the file in a child process with
+limits. Standard library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ BLOCKS = {
 _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING = 8  # id of the type of a string
-_ARRAY = 9  # id of the type of an array
-# Maximum length of a list of numbers that ``read`` returns as a setting. Longer lists belong to the vocabulary.
+_STRING = 8  # GGUF's id of the type string
+_ARRAY = 9  # GGUF's id of the type array
+# Maximum length of a list of numbers that ``read`` returns without ``vocabulary``. Longer lists belong to the
+# vocabulary.
 _LONGEST_LIST = 4096
 _LENGTH = struct.Struct("<Q")
 
@@ -54,7 +55,7 @@ class Tensor:
     Args:
         kind: GGML's number for the format.
         shape: in torch's order of axes.
-        file: index of the file, if the model is split.
+        file: index of the file that holds the tensor; 0 if the model is a single file.
         offset: bytes from the beginning of the file to the tensor.
     """
 
@@ -76,7 +77,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class SplitFile:
-    """One file of a split model, as its name describes it (llama.cpp's naming)."""
+    """One file of a model that is split into several files, as described by the file's name (llama.cpp's naming)."""
 
     title: str
     number: int
@@ -84,18 +85,18 @@ class SplitFile:
 
     @classmethod
     def of(cls, name: str) -> SplitFile | None:
-        """Parse a file name; None if it does not name a part of a split model."""
+        """Parse a file name; None if it is not the name of one file of a split model."""
         found = _PART.fullmatch(name)
         part = found and cls(found["title"], int(found["number"]), int(found["count"]))
         return part if part and 1 <= part.number <= part.count else None
 
     def name(self, number: int) -> str:
-        """The file name of another part of the same model."""
+        """The name of the file with this number in the same model."""
         return f"{self.title}-{number:05}-of-{self.count:05}.gguf"
 
 
 def parts_of(path: Path) -> list[Path]:
-    """The paths of all files of the model that a file belongs to, in order. The files need not exist."""
+    """The paths of all files of the model to which the file ``path`` belongs, in order. The files need not exist."""
     part = SplitFile.of(path.name)
     return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
 
@@ -104,7 +105,7 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
     """Read the fields and tensors of a file.
 
     Args:
-        number: the number of the file, for ``Tensor.file``.
+        number: index of the file in its model, which becomes ``Tensor.file``.
         vocabulary: whether to return lists of strings and long lists of numbers. If false, their lengths are returned
             instead.
     """
@@ -130,7 +131,7 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
 
 
 def floats(path: Path, tensor: Tensor) -> list[float]:
-    """Read the numbers of a tensor of type F32."""
+    """Read the numbers of a tensor in the format F32."""
     with path.open("rb") as file:
         file.seek(tensor.offset)
         return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(4 * math.prod(tensor.shape))))

@@ -1,8 +1,8 @@
-"""Defines the kinds of models that are read from GGUF files: translates a header into a ``config.json``, and names the
-weight that each tensor holds.
+"""Defines the kinds of models that can be read from GGUF files. Translates a header into a ``config.json``, and the
+names of tensors into transformers' names of weights.
 
-This module refuses unsupported files by the header alone. It names the changes that llama.cpp's converter makes to
-tensors, and ``engine.model.gguf`` undoes them. Standard library only, because the app uses this module before any other
+This module refuses unsupported files by the header alone. It states the changes that llama.cpp's converter made to the
+tensors; ``engine.model.gguf`` undoes them. Standard library only, because the app uses this module before any other
 work.
 """
 
@@ -36,29 +36,31 @@ STATE_DECAY = "A_log"
 OUTPUT = "output.weight"
 """The tensor of the output head. A model without this tensor uses its embedding as the head."""
 
-_VALUES = ".attn_v.weight"  # the end of the name of a layer's weights for values
+_VALUES = ".attn_v.weight"  # end of the name of the weights that compute a layer's values
 
 _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
 _AGAIN = "Get the file again."
 _VOCABULARIES = ("gpt2", "llama", "gemma4")
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# the factors of Llama 3.1 and 3.3 (8) and of Llama 3.2 (32), by which long wavelengths of RoPE are stretched
+# RoPE's long wavelengths are stretched by the factor 8 in Llama 3.1 and 3.3, and by 32 in Llama 3.2.
 _LLAMA_3_FACTORS = (8.0, 32.0)
-_CLOSE = 1e-3  # relative tolerance when stored factors, which were rounded to 32 bits, are compared
-# Number of layers of the largest Gemma 2. A file with this number of layers gets the query scaling of this model, which
-# differs from that of smaller models.
+_CLOSE = 1e-3  # Relative tolerance in comparisons with stored factors, which were rounded to 32 bits.
+# Number of layers of the largest Gemma 2, by which a file of this model is recognised. Its query scaling differs from
+# that of the smaller models.
 _GEMMA_2_LARGEST = 46
-# Number of layers of the largest Gemma 3, whose query scaling differs from that of smaller models.
+# Number of layers of the largest Gemma 3, by which a file of this model is recognised. Its query scaling differs from
+# that of the smaller models.
 _GEMMA_3_LARGEST = 62
-_GEMMA_LOCAL_THETA = 10_000.0  # theta of RoPE in layers with a window
+_GEMMA_LOCAL_THETA = 10_000.0  # RoPE's theta in layers with a sliding window
 _GEMMA_3_PERIOD = 6
-# Minimum factor that means "not rotated by RoPE" in files of Gemma 4, in which llama.cpp's converter writes 1e30.
+# In files of Gemma 4, factors of at least this size mark dimensions that RoPE does not rotate. llama.cpp's converter
+# writes 1e30.
 _NOT_TURNED = 1e29
-_BETAS = (32.0, 1.0)  # the defaults of YaRN's beta_fast and beta_slow, which files need not state
-# YaRN settings of gpt-oss that its files do not state
+_BETAS = (32.0, 1.0)  # YaRN's default beta_fast and beta_slow, for files that do not state them
+# YaRN settings of gpt-oss, which its GGUF files do not state.
 _GPT_OSS_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
 
-# Settings that are read from fields. The keys are the fields' names without the architecture in front.
+# Settings that are read from fields of the header, keyed by the field's name without the architecture before it.
 _NUMBERS = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
@@ -170,11 +172,11 @@ _LFM_TOP = {**_TOP, "token_embd_norm": "model.embedding_norm"}
 
 
 class Header:
-    """The content of a header.
+    """The content of a GGUF file's header.
 
     Args:
         fields: values of the fields, keyed by name.
-        names: names of tensors.
+        names: names of the file's tensors.
         vocabulary: number of tokens of the vocabulary.
         file: the file's name for messages.
     """
@@ -184,11 +186,11 @@ class Header:
         self.architecture = str(fields.get("general.architecture", ""))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a field of the model's architecture; ``default`` if the field is missing."""
+        """Return a field of the model's architecture; ``default`` if the field is missing."""
         return self.fields.get(f"{self.architecture}.{name}", default)
 
     def number(self, name: str, default: float | None = None) -> Any:
-        """The value of a field of the model's architecture, checked to be a finite number.
+        """Return a field of the model's architecture that must be a finite number; ``default`` if the field is missing.
 
         Raises:
             ModelError: the value is no finite number, or the field is missing and ``default`` is None.
@@ -199,34 +201,35 @@ class Header:
         return value
 
     def token(self, name: str) -> int | None:
-        """The id of a special token. None if the field is missing, or if the id is outside of the vocabulary, as the
-        padding token's id is in some files.
+        """Return the id of a special token. None if the field is missing, or if the id is not in the vocabulary. Some
+        files have such an id for the padding token.
         """
         value = self.fields.get(f"tokenizer.ggml.{name}")
         return value if type(value) is int and 0 <= value < self.vocabulary else None
 
     def refusal(self, property_name: str) -> ModelError:
-        """Make the error for an unsupported property of a file."""
+        """Make the error for a property of the file that is not supported."""
         return ModelError(f"{self.file} {property_name} read from GGUF.", _ELSEWHERE)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An architecture in GGUF files.
+    """An architecture of models in GGUF files.
 
     Args:
-        model_type: ``model_type`` in transformers.
+        model_type: the architecture's ``model_type`` in transformers.
         names: transformers' names of a layer's weights, keyed by the file's names. The last part (``weight`` or
-            ``bias``) is left out where it is equal in both names.
+            ``bias``) is left out where both names end with the same part.
         top: transformers' names of weights outside of layers, keyed by the file's names.
         more: makes the architecture's additional settings from a header.
         has_heads: whether the architecture's ``config.json`` states head_dim.
         centred: whether norms are stored with 1 added to their weights.
-        halves: whether the rows of queries and keys are stored in the order that llama.cpp's RoPE needs.
+        halves: whether files store the rows of queries and keys in the order of llama.cpp's RoPE, which differs from
+            transformers'.
         tiled: whether neighbouring value heads in the file belong to different key heads. transformers keeps the value
             heads of a key head together.
         experts: whether the architecture is a mixture of experts; None if some of its models are.
-        ends: tokens after which a model stops, in addition to those that fields of the file name.
+        ends: tokens that end a text, in addition to those that the file's fields name.
     """
 
     model_type: str
@@ -241,8 +244,8 @@ class Kind:
     ends: tuple[str, ...] = ()
 
     def name(self, tensor: str) -> str | None:
-        """transformers' name of a weight or bias, given by its name in the file; None if transformers has no such
-        weight.
+        """Translate a tensor's name in the file into the name of its weight or bias in transformers; None if
+        transformers has no such weight.
         """
         path, _, last = tensor.rpartition(".")
         if not path.startswith("blk."):
@@ -291,7 +294,7 @@ def generation_of(header: Header, more_ends: Sequence[int] = ()) -> dict[str, An
     sampling settings.
 
     Args:
-        more_ends: ids of tokens that end a text, though no field says so (``Kind.ends``).
+        more_ends: ids of tokens that end a text although no field of the file says so (``Kind.ends``).
     """
     ids: dict[str, Any] = {here: header.token(there) for there, here in _IDS.items()}
     ends = (header.token(f"{end}_token_id") for end in _ENDS)
@@ -302,8 +305,8 @@ def generation_of(header: Header, more_ends: Sequence[int] = ()) -> dict[str, An
 
 
 def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) -> None:
-    """Set the RoPE scaling in ``settings`` from the scaling factors of a file. ``factors`` holds lists, keyed by the
-    names in ``FACTORS``, with one factor for each pair of head dimensions.
+    """Set the RoPE scaling in ``settings`` from the scaling factors of a file. ``factors`` is keyed by the names in
+    ``FACTORS``. Each list has one factor for each pair of head dimensions.
 
     Raises:
         ModelError: the factors are of an unsupported kind.
@@ -320,7 +323,7 @@ def stretch(settings: dict[str, Any], factors: Mapping[str, Sequence[float]]) ->
 
 
 def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
-    """Find the RoPE settings that give these scaling factors, one factor for each pair of head dimensions.
+    """Find the RoPE settings of the Llama 3 model that has these scaling factors, one for each pair of head dimensions.
 
     Raises:
         ModelError: the factors are not those of Llama 3.
@@ -334,8 +337,8 @@ def llama_3_rope(theta: float, factors: Sequence[float]) -> dict[str, Any]:
 
 
 def turned_part(factors: Sequence[float]) -> float:
-    """Return the share of a head's dimensions that Gemma 4's RoPE rotates in full-attention layers. ``factors`` has 1
-    for each rotated pair of dimensions, followed by a huge number for each other pair.
+    """Return the share of a head's dimensions that Gemma 4's RoPE rotates in full-attention layers. ``factors`` begins
+    with a 1 for each rotated pair of dimensions. All other pairs follow, with a huge number each.
 
     Raises:
         ModelError: the factors are not those of Gemma 4.
@@ -347,7 +350,8 @@ def turned_part(factors: Sequence[float]) -> float:
 
 
 def _llama_3_factor(inverse: float, factor: float) -> float:
-    """The factor by which Llama 3 stretches one of RoPE's wavelengths (transformers' ``_compute_llama3_parameters``).
+    """Compute the factor by which Llama 3 stretches one of RoPE's wavelengths, as ``_compute_llama3_parameters`` of
+    transformers.
 
     Args:
         inverse: the reciprocal of the frequency; the wavelength is ``2 * pi * inverse`` tokens.
@@ -372,7 +376,9 @@ def _head_dim(header: Header) -> int | None:
 
 
 def _rope(header: Header) -> dict[str, Any]:
-    """The RoPE settings; in models with sliding windows, those of the layers that keep the whole context."""
+    """Make the RoPE settings. In models with sliding windows, these are the settings of layers that keep the whole
+    context.
+    """
     stretching = header.get("rope.scaling.type", "none")
     if LONG_FACTORS in header.names or stretching not in ("none", "linear", "yarn"):
         raise header.refusal("has a window that was stretched in a way that is not")
@@ -400,7 +406,7 @@ def _ministral3(header: Header) -> Mapping[str, Any]:
     rope |= {
         "beta_fast": float(header.number("rope.scaling.yarn_beta_fast", _BETAS[0])),
         "beta_slow": float(header.number("rope.scaling.yarn_beta_slow", _BETAS[1])),
-        "mscale": 1.0,  # no file states mscale; llama.cpp assumes 1
+        "mscale": 1.0,  # files do not state mscale, and llama.cpp assumes 1
         "mscale_all_dim": float(header.number("rope.scaling.yarn_log_multiplier")),
         "llama_4_scaling_beta": float(header.number("attention.temperature_scale")),
     }
@@ -487,8 +493,8 @@ def _gemma4(header: Header) -> Mapping[str, Any]:
 
 
 def _heads_of_gemma_4(header: Header, sliding: Sequence[bool], shared: int) -> dict[str, Any]:
-    """The numbers of KV heads, and whether the values of full layers are their keys. A layer whose values are its keys
-    has no weights for values.
+    """Derive the settings for the numbers of KV heads, and ``attention_k_eq_v``: whether full-attention layers use
+    their keys as values. Such layers have no weights for values.
     """
     heads = header.get("attention.head_count_kv")
     heads = heads if isinstance(heads, list) else [heads] * len(sliding)
@@ -503,8 +509,8 @@ def _heads_of_gemma_4(header: Header, sliding: Sequence[bool], shared: int) -> d
 
 
 def _inner_of_gemma_4(header: Header, kv_layers: int) -> dict[str, Any]:
-    """The inner size of MLPs, and whether the layers without KV have twice this size. These layers follow the first
-    ``kv_layers`` layers.
+    """Derive the settings for the inner size of MLPs, and for whether layers without KV have twice this size. The first
+    ``kv_layers`` layers have KV.
     """
     inner = header.get("feed_forward_length")
     if not isinstance(inner, list):
@@ -522,7 +528,7 @@ def _qwen3_moe(header: Header) -> Mapping[str, Any]:
         "num_experts_per_tok": header.get("expert_used_count"),
         "moe_intermediate_size": header.get("expert_feed_forward_length"),
         "norm_topk_prob": True,
-        # A file that has only experts may lack the inner size of a dense MLP.
+        # The inner size of dense MLPs is missing if all MLPs are experts.
         "intermediate_size": header.get("feed_forward_length", header.get("expert_feed_forward_length")),
     }
 
@@ -549,7 +555,7 @@ def _lfm2(header: Header) -> Mapping[str, Any]:
         "conv_L_cache": header.get("shortconv.l_cache"),
         "layer_types": ["full_attention" if each else "conv" for each in heads],
         "norm_eps": float(header.number("attention.layer_norm_rms_epsilon")),
-        "block_auto_adjust_ff_dim": False,  # the file states the final inner size
+        "block_auto_adjust_ff_dim": False,  # the inner size in the file is final
     }
 
 
@@ -560,7 +566,7 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
         raise header.refusal("has a window that was stretched in a way that is not")
     sections = header.get("rope.dimension_sections", [])
     found = {
-        # The layers for multi-token prediction, which come last, are not part of the model.
+        # The last layers are for multi-token prediction, and are not part of the model.
         "num_hidden_layers": int(header.number("block_count") - header.number("nextn_predict_layers", 0)),
         "full_attention_interval": header.get("full_attention_interval"),
         "linear_num_value_heads": heads,
@@ -587,10 +593,11 @@ def _qwen3_5(header: Header) -> Mapping[str, Any]:
 
 
 def _scale_of_gemma(header: Header, largest: int) -> int | None:
-    """The setting ``query_pre_attn_scalar``, whose square root divides the attention scores.
+    """Derive ``query_pre_attn_scalar``, the number whose square root divides the attention scores.
 
-    No file states it. It is head_dim, except in the family's model with ``largest`` layers. In this model it is the
-    width of the hidden states divided by the number of query heads. llama.cpp recognises this model in the same way.
+    Files do not state this number. It is the width of the hidden states divided by the number of query heads in the
+    family's largest model, and head_dim in all smaller models. The largest model is recognised by its number of layers,
+    ``largest``, as in llama.cpp.
     """
     if header.get("block_count") != largest:
         return _head_dim(header)

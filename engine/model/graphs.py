@@ -3,17 +3,17 @@ the speed.
 
 Draft steps, passes of the middle level and verifications repeat passes of the same shapes. Only the positions of the
 tokens differ, so a recorded pass reads the positions from a tensor (``FixedForm``). The caches of the draft and of the
-middle level (the target on the retrieval cache) allocate their buffers once. Their recordings stay valid when the
-retrieval cache's chunks are chosen again, another book is read or tokens are cropped, because only the contents of the
-buffers change. The buffers of the full cache can grow and be spilled. Also, most of its keys are read without a mask
-(``FullCache.fixed_span``). So its recordings are made again when its memory or the number of unmasked keys changes.
+middle level (the target on the retrieval cache) allocate their buffers once. Recordings of their passes stay valid when
+the retrieval cache's chunks are chosen again, another book is read or tokens are cropped, because only the contents of
+the buffers change. Recordings of passes over the full cache are made again when its buffers grow or are spilled, and
+when the number of keys that are read without a mask changes (``FullCache.fixed_span``).
 
 If layers lie on several GPUs, each group of consecutive layers on one GPU is a separate graph. Hidden states are copied
 between graphs.
 
 A recording is used only if its first replay agrees with the ordinary pass up to rounding, and if it is faster on this
-machine. If memory runs out, the shape is recorded later. Any other exception, or a larger difference, ends all
-recording of the level, with a warning in the log. ``--graphs off`` records nothing.
+machine. If memory runs out during a recording, the pass is recorded later. Any other exception, or a larger difference,
+ends all recording of the level, with a warning in the log. With ``--graphs off`` nothing is recorded.
 
 A wrong replay of the draft or of the middle level can cost speed but cannot change the answer, because their tokens are
 only proposals. A verification decides the answer, so its replays are compared with the ordinary pass at regular
@@ -46,33 +46,33 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# Number of passes of a shape until it is recorded during an answer, including the recorded pass. A recording takes as
-# long as four ordinary passes and a few replays, so a rarer shape is not worth it.
+# A shape is recorded in the n-th of its passes during an answer, where n is this number. A recording takes as long as
+# four ordinary passes and a few replays, so it is not worth it for a rarer shape.
 _RECORD_AFTER = 8
 # Maximum number of shapes that are recorded for a level. Passes of other shapes run without a recording.
 _MAX_RECORDINGS = 12
 MAX_TOKENS = 64
 """Maximum tokens of a recorded pass. Longer passes run without a recording."""
-# Number of passes of a shape before it is recorded again, after memory ran out during its recording.
+# Number of passes of a shape until it is recorded again, if memory ran out during its recording.
 _RETRY_AFTER = 256
-# Number of replays that are timed. The fastest is compared with the ordinary pass.
+# Number of timed replays. The time of the fastest is compared with the ordinary pass.
 _TIMED = 2
-# Minimum version of torch: in older versions the allocator stops working after a failed capture (pytorch 180395). Up to
-# 2.13.0 the memory of a failed capture, about ten megabytes, is never freed (pytorch 190348). A level is therefore not
-# recorded again after a failure.
+# Minimum version of torch. In older versions the allocator stops working after a failed capture (pytorch 180395). Up to
+# 2.13.0 the memory of a failed capture, about ten megabytes, is never freed (pytorch 190348), so recording of a level
+# ends with its first failure.
 _FIRST_TORCH = (2, 12)
-# Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. Different
-# kernels round differently, more so in half precision. Logits of a wrong replay differ by far more than this.
+# Maximum difference between the logits of a replay and of the ordinary pass, as a share of the largest logit. The
+# kernels of a replay may round differently, most in half precision. A wrong replay differs by far more.
 _NEAR = {torch.float32: 1e-3, torch.float64: 1e-3}
 _NEAR_HALF = 5e-2
-# Number of recordings and replays of a level that may differ in half precision for a model with experts, because
+# A model with experts may exceed the maximum difference this number of times per level in half precision, because
 # rounding can choose another expert at a near tie. Tiny mixtures on an H200 differed by 0.19 and 0.58 of the largest
-# logit. A wrong recording always differs.
+# logit. A wrong recording exceeds the maximum every time.
 _DIFFERING = 2
 
 
 class Recorder(Protocol):
-    """Records work that launches the same operations on the same memory whenever it runs."""
+    """Records work, which must launch the same operations on the same memory whenever it runs."""
 
     def record(self, work: Callable[[], _T]) -> Callable[[], _T]:
         """Record ``work``. Return a function that replays it and returns the same tensors every time, with new
@@ -80,7 +80,7 @@ class Recorder(Protocol):
         """
 
     def milliseconds(self, work: Callable[[], object]) -> float:
-        """Milliseconds that ``work`` takes, including the wait for its end."""
+        """Measure the milliseconds that ``work`` takes until the device has finished it."""
 
     def forget(self) -> None:
         """Free the memory of all recordings. No recording may be replayed afterwards."""
@@ -89,9 +89,9 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Records the CUDA graphs of one level, whose layers lie on one device or on several.
 
-    torch keeps one cuBLAS workspace per stream. The workspace of a capturing stream lies in the pool of the first graph
-    captured on it, and is freed with any graph of that pool (pytorch 193402). The remaining graphs would then compute
-    in freed memory. So each recorder has its own capture streams, and its graphs are freed together.
+    torch keeps one cuBLAS workspace for each stream. If a stream captures graphs, its workspace lies in the memory pool
+    of the first graph, and is freed with any graph of this pool (pytorch 193402). All other graphs of the stream would
+    then compute in freed memory. So each recorder has its own capture streams, and frees all its graphs at once.
 
     All graphs of a level on one device share a memory pool. This is safe because graphs never run at the same time, and
     because the outputs of a recording keep their memory. Once all graphs of a pool are freed, torch captures no graph
@@ -119,7 +119,8 @@ class CudaRecorder:
                 for device, stream in self._warm_ups.items():
                     stream.wait_stream(torch.cuda.current_stream(device))
                     warm.enter_context(torch.cuda.stream(stream))
-                # run the pass once, so that libraries load their kernels and allocate their buffers before the capture
+                # The pass runs once before the capture, so that libraries load their kernels and allocate their
+                # buffers.
                 capture.rehearse(work)
             with capture.on(self._device):
                 out = work()
@@ -152,9 +153,9 @@ class CudaRecorder:
 class _Capture:
     """Captures one pass: a graph for each group of consecutive layers on one device, and copies between the graphs.
 
-    A capture covers one device. As long as it lasts, the thread must not allocate memory on another device. So tensors
-    that are sent to another device get their memory there in the rehearsal. Each is copied after the graph that
-    computes it.
+    A capture covers one device, and lets the thread allocate no memory on another device. So the memory for tensors
+    that are sent to another device is allocated in the rehearsal. Each tensor is copied after the graph that computes
+    it.
 
     Args:
         streams: the streams to capture on, keyed by device.
@@ -177,13 +178,15 @@ class _Capture:
         """The steps of a replay, in order."""
 
     def rehearse(self, work: Callable[[], object]) -> None:
-        """Run the pass without a capture."""
+        """Run the pass without a capture, before it is captured."""
         self._sent = 0
         work()
 
     @contextlib.contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
-        """Make a context in which launched work is captured, on ``device`` until ``move`` is called."""
+        """Make a context in which launched work is captured: first on ``device``, then on the device of the last
+        ``move``.
+        """
         self._sent = 0
         try:
             self._begin(device)
@@ -195,7 +198,7 @@ class _Capture:
         self._end()
 
     def send(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Copy x to another device, and return the copy. During a capture the copying is only added to the steps of the
+        """Copy x to another device, and return the copy. During a capture, only add the copying to the steps of the
         replay.
         """
         if self._sent == len(self._into):
@@ -210,7 +213,9 @@ class _Capture:
         return into
 
     def move(self, device: torch.device) -> None:
-        """Capture all further work on this device. Does nothing in the rehearsal."""
+        """End the capture on the current device, and capture all further work on ``device``. Does nothing in the
+        rehearsal.
+        """
         if self._running is not None:
             self._end()
             self._begin(device)
@@ -220,13 +225,12 @@ class _Capture:
         self._graphs.append(graph)
         self._running = contextlib.ExitStack()
         self._running.enter_context(torch.cuda.device(device))
-        # Restore the current stream when the capture ends, because a failed or refused capture leaves its own stream in
-        # place.
+        # The current stream is set again when the capture ends, because a failed capture leaves its own stream as the
+        # current one.
         self._running.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))
-        # ``thread_local`` captures only the work of this thread. Another thread may be bringing spilled layers or
-        # saving the book, and need not pause. That thread must not synchronise the device, which would abort the
-        # capture. So it waits only for events of its own store (``HostStore.arrived``). The store's streams do not
-        # block a capture.
+        # With ``thread_local`` only the work of this thread is captured. Another thread may fetch spilled layers or
+        # save the book in the meantime. That thread must not synchronise the device, which would abort the capture, so
+        # it waits only for events of its own store (``HostStore.arrived``). The store's streams do not block a capture.
         capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         self._running.enter_context(capture)
 
@@ -243,7 +247,7 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def _handing_over(capture: _Capture) -> Iterator[None]:
-    """Make a context in which ``sent`` and ``carried``, if called by this thread, use the given capture."""
+    """Make a context in which calls of ``sent`` and ``carried`` by this thread go to the given capture."""
     _here.capture = capture
     try:
         yield
@@ -252,7 +256,7 @@ def _handing_over(capture: _Capture) -> Iterator[None]:
 
 
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send a tensor to another GPU. The host does not wait, because torch makes the streams of both GPUs wait for each
+    """Send a tensor to another GPU. The host need not wait, because torch makes the streams of both GPUs wait for each
     other.
     """
     if x.device == device:
@@ -262,7 +266,9 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Send hidden states as ``sent`` does. A capture then records the following layers on the new device."""
+    """Send hidden states to the GPU of the next layer, as ``sent``. If the pass is being captured, all further work is
+    captured on that GPU.
+    """
     if hidden.device == device:
         return hidden
     there = sent(hidden, device)
@@ -272,8 +278,8 @@ def carried(hidden: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def recorder_for(device: torch.device, *others: torch.device) -> Recorder | None:
-    """Make the recorder for a device and for other devices with layers; None if the device has no streams, or if torch
-    is too old.
+    """Make the recorder for passes that begin on ``device`` and have layers on ``others`` too. None if ``device`` has
+    no streams, or if torch is too old.
     """
     if not KINDS[device.type].streams:
         return None
@@ -291,8 +297,8 @@ class Replays:
     Args:
         recorder: records and times the passes.
         level: the level's name, for the log.
-        dtype: dtype of the passes' computation. Logits come in float32 in any case.
-        check_every: every ``check_every``-th replay is compared with the ordinary pass; 0 compares none.
+        dtype: dtype in which passes compute. Logits are always float32.
+        check_every: every ``check_every``-th replay is compared with the ordinary pass; 0 means that no replay is.
         experts: whether the model has experts.
     """
 
@@ -331,11 +337,13 @@ class Replays:
         *inputs: torch.Tensor,
         bound: Hashable = None,
     ) -> Outputs:
-        """Run one pass. Return its logits and its other outputs. The next replay may overwrite the other outputs.
+        """Run one pass: replay its recording, record it, or run it without a recording. Return its logits and its other
+        outputs. The next replay may overwrite the other outputs.
 
         Args:
-            key: the numbers that shapes depend on; the first is the number of tokens.
-            eager: the ordinary pass. It may return fewer rows of logits than ``fixed``, whose input may be padded.
+            key: the numbers that the shapes of the pass depend on, the number of tokens first.
+            eager: the ordinary pass. It may return fewer rows of logits than ``fixed``, which may compute padding
+                tokens too.
             fixed: the pass as a function of ``inputs``, which hold every number that changes from pass to pass.
             inputs: small tensors on the device.
             bound: everything else that a recording depends on. A recording with a different ``bound`` is invalid.
@@ -351,20 +359,20 @@ class Replays:
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
     def due(self, usual: Iterable[tuple[int, ...]], bound: Hashable) -> list[tuple[int, ...]]:
-        """The keys of passes that can be recorded and are not recorded with this ``bound``: first the ``usual`` keys,
-        then the keys of passes that ran, the most frequent first.
+        """The keys of passes that should still be recorded with this ``bound``: first the ``usual`` keys, then the keys
+        of passes that ran, in the order of decreasing frequency.
         """
         self._bind(bound)
         if self.off:
             return []
         keys = dict.fromkeys((*usual, *(key for key, _ in self._seen.most_common())))
-        # ``_seen`` is negative if memory ran out while the shape was recorded
+        # ``_seen`` is negative for some time after memory ran out during the recording
         missing = [key for key in keys if key not in self._recordings and key[0] <= MAX_TOKENS and self._seen[key] >= 0]
         return missing[: max(0, _MAX_RECORDINGS - len(self._recordings))]
 
     @contextlib.contextmanager
     def ahead(self) -> Iterator[None]:
-        """Make a context in which a pass is recorded however rarely it ran before."""
+        """Make a context in which every pass is recorded, even if it never ran before."""
         self._after = 0
         try:
             yield
@@ -372,7 +380,7 @@ class Replays:
             self._after = _RECORD_AFTER
 
     def _bind(self, bound: Hashable) -> None:
-        """Forget the recordings that were made with another ``bound``."""
+        """Free all recordings if they were made with another ``bound``."""
         if bound != self._bound:
             self._bound = bound
             self._forget({known: None for known, recording in self._recordings.items() if recording is None})
@@ -384,7 +392,7 @@ class Replays:
             out = recording.replay(inputs)
         except RuntimeError as error:
             if is_out_of_memory(error):
-                raise  # the caller makes room and runs the pass again
+                raise  # the caller frees memory and runs the pass again
             self._give_up(f"a replay failed: {error}")
             return eager()
         self.replayed += 1
@@ -412,14 +420,14 @@ class Replays:
             off = _difference(recording.replay(inputs)[0], logits)
             faster = key in self._faster or self._is_faster(key, eager_ms, lambda: recording.replay(inputs))
         except Exception as error:  # noqa: BLE001 - a driver may raise anything, and the ordinary pass still works
-            failed = error.with_traceback(None)  # the traceback refers to the memory of the failed recording
+            failed = error.with_traceback(None)  # the traceback would keep the memory of the failed recording
         if failed is not None:
             if is_out_of_memory(failed):
                 self._seen[key] -= _RETRY_AFTER
                 _log.info("%s passes %s are recorded later: %s", self._level, key, failed)
             else:
                 self._give_up(f"recording failed: {type(failed).__name__}: {failed}")
-            return eager()  # the pass is run again, because the KV of its tokens may be half written
+            return eager()  # run again, because the failed recording may have written half of the pass's KV
         if not off <= self._near:
             self._note_difference(key, f"the first replay differs by {off:.1e} of the largest logit")
             return eager()
@@ -427,9 +435,9 @@ class Replays:
         return expected
 
     def _is_faster(self, key: tuple[int, ...], eager_ms: float, replay: Pass) -> bool:
-        """Whether the replay is faster than the ordinary pass, which took ``eager_ms``. Each key is timed once, because
-        recordings that differ only in ``bound`` are equally fast. The ordinary pass is not timed again, because a
-        person waits while a recording is made.
+        """Whether the replay is faster than the ordinary pass, which took ``eager_ms``. Each key is timed only once,
+        because recordings that differ only in ``bound`` are equally fast. The ordinary pass is not timed again, because
+        a person waits meanwhile.
         """
         replay_ms = min(self._recorder.milliseconds(replay) for _ in range(_TIMED))
         what = "replayed" if replay_ms < eager_ms else "not replayed"
@@ -439,19 +447,19 @@ class Replays:
         return replay_ms < eager_ms
 
     def drop(self) -> None:
-        """Free the memory of all recordings. Later passes are recorded again."""
+        """Free the memory of all recordings. Their passes may be recorded again."""
         self._forget({})
 
     def _forget(self, entries: dict[tuple[int, ...], _Recording | None]) -> None:
-        """Free the memory of all recordings. ``entries`` stay. They mark the keys of passes that are not
-        recorded again, because their replay was not faster than the ordinary pass.
+        """Free the memory of all recordings. Only ``entries`` remain, with None for each key whose replay was not
+        faster than the ordinary pass, so that it is not recorded again.
         """
         self._recordings = entries
         self._recorder.forget()
 
     def _note_difference(self, key: tuple[int, ...], reason: str) -> None:
-        """End all recording of the level. If the difference may come from another choice of experts (``_DIFFERING``),
-        only drop the recording of ``key``, so that it is made again later.
+        """Drop the recording of ``key``, so that it is made again later, if the difference may come from another choice
+        of experts (``_DIFFERING``). Otherwise end all recording of the level.
         """
         if self._may_differ:
             self._may_differ -= 1
@@ -467,7 +475,7 @@ class Replays:
 
 
 class _Recording:
-    """A recorded pass with the memory that its inputs are copied to."""
+    """A recorded pass, and the memory from which the recording reads its inputs."""
 
     def __init__(self, recorder: Recorder, fixed: Callable[..., Outputs], inputs: tuple[torch.Tensor, ...]) -> None:
         self._inputs = [given.clone() for given in inputs]
@@ -481,10 +489,11 @@ class _Recording:
 
 
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Maximum difference in the rows of ``expected``, as a share of the largest value. Infinite if there is a NaN.
+    """Compute the maximum difference in the rows that ``expected`` has, as a share of the largest value. Infinite if
+    there is a NaN.
 
-    Tokens that a head leaves out have the logit minus infinity. They are ignored if they are the same in both tensors.
-    Otherwise the difference is infinite.
+    Tokens that a head leaves out have the logit minus infinity. They are ignored if both tensors leave out the same
+    tokens. Otherwise the difference is infinite.
     """
     found = found[: len(expected)]
     out = expected == float("-inf")

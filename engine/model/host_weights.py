@@ -2,12 +2,12 @@
 
 If a card cannot hold a model, the weights of some layers stay in host memory, and every pass copies them to the card.
 The card has two buffers for these weights: while a layer computes from one buffer, a separate stream copies the next
-layer into the other buffer. Between two calls of a layer, its parameters are the tensors in host memory, so that other
-code that reads weights always finds complete tensors.
+layer into the other buffer. Before and after each call of a layer, its parameters are the tensors in host memory, so
+that code that reads weights between passes always finds complete tensors.
 
-Of a layer's experts, only the chosen ones are copied, after the router has chosen them. While an expert computes, the
-next one is copied. The buffers for experts have room for the experts of two layers. The experts that were used last
-stay on the card for tokens that choose them again.
+Only the chosen experts of a layer are copied, after the router has chosen them. While an expert computes, the next one
+is copied. The buffers for experts have room for the experts of two layers. The experts that were used last stay on the
+card for tokens that choose them again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from engine.devices import KINDS, pin, stream_of
 from engine.model.experts import Experts
 from engine.model.products import fixed
 
-# Weights begin at multiples of this number of bytes, which is more than any kernel requires.
+# Weights begin at multiples of this number of bytes, because kernels require aligned addresses. No kernel requires
+# more.
 _ALIGNED = 256
-# Number of layers whose weights fit into the buffers on the card.
+# Number of layers whose weights fit into the buffers on the GPU: one computes while the next is copied.
 _LAYERS = 2
 
 
 class _Piece:
-    """Weights that are copied together, contiguous in host memory.
+    """Weights that are copied to the device together, and lie contiguously in host memory.
 
     Args:
-        named: for each weight tensor, the module that owns it and its name in this module.
+        named: the module that owns each weight tensor, and the tensor's name in this module.
         held: host memory of ``size`` bytes, a part of ``whole``.
-        whole: host memory of several pieces, which stays pinned as long as it exists.
+        whole: one block of host memory for several pieces, which stays pinned as long as it exists.
     """
 
     def __init__(self, named: Sequence[tuple[nn.Module, str]], held: torch.Tensor, whole: torch.Tensor) -> None:
@@ -52,7 +53,7 @@ class _Piece:
         return sum(_whole(weights.nbytes) for weights in _found(named))
 
     def _within(self, memory: torch.Tensor) -> list[nn.Parameter]:
-        """The weights as views of ``memory``, which has the layout of ``held``."""
+        """Make views of the weights in ``memory``, which has the same layout as ``held``."""
         made, start = [], 0
         for shape, dtype in self._kinds:
             count = shape.numel() * dtype.itemsize
@@ -65,7 +66,7 @@ class _Piece:
         self._use(self._within(memory))
 
     def wait(self) -> None:
-        """Give the modules their weights in host memory again."""
+        """Set the modules' parameters to the weights in host memory again."""
         self._use(self._own)
 
     def _use(self, weights: list[nn.Parameter]) -> None:
@@ -74,7 +75,7 @@ class _Piece:
 
 
 class _Slot:
-    """Device memory for one piece. ``key`` names the piece that the slot holds or is receiving."""
+    """Device memory for one piece. ``key`` names the piece in the slot, which may still be being copied."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, device=device)
@@ -83,7 +84,7 @@ class _Slot:
 
 
 class _Places:
-    """Manages pieces in host memory and their slots on a device.
+    """Copies pieces of weights from host memory into slots on a device.
 
     Args:
         count: number of slots.
@@ -93,16 +94,18 @@ class _Places:
         self._pieces, self._device, self._streams = pieces, device, KINDS[device.type].streams
         self._stream: Any = stream_of(device, "weights") if self._streams else None
         size = max(len(piece.held) for piece in pieces.values())
-        # ordered by use: the slot at the end was used most recently
+        # in the order of use, the most recently used slot last
         self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]
-        # Before a buffer or the pinned memory is freed, wait for copies in progress. Otherwise they would use memory
-        # that has been given to another tensor.
+        # A buffer or pinned memory is freed only after copies in progress have ended, because they would use memory
+        # that is given to another tensor.
         if self._stream is not None:
             for whole in (self, *{id(piece.whole): piece.whole for piece in pieces.values()}.values()):
                 weakref.finalize(whole, self._stream.synchronize).atexit = False
 
     def bring(self, key: Hashable, following: Hashable = None) -> None:
-        """Make a piece ready to compute on the device, and begin to copy the piece ``following``."""
+        """Bring a piece to the device and let its modules compute with it. Then begin to copy the piece
+        ``following``.
+        """
         slot = self._begin(key)
         if self._streams:
             torch.cuda.current_stream(self._device).wait_event(slot.filled)
@@ -111,11 +114,15 @@ class _Places:
             self._begin(following)
 
     def wait(self, key: Hashable) -> None:
-        """Give the modules of a piece their weights in host memory again, after they have computed."""
+        """Set the parameters of a piece's modules to the weights in host memory again, after the modules have
+        computed.
+        """
         self._pieces[key].wait()
 
     def _begin(self, key: Hashable) -> _Slot:
-        """Return the slot of a piece. Begin to copy the piece if no slot has it."""
+        """Return the slot of a piece. If no slot has the piece, begin to copy it into the slot that was not used for
+        longest.
+        """
         slot = next((slot for slot in self._slots if slot.key == key), self._slots[0])
         self._slots.remove(slot)
         self._slots.append(slot)
@@ -129,7 +136,7 @@ class _Places:
         if not self._streams:
             memory.copy_(held)
             return
-        # Work that is already enqueued may still read this slot, so the copy waits for it.
+        # The copy waits for all work that is already enqueued, because this work may still read the slot.
         before = torch.cuda.current_stream(self._device).record_event()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(before)
@@ -138,8 +145,8 @@ class _Places:
 
 
 def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[str, torch.Tensor]:
-    """Let the weights of decoder blocks wait in host memory. ``blocks`` is keyed by layer number. When a block is
-    called, its weights are copied to the device. Return the weights in host memory, keyed by their names in the model.
+    """Move the weights of decoder blocks to host memory, from where each call of a block copies them to the device.
+    ``blocks`` is keyed by the index of the layer. Return the weights in host memory, keyed by their names in the model.
     """
     mixtures = {
         number: part for number, block in blocks.items() for part in block.modules() if isinstance(part, Experts)
@@ -175,25 +182,27 @@ def wait_in_host(blocks: Mapping[int, nn.Module], device: torch.device) -> dict[
 
 
 def _whole(count: int) -> int:
-    """``count`` bytes, rounded up to a multiple of ``_ALIGNED``."""
+    """Round ``count`` bytes up to a multiple of ``_ALIGNED``."""
     return -(-count // _ALIGNED) * _ALIGNED
 
 
 def _found(named: Sequence[tuple[nn.Module, str]]) -> list[torch.Tensor]:
-    """The tensors of the weights that ``named`` lists."""
+    """Return the weight tensors that ``named`` lists."""
     return [weights.detach() for part, name in named if (weights := part._parameters[name]) is not None]
 
 
 def _named(parts: Sequence[nn.Module], without: nn.Module | None = None) -> list[tuple[nn.Module, str]]:
-    """List the weights of the modules ``parts``, except the weights of ``without``, a module inside of them."""
+    """List the weights of the modules ``parts``. The weights of ``without``, a module inside of one of them, are left
+    out.
+    """
     apart = set() if without is None else {id(part) for part in without.modules()}
     modules = (part for whole in parts for part in whole.modules() if id(part) not in apart)
     return [(part, name) for part in modules for name, weights in part._parameters.items() if weights is not None]
 
 
 def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.device) -> list[_Piece]:
-    """Make a piece for each group of weights, all in one block of host memory. The block is pinned only if the device
-    has streams, in which it copies while it computes (``DeviceKind.streams``).
+    """Make a piece for each group of weights, all in one block of host memory. The block is pinned only for a device
+    that has streams (``DeviceKind.streams``) and can therefore copy while it computes.
     """
     sizes = [_Piece.size(named) for named in groups]
     whole = torch.empty(sum(sizes), dtype=torch.uint8)
@@ -203,8 +212,9 @@ def _pinned(groups: Sequence[Sequence[tuple[nn.Module, str]]], device: torch.dev
 
 
 def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Make the functions to call before and after a layer: one copies the layer's weights to the device, the other
-    gives the layer its weights in host memory again. ``following`` is the next layer, or None if there is no other.
+    """Make the functions to call before and after a layer. The first copies the layer's weights to the device and
+    begins to copy those of the layer ``following``. The second sets the layer's parameters to the weights in host
+    memory again.
     """
 
     def before(*_: object) -> None:
@@ -217,8 +227,8 @@ def _hooks(places: _Places, number: int, following: int | None) -> tuple[Callabl
 
 
 def _one_by_one(places: _Places, number: int) -> Callable[..., Iterator[tuple[int, torch.Tensor]]]:
-    """Make the function for ``Experts.fetch_by`` of layer ``number``. The function copies the weights of each chosen
-    expert to the device.
+    """Make the function for ``Experts.fetch_by`` of layer ``number``, which copies each chosen expert's weights to the
+    device before it yields the expert.
     """
 
     def bring(asked: Iterator[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, torch.Tensor]]:
