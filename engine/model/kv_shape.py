@@ -1,16 +1,16 @@
 """Describes the shape of a model's KV, and its storage format: the model's dtype, or 8 bits.
 
-KV in 8 bits is used on request. It takes half the memory of bfloat16 and a quarter of float32, and is the engine's only
-approximation. A key or value of one head (head_dim numbers) is stored as head_dim quants of one byte, followed by one
-scale of two bytes. The quantization is symmetric: the number with the largest magnitude becomes quant 127 or -127, zero
-stays zero, and a dequantized number is its quant times the scale. A scale belongs to one token, so a token is quantized
-by itself when it is written. Later tokens do not change a token's KV, so it can be cropped, moved and saved alone. (A
-scale per channel would fit keys better, but would depend on later tokens.) Keys are quantized and stored after RoPE,
+KV in 8 bits is used only on request. It takes half the memory of bfloat16 and a quarter of that of float32. A key or
+value of one head (head_dim numbers) is stored as head_dim quants of one byte, followed by one scale of two bytes. The
+quantization is symmetric: the number with the largest magnitude becomes quant 127 or -127, zero stays zero, and a
+dequantized number is its quant times the scale. Each token has scales of its own, so a token is quantized by itself
+when it is written. Later tokens do not change its KV, which can therefore be cropped, moved and saved alone. (A scale
+for each channel would fit keys better, but would depend on later tokens.) Keys are quantized and stored after RoPE,
 which mixes pairs of channels and keeps the norm.
 
 The scale is float16 for models in float16. For all other models it is bfloat16, whose range is that of float32.
-Rounding the scale costs no accuracy, because quants are computed with the rounded scale. Even the pass that writes KV
-reads the dequantized numbers (``dequantize``), so all ways of decoding compute with the same KV.
+Rounding the scale costs no accuracy, because quants are computed with the rounded scale. Even the pass that writes a
+token's KV attends to the dequantized numbers (``dequantize``), so all ways of decoding compute with the same KV.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Split:
     part_of: tuple[int, ...]
 
     def layers(self, part: int) -> tuple[int, ...]:
-        """The layers of the device with this index."""
+        """The indices of the layers on the device with the index ``part``."""
         return tuple(layer for layer, of in enumerate(self.part_of) if of == part)
 
 
@@ -56,7 +56,8 @@ class Sliding:
 
     Args:
         layers: indices of these layers in the model, without layers that read the KV of another layer.
-        kv_heads, head_dim: of these layers. They may differ from those of layers that keep the whole context.
+        kv_heads, head_dim: number of KV heads, and head_dim, of these layers. Layers that keep the whole context may
+            have other numbers.
     """
 
     layers: tuple[int, ...]
@@ -70,7 +71,7 @@ class Sliding:
         return sliding_capacity(self.window)
 
     def bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of a token in all these layers. ``itemsize`` is the number of bytes of the model's dtype."""
+        """Bytes of one token's KV in all these layers together. ``itemsize`` is the number of bytes of an element."""
         return 2 * len(self.layers) * self.kv_heads * self.head_dim * itemsize
 
 
@@ -96,7 +97,7 @@ class KvShape:
 
     Args:
         layers: number of layers that keep the whole context.
-        kv_heads, head_dim: of the layers that keep the whole context.
+        kv_heads, head_dim: number of KV heads, and head_dim, of the layers that keep the whole context.
         dtype: dtype of the computation.
         device: where passes begin and end.
         quantized: whether KV is stored in 8 bits.
@@ -104,7 +105,7 @@ class KvShape:
         split: the device of each layer of the model; None puts all layers on ``device``.
         sliding: the model's layers with a sliding window; None if there are none.
         recurrent: the model's layers with a state; None if there are none.
-        sources: pairs of indices in the model: a layer without KV of its own, and the layer whose KV it reads.
+        sources: for each layer without KV of its own, a pair of indices: the layer, and the layer whose KV it reads.
         group: number of query heads that share a KV head, in the layers that keep the whole context.
     """
 
@@ -143,17 +144,18 @@ class KvShape:
         return dict(self.sources)
 
     def source_of(self, layer: int) -> int:
-        """The index in the model of the layer whose KV ``layer`` reads. In most families this is ``layer`` itself."""
+        """The index of the layer whose KV ``layer`` reads. Most layers read their own KV."""
         return self._source_of.get(layer, layer)
 
     def place_of(self, layer: int) -> int | None:
-        """Map a layer of the model to its index among the layers that keep the whole context; None if it does not keep
-        the whole context. A layer without KV of its own gets the index of the layer whose KV it reads.
+        """Map the index of a layer in the model to its number among the layers that keep the whole context; None if the
+        layer does not keep the whole context. A layer without KV of its own gets the number of the layer whose KV it
+        reads.
         """
         return self._places.get(self.source_of(layer))
 
     def window_of(self, layer: int) -> int | None:
-        """Number of tokens that a token sees in a layer of the model; None if the layer has no sliding window."""
+        """Number of tokens that a token sees in a layer with a sliding window; None for any other layer."""
         return self.sliding.window if self.sliding and self.source_of(layer) in self.sliding.layers else None
 
     def has_kv(self, layer: int) -> bool:
@@ -161,7 +163,7 @@ class KvShape:
         return layer not in self._source_of and not (self.recurrent and layer in self.recurrent.layers)
 
     def heads_of(self, layer: int) -> tuple[int, int]:
-        """KV heads and head_dim of a layer of the model that has attention."""
+        """The number of KV heads, and the head_dim, of a layer with attention. ``layer`` is its index in the model."""
         if self.sliding is not None and self.source_of(layer) in self.sliding.layers:
             return self.sliding.kv_heads, self.sliding.head_dim
         return self.kv_heads, self.head_dim
@@ -175,7 +177,7 @@ class KvShape:
 
     @cached_property
     def parts(self) -> tuple[KvShape, ...]:
-        """One ``KvShape`` for each device, describing the layers on the device."""
+        """Make one ``KvShape`` for each device, which describes only the layers on this device."""
         if self.split is None:
             return (self,)
         found = []
@@ -192,8 +194,8 @@ class KvShape:
         return tuple(found)
 
     def layers_of(self, part: int) -> tuple[int, ...]:
-        """The layers that keep the whole context and are on the device with index ``part``. Layers have the numbers
-        from ``place_of``.
+        """The layers that keep the whole context and are on the device with the index ``part``, numbered as by
+        ``place_of``.
         """
         return tuple(place for place in range(self.layers) if self.part_of(place) == part)
 
@@ -202,23 +204,23 @@ class KvShape:
         return tuple(self.split.part_of[layer] if self.split else 0 for layer in self._places)
 
     def part_of(self, layer: int) -> int:
-        """The index of the device of a layer that keeps the whole context. ``layer`` is its number from
+        """The index of the device of a layer that keeps the whole context. ``layer`` is the layer's number from
         ``place_of``.
         """
         return self._part_of[layer]
 
     def of_layer(self, layer: int) -> KvShape:
-        """The shape for the device of a layer that keeps the whole context. ``layer`` is its number from
+        """The shape for the device of a layer that keeps the whole context. ``layer`` is the layer's number from
         ``place_of``.
         """
         return self.parts[self.part_of(layer)]
 
     def stored_as(self, kv: str) -> KvShape:
-        """This shape with the storage format that the setting ``kv`` names: "model" or "8bit"."""
+        """Copy this shape with the storage format ``kv``: "model" or "8bit"."""
         return replace(self, quantized=kv == "8bit")
 
     def indexed(self, chunk_size: int) -> KvShape:
-        """This shape with a mean key for every ``chunk_size`` tokens."""
+        """Copy this shape with an index: one mean key for every ``chunk_size`` tokens."""
         return replace(self, chunk_size=chunk_size)
 
     @property
@@ -228,24 +230,24 @@ class KvShape:
 
     @property
     def storage_dim(self) -> int:
-        """Numbers of ``storage_dtype`` in one key or value of one head."""
+        """Number of elements of ``storage_dtype`` in the key or value of one head, including the scale."""
         return self.head_dim + SCALE_BYTES if self.quantized else self.head_dim
 
     @property
     def kind(self) -> str:
-        """The format in words, for the manifest of a snapshot."""
+        """Describe the format of the KV in words, for the manifest of a snapshot."""
         name = str(self.dtype).removeprefix("torch.")
         return f"{name} in 8 bits" if self.quantized else name
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of a stored token, over all layers that keep the whole context."""
+        """Bytes of one token's stored KV in all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.storage_dim * self.storage_dtype.itemsize
 
     def bounded_bytes(self, tokens: int) -> int:
-        """Bytes of all windows and states after ``tokens`` tokens, including copies. There is a copy of each window at
-        the end of the book, and copies of each state at the end of the book and at the places to which a chat may be
-        cropped.
+        """Bytes of all sliding windows and recurrent states after ``tokens`` tokens. Includes the copies: one of each
+        window, as it was at the end of the book, and several of each state, for the end of the book and for the places
+        to which a chat may be cropped.
         """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
@@ -256,8 +258,8 @@ class KvShape:
         return total
 
     def bounded_bytes_read(self, tokens: int) -> int:
-        """Bytes of windows and states that a step of plain decoding reads after ``tokens`` tokens. Their copies are not
-        read.
+        """Bytes of sliding windows and recurrent states that a plain step reads after ``tokens`` tokens, without their
+        copies.
         """
         total, itemsize = 0, self.dtype.itemsize
         if self.sliding is not None:
@@ -268,18 +270,18 @@ class KvShape:
 
     @property
     def most_bounded_bytes(self) -> int:
-        """The ``bounded_bytes`` after a long book, which is their maximum."""
+        """The maximum of ``bounded_bytes``, which is reached after a long book."""
         return self.bounded_bytes(self.sliding.capacity if self.sliding else 1)
 
     @property
     def compute_bytes_per_token(self) -> int:
-        """Bytes of one token in a buffer in the compute dtype, over all layers that keep the whole context."""
+        """Bytes of one token's KV in a buffer in the compute dtype, over all layers that keep the whole context."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def staged_bytes_per_token(self) -> int:
-        """Bytes of one token in a buffer for spilled layers. If KV is quantized, a processor's buffer holds each token
-        in the storage format too.
+        """Bytes of one token's KV in a buffer for spilled layers. If KV is quantized, the buffer on a processor holds
+        each token twice: in the compute dtype and in the storage format.
         """
         as_stored = self.bytes_per_token if self.quantized and self.device.type == "cpu" else 0
         return self.compute_bytes_per_token + as_stored
@@ -291,8 +293,8 @@ class KvShape:
 
     @property
     def index_bytes_per_token(self) -> int:
-        """Bytes of the index (the mean keys) for each token of context; 0 if there is no index. The index is on the
-        compute device.
+        """Bytes of the index (the mean keys) on the compute device for each token of context; 0 if there is no
+        index.
         """
         if not self.chunk_size:
             return 0
@@ -300,7 +302,7 @@ class KvShape:
         return index_bytes(heads, self.head_dim, itemsize, self.chunk_size, self.index_is_quantized)
 
     def quantize(self, x: torch.Tensor) -> torch.Tensor:
-        """Convert KV (..., head_dim) in the model's dtype to the storage format: (..., storage_dim) of
+        """Convert KV (..., head_dim) in the model's dtype to the storage format (..., storage_dim), of the dtype
         ``storage_dtype``.
         """
         if not self.quantized:
@@ -311,14 +313,14 @@ class KvShape:
         return stored
 
     def dequantize(self, stored: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Convert stored KV (..., storage_dim) to the model's dtype: (..., head_dim), written to ``out`` if it is
-        given.
+        """Convert stored KV (..., storage_dim) to (..., head_dim) in the model's dtype. The result is written to
+        ``out`` if that is given.
         """
         if not self.quantized:
             return stored if out is None else out.copy_(stored)
         if out is None:
             out = torch.empty(*stored.shape[:-1], self.head_dim, dtype=self.dtype, device=stored.device)
-        # Computed in two operations on ``out``, so that a processor needs no temporary copy.
+        # Two operations on ``out`` dequantize the numbers, so that a processor needs no temporary copy.
         out.copy_(stored[..., : self.head_dim])
         return out.mul_(stored[..., self.head_dim :].view(self._scale_dtype).to(self.dtype))
 
@@ -328,7 +330,7 @@ class KvShape:
 
 
 def quantize_symmetric(x: torch.Tensor, scale_dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize vectors (..., n). Return quants (..., n), which are integers in float32, and scales (..., 1)."""
+    """Quantize vectors (..., n). Return quants (..., n), as whole numbers in float32, and scales (..., 1)."""
     values = x.float()
     step = values.abs().amax(dim=-1, keepdim=True) / LARGEST_QUANT
     scale = step.clamp(min=torch.finfo(scale_dtype).tiny).to(scale_dtype)

@@ -1,5 +1,5 @@
-"""Loads target and draft with unmodified transformers code. Accepts only safetensors files and GGUF files, runs no
-remote code, and checks models before it loads them.
+"""Loads target and draft with unmodified transformers code. Weights are read only from safetensors and GGUF files, no
+remote code is run, and every model is checked before it is loaded.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from engine.model.products.reduced import reduce
 from engine.model.products.tiled import multiplies_tiles, tile
 from engine.quantization import BITS, FITTED, FLOAT_BYTES, bytes_per_weight
 
-# Maximum ratio of the number of parameters that config.json describes to the number of stored parameters. A model
-# beyond it is refused. It is far above 1, because the first number is an estimate, and a tied head is stored once.
+# Maximum ratio of the number of parameters that config.json describes to the number of stored parameters. A model with
+# a larger ratio is refused. The maximum is far above 1, because the described number is an estimate, and because a tied
+# head is stored only once.
 _MAX_DESCRIBED = 3
 # Weights may be rounded only if the rounded weights take at most this share of the bytes of the stored weights.
 _WORTH_ROUNDING = 0.75
@@ -65,17 +66,18 @@ def load(
     Args:
         window: maximum tokens of a context; None takes the model's own limit.
         dtype: name of the dtype of activations; "auto" as in ``architectures.pick_dtype``.
-        weights: "stored", or "8bit", "4bit" or ``FITTED`` to quantize the weights. The decoder's name then states it.
-        packed: whether to pack weights for a processor's kernels, and to use fused norms on a GPU. Otherwise the model
-            is transformers' own.
-        split: the device of each layer; its first device is ``device``. None puts all layers on ``device``.
+        weights: "stored", or "8bit", "4bit" or ``FITTED`` to quantize the weights. The decoder's name then states the
+            format.
+        packed: whether to pack weights for our own kernels on a processor, and to fuse norms on a GPU. If false, the
+            layers stay as in transformers.
+        split: the device of each layer, with ``device`` as the first device; None puts all layers on ``device``.
         in_host: indices of layers whose weights stay in host memory. Every pass copies the weights that it needs to the
             GPU.
 
     Raises:
-        ModelNotFound: no such folder or hub model.
-        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses, or that this device cannot
-            compute.
+        ModelNotFound: there is no such folder or hub model.
+        UnsupportedModel: ``architectures.check_architecture`` refuses the architecture, or this device cannot compute
+            it.
         ModelError: weights are missing, damaged, or not safetensors.
         ResourceError: memory is too small for weights that have to be expanded.
     """
@@ -91,10 +93,10 @@ def load(
     keeps_blocks = packed and gguf.keeps_blocks(weights, device)
     model, used = _as_stored(name, config, pick_dtype(config, dtype, device), weights, device, keeps_blocks)
     recurrent.install(model)
-    # If every device has a kernel for grouped products, the experts are computed by transformers' own code.
+    # Experts stay in transformers' own code if every device has a kernel for grouped products.
     grouped = all(multiplies_groups(each, used) for each in (split.devices if split else (device,)))
     own_experts = (packed and not grouped) or weights != "stored"
-    # layer by layer, so that only one layer's experts are expanded in memory at a time
+    # Layers are converted one by one, so that only one layer's experts are expanded in memory at a time.
     for number, block in enumerate(model.model.layers):
         if own_experts or number in in_host:
             experts.install([block])
@@ -116,11 +118,12 @@ def load(
 def _as_stored(
     name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device, keeps_blocks: bool
 ) -> tuple[Any, torch.dtype]:
-    """Build a model with the weights that its folder stores. Return the model and the dtype of its activations.
+    """Build a model with the weights as they are in its folder, before the caller rounds or packs them. Return the
+    model and the dtype of its activations.
 
     Args:
-        dtype: dtype of the activations and of expanded weights; transformers may pick another one for a model that is
-            not a GGUF file.
+        dtype: dtype of the activations and of expanded weights. Without a GGUF file, transformers may choose another
+            dtype.
         rounded_to: format to which the caller will round the weights. Experts that will be rounded to 8 or 4 bits are
             not expanded here.
         keeps_blocks: whether all weights of a GGUF file stay quantized, in the blocks of the file. If false, only
@@ -148,11 +151,11 @@ def place(
 ) -> Mapping[str, torch.Tensor]:
     """Move a model's weights to the compute devices. Return the weights that wait in host memory, keyed by name.
 
-    On a GPU, quantized layers are replaced by tiled layers (``engine.model.products.tiled``), if torch's product gives
-    right results there.
+    If torch's product with 4-bit weights gives right results on the GPUs, quantized layers are replaced by tiled layers
+    (``engine.model.products.tiled``).
     """
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
-    model.to(device)  # moved in one call, so that tied weights stay one tensor
+    model.to(device)  # a single call, so that tied weights stay one tensor
     model.model.layers = blocks
     quantized = any(isinstance(part, Linear4 | Linear8) for part in blocks.modules())
     tiles = quantized and all(map(multiplies_tiles, split.devices if split else (device,)))
@@ -178,13 +181,13 @@ def settings_of(name: str, window: int | None) -> Any:
         window: maximum tokens of a context; None takes the model's own limit.
 
     Raises:
-        ModelNotFound: no such folder or hub model.
-        UnsupportedModel: an architecture that ``architectures.check_architecture`` refuses.
+        ModelNotFound: there is no such folder or hub model.
+        UnsupportedModel: ``architectures.check_architecture`` refuses the architecture.
         ModelError: the settings are impossible, or the window is larger than the model's limit.
     """
     config = load_config(name)
     check_numbers(config, name)
-    # models of unsupported kinds may lack this setting
+    # Models of unsupported families may lack this setting.
     limit = int(getattr(config, "max_position_embeddings", None) or 0)
     check_architecture(config, name, window or limit)
     if window is not None and window > limit:
@@ -212,9 +215,9 @@ def check_embedding(name: str, config: Any, largest_id: int) -> None:
 def check_vocabulary(draft: str, draft_tokens: Mapping[str, int], target_tokens: Mapping[str, int]) -> None:
     """Refuse a draft whose tokens differ from the target's.
 
-    Tokens are compared instead of sizes, because models of one family pad their vocabularies differently and add a few
-    special tokens of their own. Such tokens are harmless, because a proposed token that the target does not know is
-    rejected.
+    Tokens are compared instead of the sizes of the vocabularies, because models of one family pad their vocabularies
+    differently and add a few special tokens. Tokens that only the draft has are harmless, because the target rejects
+    them.
 
     Raises:
         VocabularyMismatch: the vocabularies differ; the message has both sizes and a token that differs.
@@ -236,7 +239,8 @@ def _check_weights(name: str, config: Any) -> None:
     if not folder.is_dir():
         return
     stored, described = weights.check_folder(folder), estimate_parameters(config)
-    if described > _MAX_DESCRIBED * stored:  # otherwise memory would be allocated for weights that do not exist
+    # Without this check, memory would be allocated for weights that do not exist.
+    if described > _MAX_DESCRIBED * stored:
         raise ModelError(
             f"config.json of {display_name(name)} describes about {described:,} parameters, and its weights hold "
             f"{stored:,}.",
@@ -245,7 +249,7 @@ def _check_weights(name: str, config: Any) -> None:
 
 
 def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device) -> None:
-    """Refuse to round weights that a processor already reads directly in few bits.
+    """Refuse to round the weights of a GGUF file that a processor already reads in few bits.
 
     Raises:
         OptionError: rounding would save little or nothing.
@@ -262,8 +266,9 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
 
 
 def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
-    """Refuse weights that exceed the free memory once they are expanded. Weights that need no expansion are not
-    checked. Rounding expands one layer at a time, so only one expanded layer needs memory.
+    """Refuse weights that are too large for the free memory after they were expanded, or rounded. Weights that are
+    already stored in the model's dtype are not checked. Rounding needs additional memory for one expanded layer,
+    because it expands one layer at a time.
     """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
@@ -294,7 +299,8 @@ def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, d
 def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
-    # ``Any``, because the type annotations omit that ``from_pretrained`` can return two values
+    # ``Any`` is needed because the library's type annotations do not know that ``from_pretrained`` can return two
+    # values.
     library: Any = AutoModelForCausalLM
     expanding = _expanding(config)
     # If the weights will be rounded, experts are loaded in the 4 bits of the file. ``experts.install`` later
@@ -330,7 +336,7 @@ def _from_pretrained(name: str, config: Any, dtype: torch.dtype, rounded_to: str
 
 def _refused(name: str, config: Any, error: Exception) -> ModelError:
     """Make an error for the person from an exception that transformers raised while it loaded weights."""
-    # config.json names an activation function or a kind of RoPE that transformers does not know
+    # The missing key is a word of config.json, so transformers does not know this activation function or kind of RoPE.
     if isinstance(error, KeyError) and error.args[0] in _words(config.to_dict()):
         return UnsupportedModel(
             f"config.json of {display_name(name)} asks for {error}, which is not known.", "Choose another model."
@@ -344,8 +350,8 @@ def _refused(name: str, config: Any, error: Exception) -> ModelError:
 
 @contextmanager
 def _without_output() -> Iterator[None]:
-    """Within this context transformers shows no progress bar and no warning, because this module raises errors, and the
-    program that uses the engine decides what is printed.
+    """Make a context in which transformers shows no progress bar and no warning. This module raises errors instead, and
+    the program that uses the engine decides what is printed.
     """
     from transformers.utils import logging
 
@@ -362,8 +368,8 @@ def _without_output() -> Iterator[None]:
 
 
 def _expanding(config: Any) -> dict[str, Any]:
-    """The arguments that make transformers expand 4-bit weights instead of keeping them packed; empty if the weights
-    are not in 4 bits.
+    """The arguments for ``from_pretrained`` that make transformers expand 4-bit weights, which it would otherwise keep
+    packed; empty if the weights are not in 4 bits.
     """
     if not is_expanded(config):
         return {}
@@ -373,7 +379,7 @@ def _expanding(config: Any) -> dict[str, Any]:
 
 
 def _words(settings: Any) -> set[str]:
-    """All strings among the values of ``settings`` and of settings nested in them."""
+    """Collect all strings among the values of ``settings``, including the values of nested settings."""
     if isinstance(settings, str):
         return {settings}
     values = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()

@@ -1,4 +1,4 @@
-"""Makes a causal LM of Muse Glimmer's text part, which transformers has only inside of a model that also takes
+"""Makes a causal LM of Muse Glimmer's text part, which transformers has only as a part of a model that also takes
 images.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @functools.cache
 def register() -> None:
-    """Register the model with transformers' ``AutoModelForCausalLM``. Harmless when repeated."""
+    """Register the causal LM with transformers' ``AutoModelForCausalLM``. A repeated call has no effect."""
     from transformers import AutoModelForCausalLM, GenerationMixin
     from transformers.modeling_outputs import CausalLMOutputWithPast
     from transformers.models.muse_glimmer import modeling_muse_glimmer as library

@@ -1,8 +1,8 @@
 """Loads experts in their stored 4-bit format (MXFP4), and expands them one by one while they are rounded.
 
 transformers expands the experts of all layers at once, which takes three times the memory of the files before any
-weight can be rounded. In this module experts keep the stored format, and transformers' own function expands one matrix
-at a time.
+weight can be rounded. With this module experts keep the stored format until they are rounded, and transformers' own
+function expands one matrix at a time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import nn
 GROUP = 32
 """Number of neighbouring inputs that share a scale."""
 
-_BYTES = GROUP // 2  # bytes of a group: each byte holds two numbers
+_BYTES = GROUP // 2  # bytes of the numbers of a group, two in each byte
 
 
 class StoredExperts(nn.Module):
-    """The experts of a layer in the stored format: for each matrix, ``blocks`` (experts, out, in / 32, 16) and
-    ``scales`` (experts, out, in / 32).
+    """The experts of a layer in the stored format. Each of the two matrices has two buffers: ``_blocks`` (experts, out,
+    in / 32, 16) with two 4-bit numbers in a byte, and ``_scales`` (experts, out, in / 32).
 
     Args:
-        experts: transformers' experts, still without weights.
+        experts: transformers' experts, before their weights are loaded.
     """
 
     is_transposed, is_concatenated = False, False
@@ -41,7 +41,7 @@ class StoredExperts(nn.Module):
             self.register_parameter(f"{name}_bias", getattr(experts, f"{name}_bias"))
 
     def matrix(self, name: str, expert: int) -> torch.Tensor:
-        """The weights (out, in) of one matrix of an expert."""
+        """Expand the matrix ``name`` (out, in) of one expert."""
         from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
         place = slice(expert, expert + 1)
@@ -51,7 +51,7 @@ class StoredExperts(nn.Module):
 
 
 def holding_stored(architecture: Any) -> Any:
-    """Make a subclass of a transformers causal LM whose experts keep the stored format."""
+    """Make a subclass of a transformers causal LM whose experts are loaded in the stored format (``StoredExperts``)."""
 
     class Holding(architecture):
         def __init__(self, config: Any) -> None:

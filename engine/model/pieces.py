@@ -1,7 +1,7 @@
 """Gives access to the pieces of a transformers causal LM that a pass consists of: embedding, RoPE, one block, head.
 
-Passes reach transformers' modules only through this module and ``attention``. ``architectures`` decides for which
-models the pieces are right. ``backends`` compose passes from the pieces.
+Passes use transformers' modules only through this module and ``attention``. ``architectures`` refuses models for which
+the pieces would compute wrongly. ``backends`` compose passes from the pieces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROPE_NAMES = ("rotary_emb", "pos_emb")
 
 
 class Rope(NamedTuple):
-    """The positions of tokens, in the form that layers take.
+    """The positions of tokens as layers take them: with the cosines and sines of RoPE.
 
     ``cos`` and ``sin`` of RoPE are (1, n, rotary_dim) each. ``position_ids`` are (1, n). Layers with a sliding window
     use ``sliding_cos`` and ``sliding_sin``, which in most families are the same tensors as ``cos`` and ``sin``.
@@ -60,7 +60,7 @@ class Rope(NamedTuple):
         return Rope(*(part[:, start:stop] for part in self._placed))._replace(inputs=inputs)
 
     def on(self, device: torch.device) -> Rope:
-        """The positions on another device. A tensor that is in two fields is sent once."""
+        """The positions on another device. A tensor that two fields share is sent only once."""
         parts = {id(part): part for part in self._placed}
         there = {name: sent(part, device) for name, part in parts.items()}
         inputs = None if self.inputs is None else sent(self.inputs, device)
@@ -68,27 +68,27 @@ class Rope(NamedTuple):
 
     @property
     def _placed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The tensors that depend only on positions."""
+        """The tensors that do not depend on the tokens themselves: all fields except ``inputs``."""
         return self.cos, self.sin, self.position_ids, self.sliding_cos, self.sliding_sin
 
 
 class _OtherLayersKv:
-    """A replacement for the mapping through which transformers' Gemma 4 shares keys and values between layers. It
-    stores nothing, because a layer that needs another layer's keys and values reads them from the cache.
+    """Replaces the dict through which transformers' Gemma 4 shares keys and values between layers. Stores nothing,
+    because our attention reads another layer's keys and values from the cache.
     """
 
     def __setitem__(self, kind: str, kv: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Do nothing: the cache has already stored the keys and values."""
+        """Do nothing, because the cache has already stored the keys and values."""
 
     def __getitem__(self, kind: str) -> tuple[None, None]:
         return None, None
 
 
 class _NoRope:
-    """A replacement for RoPE in models without it. Its rotation is the identity.
+    """Replaces the RoPE module in models without RoPE. Its cosines are 1 and its sines 0, so nothing is rotated.
 
     Args:
-        width: numbers of a head.
+        width: head_dim.
     """
 
     rope_type, attention_scaling = "none", 1.0
@@ -143,8 +143,8 @@ class Pieces:
 
     @property
     def token_device(self) -> torch.device:
-        """The device of logits and tokens. Tokens are drawn in float64, so it is the CPU if the model's device has no
-        float64. Tokens stay there until a pass reads them.
+        """The device of logits and tokens. This is the CPU if the model's device lacks float64, in which tokens are
+        drawn. Drawn tokens stay on this device until a pass reads them.
         """
         return self.device if KINDS[self.device.type].has_64_bits else torch.device("cpu")
 
@@ -166,8 +166,9 @@ class Pieces:
         return hidden if self._embedding_multiplier == 1.0 else hidden * self._embedding_multiplier
 
     def with_inputs(self, rope: Rope, input_ids: torch.Tensor, hidden: torch.Tensor) -> Rope:
-        """Add the per-layer embeddings of tokens ``input_ids`` (n,) to their positions ``rope``. ``hidden`` (1, n,
-        hidden) are the tokens' ordinary embeddings.
+        """Return the tokens' positions ``rope`` with the per-layer embeddings of the tokens ``input_ids`` (n,) as
+        ``inputs``. If the model has no such embeddings, ``rope`` is returned unchanged. ``hidden`` (1, n, hidden) are
+        the tokens' ordinary embeddings.
         """
         if not self._inputs:
             return rope
@@ -176,22 +177,21 @@ class Pieces:
         return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
-        """Convert positions (n,) to the form that layers take."""
+        """Compute the cosines and sines of positions (n,), for layers."""
         positions = position_ids.unsqueeze(0)
         found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
         return Rope(*found[0], positions, *found[-1])
 
     def _cos_sin(self, positions: torch.Tensor, *kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """``cos`` and ``sin`` of positions (1, n). If the kinds of layers have different RoPEs, ``kind`` names the kind
-        of layers.
+        """Compute RoPE's cosines and sines of positions (1, n). If each kind of layers has its own RoPE, ``kind`` names
+        the kind.
         """
         probe = torch.empty(1, dtype=self.dtype, device=self.device)
         if not self.rope_depends_on_window:
             cos, sin = self._rope(probe, positions, *kind)
             return cos, sin
-        # These kinds of RoPE choose their frequencies by the largest position in a call. With the last position of the
-        # window appended, every call uses the same frequencies, so that the keys of early and late calls are
-        # consistent.
+        # Some kinds of RoPE choose their frequencies by the largest position in a call. The last position of the window
+        # is therefore appended: all calls then use the same frequencies, and their keys are consistent.
         last = positions.new_full((1, 1), self.window - 1)
         cos, sin = self._rope(probe, torch.cat([positions, last], dim=1), *kind)
         return cos[:, :-1], sin[:, :-1]
@@ -200,8 +200,8 @@ class Pieces:
         return (rope.sliding_cos, rope.sliding_sin) if layer in self._sliding else (rope.cos, rope.sin)
 
     def no_rope(self, count: int) -> Rope:
-        """Make the positions for a pass without rotation. Every token has position 0 and the identity as its rotation,
-        so that queries and keys come out unrotated.
+        """Make the positions for a pass in which RoPE rotates no queries and keys: every token has position 0, cosines
+        of 1 and sines of 0.
         """
         rope = self.rope(torch.zeros(1, dtype=torch.long, device=self.device))
         wide, near = (torch.ones_like(cos).expand(1, count, -1) for cos in (rope.cos, rope.sliding_cos))
@@ -224,9 +224,9 @@ class Pieces:
         if names is None:
             return self._rotate(x, cos, sin)
         # This family applies the norms of queries and keys after RoPE, but here the layer has already applied them.
-        # RoPE does not change the L2 norm of a vector, so only the multiplication by the norm's weights has to be moved
-        # after RoPE. A norm after RoPE would also cancel ``attention_scaling``, a factor of cos and sin, so the result
-        # is divided by this factor.
+        # RoPE does not change the L2 norm of a vector, so only the multiplication by the norm's weights is undone, and
+        # done again after RoPE. Cosines and sines have the factor ``attention_scaling``, which a norm after RoPE would
+        # cancel, so the result is divided by this factor.
         block = self.blocks[layer].self_attn
         of_queries, of_keys = (getattr(block, name).weight.float() for name in names)
         weights = torch.cat([of_queries.expand(queries, 1, -1), of_keys.expand(x.shape[1] - queries, 1, -1)])
@@ -235,16 +235,16 @@ class Pieces:
         return turned.to(x.dtype)
 
     def _rope_of(self, positions: torch.Tensor) -> Rope:
-        """Return ``rope`` of the positions. It is computed once for the same tensor, because all layers of a pass ask
-        for it.
+        """Return ``rope(positions)``. The result for the most recent tensor is cached, because all layers of a pass
+        need the same result.
         """
         if self._last_rope is None or self._last_rope[0] is not positions:
             self._last_rope = positions, self.rope(positions)
         return self._last_rope[1]
 
     def _turn_of(self, positions: torch.Tensor) -> Rotation:
-        """Compute the ``Rotation`` of these positions, once for the same tensor. The result is right only for families
-        whose layers all rotate in the same way.
+        """Return the ``Rotation`` for these positions. The result for the most recent tensor is cached. Only for
+        families whose layers all rotate in the same way.
         """
         if self._last_turn is None or self._last_turn[0] is not positions:
             rope = self.rope(positions)
@@ -278,16 +278,16 @@ class Pieces:
         return hidden if self.split is None else carried(hidden, self.split.devices[self.split.part_of[layer]])
 
     def on_devices(self, rope: Rope) -> list[Rope]:
-        """The positions on each device with layers, in the order of ``split.devices``."""
+        """Copy the positions to every device with layers, in the order of ``split.devices``."""
         devices = self.split.devices[1:] if self.split else ()
         return [rope, *(rope.on(device) for device in devices)]
 
     def logits(self, hidden: torch.Tensor, product: Any) -> torch.Tensor:
-        """Compute logits (n, vocabulary) in float32 from the hidden states (1, n, hidden) after the last layer, on
-        ``token_device``.
+        """Compute logits (n, vocabulary) in float32 from the hidden states (1, n, hidden) after the last layer. The
+        result is on ``token_device``.
 
         Args:
-            product: computes the product with the head's weights.
+            product: function that multiplies hidden states by the head's weights.
         """
         hidden = hidden if self.split is None else carried(hidden, self.device)
         logits: torch.Tensor = product(self.last_norm(hidden))[0]
@@ -298,17 +298,17 @@ class Pieces:
         return logits.to(self.token_device)
 
     def span(self, start: int, count: int) -> torch.Tensor:
-        """Positions start..start+count-1 as a tensor on the model's device."""
+        """Make a tensor of the positions from ``start`` to ``start + count - 1`` on the model's device."""
         return torch.arange(start, start + count, device=self.device)
 
     def ids(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Token ids as a tensor on ``token_device``."""
+        """Make a tensor of token ids on ``token_device``."""
         return to_device(tokens, self.token_device)
 
 
 def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Make an int64 tensor (n,) of integers on a device. The host does not wait for a GPU, which fetches the integers
-    from pinned memory.
+    """Make an int64 tensor (n,) of integers on a device. The host need not wait for a GPU, because the GPU fetches the
+    integers from pinned memory.
     """
     if KINDS[device.type].streams:
         return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)

@@ -2,9 +2,9 @@
 and adds those of its own tokens.
 
 A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). If every layer's KV is
-resident on the compute device in the compute dtype, the view gives that memory as tensors (``in_place``), and a backend
-takes their addresses. If a pass can be repeated on the same memory with only a few numbers changed, the view has a
-``fixed`` form for recording.
+resident on the compute device in the compute dtype, ``in_place`` returns the memory as tensors, and kernels read and
+write it directly. If a pass can be repeated on the same memory with only a few numbers changed, ``fixed`` returns a
+form of the pass that can be recorded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from engine.model.recurrent import States
 class Blocks:
     """The memory of all layers' keys and values, each (kv_heads, capacity, head_dim), in the model's dtype.
 
-    ``unturned`` is the memory of keys before RoPE; None if they are not stored. A cache that reallocates its memory
-    makes a new object, so that addresses can be cached by object.
+    ``unturned`` is the memory of keys before RoPE; None if such keys are not stored. A cache that reallocates its
+    memory makes a new object, so that the addresses in one object never change.
     """
 
     keys: tuple[torch.Tensor, ...]
@@ -56,8 +56,8 @@ class View(States, Protocol):
     """
 
     def positions(self, count: int) -> torch.Tensor | None:
-        """The positions (count,) to which RoPE rotates the new tokens' queries and keys; None if ``attend`` rotates
-        them.
+        """The positions (count,) to which a backend rotates the new tokens' queries and keys by RoPE; None if
+        ``attend`` rotates them instead.
         """
 
     def attend(
@@ -70,17 +70,17 @@ class View(States, Protocol):
         sinks: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> torch.Tensor:
-        """Store the new tokens' k and v, and compute their attention. k and v are None in a layer without KV of its
-        own. Shapes as in ``engine.model.attention``.
+        """Store the keys k and values v of the new tokens, and compute the attention of their queries q. k and v are
+        None in a layer without KV of its own. Shapes as in ``engine.model.attention``.
         """
 
     def in_place(self, count: int) -> InPlace | None:
-        """The memory of the KV for a pass over ``count`` new tokens, into which the caller writes their KV; None if
-        some KV is not resident on the compute device in the compute dtype, or if the memory is too small.
+        """The memory of all layers' KV, for a pass over ``count`` new tokens that writes their KV itself. None if some
+        KV is not resident on the compute device in the compute dtype, or if the memory is too small.
         """
 
     def fixed(self, count: int) -> FixedForm | None:
-        """The form of a pass over ``count`` new tokens that can be recorded; None if there is none."""
+        """The form in which a pass over ``count`` new tokens can be recorded; None if it cannot be recorded."""
 
 
 class KeepsQueries(View, Protocol):
@@ -91,7 +91,8 @@ class KeepsQueries(View, Protocol):
 
 
 class FixedForm(Protocol):
-    """A form of a pass in which operations and memory do not depend on the position of its tokens.
+    """A form of a pass that can be recorded, because its operations and its memory do not depend on the position of its
+    tokens.
 
     The pass is padded to ``count`` tokens; no token sees the padding. ``places`` are the numbers that change from pass
     to pass, such as the position of the first token. ``bound`` identifies everything else that a recording depends on.
@@ -108,27 +109,29 @@ class FixedForm(Protocol):
     def bound(self) -> Hashable: ...
 
     def ordinary(self) -> KeepsQueries:
-        """The view for the ordinary pass, which is not recorded."""
+        """Make the view for the ordinary pass, which is not recorded."""
 
     def at(self, places: torch.Tensor) -> KeepsQueries:
-        """The view for a pass that reads ``places`` from this tensor on the device, so that a recording of the pass can
-        be repeated with other numbers.
+        """Make the view for a recorded pass, which reads ``places`` from this tensor on the device, so that the pass
+        can be replayed with other numbers.
         """
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Show the queries of each layer to an observer, without those of padding tokens. ``scaling`` gives the scaling
-        of a layer.
+        """Pass the queries of each layer to an observer, without those of padding tokens. ``scaling`` returns the
+        scaling of a layer's scores.
         """
 
 
 class FixedView:
-    """The part of ``View`` that all passes of fixed form share."""
+    """The methods of ``View`` that are the same for all passes of fixed form."""
 
     def recur(self, layer: int, count: int, advance: object) -> torch.Tensor:
         raise ValueError(f"a pass through layer {layer}, which has states, cannot be recorded")
 
     def in_place(self, count: int) -> None:
-        """Return None, because in a recording the places of tokens are tensors, whereas ``InPlace`` needs numbers."""
+        """Return None, because ``InPlace`` needs the places of tokens as numbers, and a recording has them in a
+        tensor.
+        """
 
     def fixed(self, count: int) -> None:
-        """Return None, because this view is itself the fixed form."""
+        """Return None, because this view already belongs to a fixed form."""

@@ -2,9 +2,9 @@
 headers.
 
 This module reads headers, never tensors. It compares every size that a header states with the file's size before it
-allocates memory. Values are not checked, because a file with different values in the right shapes is simply a different
-model. A safetensors file has eight bytes with the length of the header, then the header in JSON, then the tensors
-without gaps (https://huggingface.co/docs/safetensors). Imports only the standard library.
+allocates memory. The values of weights are not checked, because any values of the right shapes are a valid model. A
+safetensors file has eight bytes with the length of the header, then the header in JSON, then the tensors without gaps
+(https://huggingface.co/docs/safetensors). Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
 def with_whole_index(folder: Path) -> Iterator[Path]:
     """Yield a folder whose index file has the entry "metadata", which transformers needs and some converters leave out.
 
-    Yields ``folder`` itself if its index has the entry, or if there is no index. Otherwise yields a temporary folder
-    with a completed index and with links to the other files of ``folder``.
+    This is ``folder`` itself if its index has the entry, or if there is no index. Otherwise it is a temporary folder
+    with a completed index, and with links to all other files of ``folder``.
     """
     index = folder / INDEX
     described = read_object(index) if index.is_file() else {"metadata": {}}
@@ -138,8 +138,8 @@ def link(file: Path, place: Path) -> None:
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:
-    """The names of the weights files to check, each with the names of its tensors as the index gives them. Without an
-    index the tensor names are empty.
+    """List the weights files to check, each with the names of the tensors that the index expects in it. Without an
+    index no tensors are expected.
     """
     index = folder / INDEX
     if os.path.lexists(index):
