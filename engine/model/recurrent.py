@@ -1,18 +1,20 @@
-"""Layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short convolutions.
+"""Implements layers that store their past as a state of fixed size: the gated delta rule, Mamba-2 and short
+convolutions.
 
 Under the gated delta rule, a token changes the state of each head in three steps. First the state is multiplied by a
-decay. Then the state is read with the token's key. Finally the token's value minus the value read, times a rate, is
-added under the key. The token's output is the new state read with the token's query. In Mamba-2 a token adds its whole
-value instead of the difference. In all kinds of layers a short convolution over the newest tokens comes first. LFM2's
-layers consist of this convolution only.
+decay. Then the state is read with the token's key. Finally the difference between the token's value and the value read
+is multiplied by a rate and added under the key. The token's output is what its query reads from the new state. In
+Mamba-2 a token adds its whole value instead of the difference. In all kinds of layers a short convolution over the
+newest tokens comes first. LFM2's layers consist of this convolution only.
 
-A ``Trace`` records the changes that each of a few tokens makes to a state. The state after any of these tokens can be
-computed from it. It is about fifty times smaller than a copy of the state for each token. The cache stores the states
-(``engine.kv.states``); layers get the cache as the argument ``kv``.
+A ``Trace`` records the changes that each of a few tokens makes to a state, so that the state after any of these tokens
+can be computed. A trace is about fifty times smaller than a copy of the state for each token. The cache stores the
+states (``engine.kv.states``); layers get the cache as the argument ``kv``.
 
-On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token has the same bits
-whatever other tokens are in the pass, and a state from a trace has the bits of a pass that ended there. Passes over
-many tokens, and all passes on other devices, are computed in chunks by matrix products.
+On a processor our own kernel (``kernels.emit``) computes a few tokens one after another. A token's output has the same
+bits whatever other tokens are in the pass, and a state computed from a trace has the same bits as the state of a pass
+that ended at this token. Passes over many tokens, and all passes on other devices, are computed in chunks by matrix
+products.
 
 Source: gated DeltaNet (arXiv 2412.06464); chunks as in arXiv 2406.06484, section 3. Mamba-2 (arXiv 2405.21060).
 """
@@ -32,15 +34,16 @@ from engine.model.products import WHOLE, linear, padded
 if TYPE_CHECKING:
     from engine.model.kernels.native import Native
 
-_CHUNK = 64  # maximum tokens of a chunk in ``in_chunks``
-# added to the squared L2 norm of a key or query, so that a vector of zeros is not divided by 0
+_CHUNK = 64  # maximum number of tokens in a chunk of ``in_chunks``
+# Added to the squared L2 norm of a key or query, so that a vector of zeros causes no division by 0.
 _LEAST_SQUARE = 1e-6
 
 
 @dataclass(frozen=True)
 class RecurrentState:
     """A layer's state after a token: ``memory`` (heads, key_dim, value_dim) in float32, and ``inputs`` (taps - 1,
-    channels), the newest inputs of the convolution, which it will read for the next tokens. Never changed in place.
+    channels), the newest inputs of the convolution, which are needed for the next tokens. The tensors are never changed
+    in place.
     """
 
     memory: torch.Tensor
@@ -52,7 +55,7 @@ class RecurrentState:
 
 
 class Trace(Protocol):
-    """The changes that n tokens made to a state."""
+    """Records the changes that n tokens made to a recurrent state."""
 
     @property
     def count(self) -> int:
@@ -62,16 +65,16 @@ class Trace(Protocol):
     def nbytes(self) -> int: ...
 
     def first(self, count: int) -> Trace:
-        """The trace of only the first tokens."""
+        """Make the trace of only the first ``count`` tokens."""
 
     def after(self, state: RecurrentState) -> RecurrentState:
-        """The state after the trace's last token, computed from the state before the trace's first token."""
+        """Compute the state after the trace's last token from ``state``, the state before the trace's first token."""
 
 
 @dataclass(frozen=True)
 class InputTrace:
-    """The trace of a layer that consists of a convolution only. ``inputs`` (taps - 1 + ``count``, channels) are the
-    inputs of the convolution, beginning with the taps - 1 inputs before the first token.
+    """The trace of a layer that consists only of a short convolution. ``inputs`` (taps - 1 + ``count``, channels) are
+    the inputs of the convolution, beginning with the taps - 1 inputs before the first token.
     """
 
     inputs: torch.Tensor
@@ -82,7 +85,7 @@ class InputTrace:
         return self.inputs.nbytes
 
     def first(self, count: int) -> InputTrace:
-        # the inputs before the traced tokens stay, because the convolution needs them
+        # The inputs before the trace's first token are kept, because the convolution needs them.
         return InputTrace(self.inputs[: self.inputs.shape[0] - self.count + count], count)
 
     def after(self, state: RecurrentState) -> RecurrentState:
@@ -94,10 +97,11 @@ class DeltaTrace:
     """The trace of a layer with the gated delta rule, or of a Mamba-2 layer.
 
     Args:
-        inputs: (taps - 1 + n, channels), inputs of the convolution, including those before the first token.
+        inputs: (taps - 1 + n, channels), inputs of the convolution, beginning with those of the taps - 1 tokens before
+            the first token.
         keys: (n, key_heads, key_dim) in float32; under the delta rule their L2 norm is 1.
         updates: (n, heads, value_dim), the value that each token added under its key.
-        decays: (n, heads), logarithms of the factors that each token multiplies the state by.
+        decays: (n, heads), logarithms of the factors by which each token multiplies the state.
         kernels: the kernels that computed the trace; None if it was computed in chunks.
     """
 
@@ -126,7 +130,7 @@ class DeltaTrace:
             memory = self.kernels.replayed(self.keys, self.updates, self.decays, state.memory)
             return RecurrentState(memory, inputs)
         faded = self.decays.double().cumsum(dim=0)
-        # the share of each token's update that is left after the decays of all later tokens
+        # The share of each token's update that remains after the decays of all later tokens.
         left = (faded[-1] - faded).float().exp()
         keys = _for_each_head(self.keys, self.updates.shape[1]) * left.unsqueeze(-1)
         added = torch.einsum("nhk,nhv->hkv", keys, self.updates)
@@ -148,8 +152,8 @@ Advance = Callable[[RecurrentState], Step]
 
 
 class States(Protocol):
-    """Gives the recurrent layers access to their states in a cache during one pass. ``recur`` advances a layer's state
-    by ``count`` new tokens and returns their output.
+    """Gives the recurrent layers of one pass access to their states in a cache. ``recur`` calls ``advance`` with a
+    layer's state, stores the state after ``count`` new tokens, and returns the tokens' output.
     """
 
     def recur(self, layer: int, count: int, advance: Advance) -> torch.Tensor: ...
@@ -173,14 +177,14 @@ class DeltaNet(nn.Module):
         self.pace, self.shift = _fixed(-net.A_log.float().exp()), _fixed(net.dt_bias)
         self.norm, self.epsilon = _fixed(net.norm.weight), float(net.norm.variance_epsilon)
         self.order: torch.Tensor | None
-        # the order of the output projection's inputs in layers from some GGUF files, otherwise None
+        # Order of the inputs of the output projection, for layers from some GGUF files; otherwise None.
         self.register_buffer("order", getattr(net, "output_order", None), persistent=False)
         self._kernels: Native | None = None
         self._lengths: dict[float, torch.Tensor] = {}
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if the layer's widths fill whole
-        vectors.
+        """Use these kernels in passes of at most ``kernels.most_rows`` tokens. Does nothing unless the layer's widths
+        fill whole SIMD vectors.
         """
         widths = (self.taps.shape[1], self.heads * self.value_dim)
         heads = (self.key_dim, self.value_dim)
@@ -230,18 +234,18 @@ class DeltaNet(nn.Module):
         )
 
     def _of_length(self, x: torch.Tensor, length: float, kernels: Native | None) -> torch.Tensor:
-        """Scale vectors (n, heads, key_dim) to L2 norm ``length``."""
+        """Scale each vector of x (n, heads, key_dim) to the L2 norm ``length``."""
         if kernels is None:
             return x * (length * (x.square().sum(dim=-1, keepdim=True) + _LEAST_SQUARE).rsqrt())
-        # ``kernels.norm`` divides by the root mean square, so weights of ``length / sqrt(key_dim)`` give vectors of L2
-        # norm ``length``.
+        # ``kernels.norm`` divides by the root mean square. With the weights ``length / sqrt(key_dim)`` the resulting
+        # vectors have the L2 norm ``length``.
         weights = self._lengths.setdefault(length, torch.full((self.key_dim,), length * self.key_dim**-0.5))
         return kernels.norm(x, weights, _LEAST_SQUARE / self.key_dim)
 
 
 class Mamba(nn.Module):
     """A Mamba-2 layer with the weights of transformers' layer. A cache (``kv``) stores its states. This class uses the
-    names of the delta rule: Mamba's B is called key, C query, x value, and the step size rate.
+    names of the delta rule instead of Mamba's: key for B, query for C, value for x, and rate for the step size.
 
     Args:
         net: transformers' layer.
@@ -261,8 +265,8 @@ class Mamba(nn.Module):
         self._kernels: Native | None = None
 
     def take(self, kernels: Native) -> None:
-        """Use these kernels in passes of at most ``kernels.most_rows`` tokens, if the layer's widths fill whole
-        vectors.
+        """Use these kernels in passes of at most ``kernels.most_rows`` tokens. Does nothing unless the layer's widths
+        fill whole SIMD vectors.
         """
         widths = (self.taps.shape[1], self.heads * self.value_dim, self.unit.shape[0])
         heads = (self.key_dim, self.value_dim)
@@ -304,8 +308,8 @@ class Mamba(nn.Module):
 
 
 def _inputs_of(net: Any) -> Sequence[nn.Linear]:
-    """The input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next stores them as two
-    matrices, whose outputs are interleaved by key head. The two matrices are split into the four projections.
+    """Return the four input projections of a linear-attention layer, in the order of ``INPUTS``. Qwen3-Next stores them
+    in two matrices, whose outputs are interleaved by key head; these matrices are split into the four projections.
     """
     if hasattr(net, INPUTS[0]):
         return [getattr(net, name) for name in INPUTS]
@@ -363,8 +367,8 @@ def install(model: Any) -> None:
 
 
 def convolved(inputs: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
-    """Compute the convolution: for each token and channel, a sum over the inputs of the token and of the taps - 1
-    tokens before it, weighted by ``taps``. Returns (n, channels) in float32.
+    """Compute a convolution over tokens, separately for each channel: the sum of the inputs of a token and of the taps
+    - 1 tokens before it, weighted by ``taps``. Returns (n, channels) in float32.
 
     Args:
         inputs: (taps - 1 + n, channels), beginning with the inputs of the taps - 1 tokens before the first new token.
@@ -391,31 +395,31 @@ def in_chunks(
 
     Args:
         q, k: (n, key_heads, key_dim); v: (n, heads, value_dim).
-        decays: (n, heads), logarithms.
-        rates: (n, heads), the factor that a token's value, or its correction, is multiplied by before it is written.
+        decays: (n, heads), logarithms of the factors by which each token multiplies the state.
+        rates: (n, heads), factor of what each token writes.
         memory: (heads, key_dim, value_dim), the state before the tokens.
-        corrects: whether a token writes its value minus the value read under its key (the delta rule) instead of its
-            whole value (Mamba-2).
+        corrects: whether a token writes the difference between its value and the value read under its key (the delta
+            rule), or its whole value (Mamba-2).
 
     Returns:
-        The tokens' output and the values that they add, both (n, heads, value_dim), and the memory after the last
+        The tokens' outputs and the values that they write, both (n, heads, value_dim), and the state after the last
             token.
     """
     n, heads, width = v.shape
     size = min(_CHUNK, n)
     queries, keys, values, fading, rate = (_cut(x, size) for x in (q, k, v, decays, rates))
     rate = rate.unsqueeze(-1)
-    # Only differences between these sums of logarithms matter. The differences are small compared with the sums, so the
-    # sums are in float64.
+    # Only differences between these sums of logarithms are used. The differences are much smaller than the sums, so the
+    # sums are computed in float64.
     faded = fading.double().cumsum(dim=-1)
     later = torch.ones(size, size, dtype=torch.bool, device=v.device).triu(1)
     between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).float().masked_fill_(later, float("-inf")).exp_()
     left, whole = faded.float().exp().unsqueeze(-1), faded[..., -1:].float().exp().unsqueeze(-1)
     seen = _for_each_head(queries @ keys.transpose(-1, -2), heads) * between
-    # The value that a token reads depends on the memory before the chunk and on the values that earlier tokens of the
-    # chunk add. So the values that the chunk adds are the solution of a triangular system. The system is solved before
-    # the memory is known. Its solution is ``own``, which depends only on the tokens, plus ``of_memory`` times the
-    # memory.
+    # The value that a token reads depends on the memory before the chunk and on what earlier tokens of the chunk add.
+    # So the values that the tokens of a chunk add are the solution of a triangular system. It is solved for all chunks
+    # before their memory is known: the solution is ``own``, which depends only on the chunk's tokens, plus
+    # ``of_memory`` times the memory.
     own, of_memory = values * rate, None
     if corrects:
         system = _for_each_head(keys @ keys.transpose(-1, -2), heads) * between * rate
@@ -444,8 +448,8 @@ def _cut(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _for_each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Repeat a tensor of key heads (n or chunks, key_heads, ...) for all ``heads`` that share them: (n or chunks,
-    heads, ...).
+    """Repeat the tensor of each key head, in x (n or chunks, key_heads, ...), for all heads that share it. Return (n or
+    chunks, heads, ...).
     """
     group = heads // x.shape[1]
     return x if group == 1 else x.repeat_interleave(group, dim=1)

@@ -1,4 +1,4 @@
-"""Implements products with weights in each of their formats, and norms."""
+"""Implements products of activations with weights, for each format of weights, and norms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ depend on its place in the tensor.
 
 
 class SmallLinear(nn.Module):
-    """A linear layer whose parameters hold several weights in one element, so that they have fewer elements than the
-    layer has weights.
+    """A linear layer whose parameters have fewer elements than the layer has weights, because each element holds
+    several weights.
     """
 
     in_features: int
@@ -24,7 +24,7 @@ class SmallLinear(nn.Module):
 
 
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """Make a linear layer with these weights (out, in)."""
+    """Make a linear layer with the weights ``weight`` (out, in), which are not copied."""
     outputs, inputs = weight.shape
     layer = nn.Linear(inputs, outputs, bias=False, device="meta")
     layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
@@ -43,5 +43,5 @@ def fixed(values: torch.Tensor) -> nn.Parameter:
 
 
 def padded(x: torch.Tensor) -> torch.Tensor:
-    """Pad rows with zeros so that they fill whole vectors."""
+    """Pad rows with zeros to whole SIMD vectors (``WHOLE``)."""
     return functional.pad(x, (0, -x.shape[1] % WHOLE))

@@ -1,14 +1,13 @@
-"""Linear layers and embeddings whose weights stay in the format of a GGUF file.
+"""Computes linear layers and embeddings whose weights stay in the format of a GGUF file.
 
 The weights of ``BlockLinear`` and ``BlockEmbedding`` are views of the file's bytes. An embedding dequantizes rows on
 use. A linear layer is packed for our own kernels (``PackedBlocks``): its blocks are copied into panels, interleaved
-(``engine.model.kernels.emit.blocks``), and the file's pages are released. The layers of a joint product may have
-different formats. Each tensor of the file is a segment of the product (``Segment``) with its own call, and all segments
-write into one result.
+(``engine.model.kernels.emit.blocks``), and the file's pages are released. Layers with the same input are computed as
+one joint product, even if their formats differ: each tensor of the file is a segment of the product (``Segment``) with
+its own kernel call, and all segments write into one result.
 
-Because blocks are interleaved, each lane of a vector holds an output, as in all packed products. So one multiplication
-computes the scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB, once per
-start.
+Because blocks are interleaved, each lane of a SIMD vector holds a different output. So one multiplication applies the
+scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s for each GB, once per start.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Stored(NamedTuple):
 
     Args:
         data: the rows as bytes (outputs, bytes of a row).
-        kind: GGML's number of the format.
+        kind: GGML's number for the format.
         inputs: number of weights in a row.
-        order: (outputs,), the index in ``data`` of each output's row; None if rows are in the order of outputs.
-        release: releases the memory of the rows. Called when the rows will not be read again.
+        order: (outputs,), the index in ``data`` of the row of each output; None if ``data`` is in the order of outputs.
+        release: releases the memory of the rows, and is called when the rows will not be read again.
     """
 
     data: torch.Tensor
@@ -60,8 +59,8 @@ class Stored(NamedTuple):
         return self.data.shape[0] if self.order is None else len(self.order)
 
     def values(self, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """The weights (n, inputs) of the outputs ``ids`` (n,) in float32, dequantized by the package gguf; of all
-        outputs if ``ids`` is None.
+        """Dequantize the weights of the outputs ``ids`` (n,), or of all outputs if ``ids`` is None, with the package
+        gguf. Return them in float32 (n, inputs).
         """
         from gguf import GGMLQuantizationType, dequantize
 
@@ -74,11 +73,12 @@ class Stored(NamedTuple):
 
 
 class BlockLinear(nn.Module):
-    """A linear layer in the blocks of a file. Until it is packed, each product dequantizes its weights, which is slow.
+    """A linear layer whose weights stay in the blocks of a file. It dequantizes them for each product, which is slow,
+    and is therefore usually replaced by a packed layer.
 
     Args:
         parts: the layer's weights, or those of several joined layers in the order of outputs.
-        dtype: dtype of its inputs.
+        dtype: dtype of the layer's inputs.
     """
 
     def __init__(self, parts: Stored | Sequence[Stored], bias: torch.Tensor | None, dtype: torch.dtype) -> None:
@@ -90,7 +90,7 @@ class BlockLinear(nn.Module):
         self.bias = None if bias is None else fixed(bias)
 
     def values(self) -> torch.Tensor:
-        """The weights (out, in) in float32."""
+        """Dequantize all weights (out, in) to float32."""
         return torch.cat([part.values() for part in self.parts])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -99,11 +99,11 @@ class BlockLinear(nn.Module):
 
 
 class BlockEmbedding(nn.Module):
-    """An embedding that dequantizes rows on use.
+    """An embedding that keeps its rows in the blocks of a file, and dequantizes the rows that it looks up.
 
     Args:
         embedding: transformers' embedding, which this replaces.
-        dtype: dtype of its output.
+        dtype: dtype of the returned rows.
     """
 
     bias = None
@@ -163,7 +163,9 @@ class BlockExperts(nn.Module):
             yield BlockLinear(matrices, torch.cat(biases) if biases else None, self._dtype)
 
     def expanded(self, name: str) -> torch.Tensor:
-        """The weights or biases of all experts, in float32, in the form of transformers' parameter ``name``."""
+        """Dequantize the weights or biases of all experts to float32, in the shape of transformers' parameter
+        ``name``.
+        """
         if name.endswith("_bias"):
             held: Mapping[str, torch.Tensor] = self._biases
         else:
@@ -183,8 +185,8 @@ outputs of those that a file has are joined in this order.
 
 
 def _split(stored: Stored, count: int, outputs: int, inputs: int) -> list[Stored]:
-    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Experts are packed in order, so only the
-    last matrix keeps ``release``, the function that releases the tensor's memory.
+    """Split a tensor into the matrices (outputs, inputs) of ``count`` experts. Only the last matrix keeps the tensor's
+    ``release``, because the tensor's memory is no longer needed when the last expert is packed.
     """
     if (stored.outputs, stored.inputs) != (count * outputs, inputs):
         raise ValueError(stored.data.shape)
@@ -198,16 +200,17 @@ def is_bfloat16(stored: Stored) -> bool:
 
 
 class Segment:
-    """The part of a joint product that one tensor of a file computes: its weights, packed in panels, and their call.
+    """The part of a joint product that belongs to one tensor of a file: the tensor's weights, packed in panels, and the
+    kernel call.
 
-    ``input_form`` names the form of x that the call takes: "same" is x itself, and ``Native.arranged_call`` makes all
-    other forms.
+    ``input_form`` names the form of the activations x that the call takes: "same" is x itself. ``Native.arranged_call``
+    converts x to each other form.
 
     Args:
         stored: the weights.
-        input_form: the form of x: "fixed" or "shares" for a format with blocks; "pairs" if all parts of the joint
+        input_form: "fixed" or "shares", the form of x for a format with blocks; or "pairs" if all parts of the joint
             product are bfloat16 and are stored as pairs.
-        start: index in the joint product of the segment's first output.
+        start: index of the segment's first output among the outputs of the joint product.
     """
 
     def __init__(self, stored: Stored, kernels: Native, input_form: str, start: int) -> None:
@@ -239,8 +242,8 @@ class Segment:
         return packed
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, units: torch.Tensor, out: torch.Tensor) -> Call:
-        """Make the call that computes the product of x and writes it to the segment's columns of ``out``. x has the
-        form that ``input_form`` names; ``sums`` and ``units`` are those of ``Native.arranged_call``.
+        """Make the kernel call that multiplies x by the segment's weights and writes the result to the segment's
+        columns of ``out``. x has the form ``input_form``; ``Native.arranged_call`` has computed ``sums`` and ``units``.
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
@@ -261,8 +264,8 @@ class Segment:
         return kernels.panels_call(kernel, x, self.packed, out, others)
 
     def unpack(self, panels: torch.Tensor, out: torch.Tensor, start: int) -> None:
-        """Write the weights of the panels with these indices (n,) into ``out`` (in, ...), beginning at column
-        ``start``, rounded to the dtype of ``out``.
+        """Unpack the panels with the indices ``panels`` (n,), and write their weights, in the dtype of ``out``, into
+        ``out`` (in, ...) from column ``start`` on.
         """
         kernels, slot = self._kernels, abi.Expanded
         if self.form is None:
@@ -281,7 +284,7 @@ class Segment:
 
 
 def arranged_dtype(form: str) -> torch.dtype:
-    """The dtype of the activations in the form ``form`` that a kernel reads: int32 for "fixed", float32 for all other
-    forms. A number of "fixed" takes four bytes, which are two 16-bit integers of different layouts.
+    """The dtype of activations in the form ``form`` (``Segment``): int32 for "fixed", otherwise float32. In the form
+    "fixed" each number is stored as two 16-bit integers, in different layouts.
     """
     return torch.int32 if form == "fixed" else torch.float32

@@ -1,4 +1,4 @@
-"""Computes each RMS norm with one kernel: our own on a processor, torch's on a GPU."""
+"""Computes each RMS norm with a single kernel: our own on a processor, torch's on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PackedNorm(nn.Module):
         norm: transformers' norm.
         kernels: the kernels that compute the norm.
         offset: number that the norm adds to its weights.
-        width: length of a normalised vector, if the norm has no weights.
+        width: length of the normalised vectors; needed only if the norm has no weights.
     """
 
     def __init__(self, norm: Any, kernels: Native, offset: float = 0.0, width: int = 0) -> None:
@@ -36,8 +36,8 @@ class PackedNorm(nn.Module):
 
 
 class FusedNorm(nn.Module):
-    """An RMS norm on a GPU, computed by one torch kernel, whereas transformers uses up to eight. Intermediate results
-    are not rounded.
+    """An RMS norm on a GPU, computed by one torch kernel instead of transformers' up to eight. Intermediate results are
+    not rounded.
 
     Args:
         norm: transformers' norm.
@@ -54,8 +54,8 @@ class FusedNorm(nn.Module):
 
 
 def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
-    """Make each norm of a transformers causal LM use one kernel, in place, for a GPU. Call this before the model is
-    moved there.
+    """Replace each norm of a transformers causal LM by a ``FusedNorm``. Call this function before the model is moved to
+    the GPU.
     """
     for path, layer in list(model.named_modules()):
         if is_norm(layer) and hasattr(layer, "weight"):
@@ -63,7 +63,7 @@ def fuse_norms(model: Any, family: Family = ORDINARY) -> None:
 
 
 def is_norm(layer: nn.Module) -> bool:
-    """Whether a module is an RMS norm of transformers."""
+    """Whether a module is one of transformers' RMS norms."""
     return type(layer).__name__.endswith("RMSNorm")
 
 

@@ -1,12 +1,12 @@
-"""Linear layers on a processor whose weights are packed for our own kernels.
+"""Computes linear layers on a processor with weights that are packed for our own kernels.
 
-The weights of every linear layer are packed once (``PackedLinear``). A skinny product has at most ``MOST_ROWS`` rows.
-The kernels of ``engine.model.kernels.native`` compute it as fast as memory delivers the packed weights, and give a row
-the same bits whatever other rows are computed. A wide product has more rows, for example while a book is read. For a
-wide product the weights are unpacked and multiplied by torch, unless our own kernels are faster (``multiplies_all``).
-Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32: the values are the same
-in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor multiplies pairs
-(``engine.model.kernels.emit.products``).
+The weights of every linear layer are packed once (``PackedLinear``). A skinny product has at most ``MOST_ROWS`` rows,
+one for each token. The kernels of ``engine.model.kernels.native`` compute it as fast as memory delivers the packed
+weights, and give a row the same bits whatever other rows are computed. A wide product has more rows: it occurs in
+prefill. For a wide product the weights are unpacked and multiplied by torch, unless our own kernels are faster
+(``multiplies_all``). Weights that bfloat16 holds exactly are stored in bfloat16, even where activations are float32:
+the values are the same in half the bytes. With activations in bfloat16, weights are stored in pairs if the processor
+multiplies pairs (``engine.model.kernels.emit.products``).
 
 Each format of weights is a subclass of ``PackedLinear``. The subclass defines how weights are packed, which kernel
 calls compute the product, and how weights are unpacked for many rows. ``PackedLinear8`` and ``PackedLinear4`` read
@@ -37,24 +37,23 @@ if TYPE_CHECKING:
     from engine.model.kernels.native import Native
     from engine.model.kernels.program import Call, Memory, Program
 
-# Names of the layers that get the same input, keyed by the name of the submodule of a decoder block that has these
-# layers.
+# Names of layers that have the same input, keyed by the name of the part of a decoder block that contains the layers.
 _JOINT = {
     "self_attn": ("q_proj", "k_proj", "v_proj"),
     "linear_attn": INPUTS,
     "mlp": ("gate_proj", "up_proj"),
     "feed_forward": ("w1", "w3"),
 }
-_HELD = 8  # maximum number of layers whose unpacked weights are cached
+_HELD = 8  # maximum number of layers whose unpacked weights are cached at a time
 
 
 class PackedLinear(nn.Module):
-    """Linear layers with the same input on a processor, computed as one product, with weights in panels.
+    """One or several linear layers with the same input on a processor, computed as one product with packed weights.
 
     Args:
-        layers: layers whose weights (out, in) are packed, one after another.
-        kernels: the kernels that compute its skinny products.
-        unpacked: the cache of the weights that were unpacked for recent wide products.
+        layers: the layers, whose weights (out, in) are packed one after another.
+        kernels: the kernels that compute products of at most ``MOST_ROWS`` rows.
+        unpacked: cache of unpacked weights, for products of more rows.
     """
 
     scale: nn.Parameter | None
@@ -75,9 +74,10 @@ class PackedLinear(nn.Module):
         if rows.shape[0] > MOST_ROWS and not self.multiplies_all:
             weight = self.unpacked_last.of(self)
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
-            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may have a wider dtype than x
+            out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may be in a wider dtype than x
             return out.view(*x.shape[:-1], self.out_features)
-        if rows.shape[0] <= MOST_ROWS:  # skinny: prefill has ended, so that no layer needs its unpacked weights
+        # With so few rows prefill has ended, so that no layer needs its unpacked weights.
+        if rows.shape[0] <= MOST_ROWS:
             self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
         if self.bias is not None:
@@ -85,27 +85,27 @@ class PackedLinear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
-        """Pack the weights of these layers. Return the dtype that the weights had before."""
+        """Pack the weights of these layers. Return the dtype of the unpacked weights."""
         weight = torch.cat([layer.weight.detach() for layer in layers])
         pairs = self.kernels.multiplies_pairs and self._can_pair(weight.dtype)
         self.weight = fixed(self.kernels.pack(_smallest(weight), pairs))
         return weight.dtype
 
     def _can_pair(self, dtype: torch.dtype) -> bool:
-        """Whether the weights of layers in this dtype may be stored in pairs."""
+        """Whether weights that had this dtype before packing may be stored in pairs."""
         return dtype is torch.bfloat16 and self.in_features % 2 == 0
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The dtype in which the skinny product takes its input."""
+        """The dtype in which products of at most ``MOST_ROWS`` rows take their input."""
         return input_dtype(self.weight)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return self.kernels.product(rows, self.weight, self.scale)
 
     def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Append the skinny product with x (rows, in), without its bias, to a program. Return the tensor that will hold
-        the result.
+        """Append the product with x, of at most ``MOST_ROWS`` rows (rows, in), to a program. Return the tensor that
+        will hold the result, to which the bias has not been added.
         """
         panels, _, columns = self.weight.shape[:3]
         out = memory.of("product", panels * columns)
@@ -116,12 +116,12 @@ class PackedLinear(nn.Module):
         program.add_call(self.kernels.product_call(x, self.weight, self.scale, out))
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weights (..., in) of the outputs ``ids`` (...,). Not for layers with 8-bit or 4-bit weights."""
+        """Look up the weights (..., in) of the outputs ``ids`` (...,). Not possible for 8-bit or 4-bit weights."""
         columns = self.weight.shape[2]
         return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (in, out) in the dtype in which wide products are computed."""
+        """Unpack all weights (in, out), in the dtype in which products of more than ``MOST_ROWS`` rows are computed."""
         return self._as_columns(self.kernels.unpack(self.weight).to(wide_dtype(self.dtype)))
 
     def _as_columns(self, panels: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ class PackedLinear4(PackedLinear):
         pairs = self.kernels.looks_up_quants and self._can_pair(layers[0].dtype)
         self.weight = fixed(self.kernels.pack4(torch.cat([layer.quants() for layer in layers]), pairs))
         steps = torch.cat([layer.scales_and_middles for layer in layers])
-        # (panels, groups, 2, columns): the scale and the middle of each group
+        # scale and middle of each group, as (panels, groups, 2, columns)
         self.scales = fixed(torch.stack([self.kernels.pack(part) for part in steps.unbind(-1)], dim=2))
         return layers[0].dtype
 
@@ -173,8 +173,8 @@ class PackedLinear4(PackedLinear):
 
 
 class PackedBlocks(PackedLinear):
-    """``PackedLinear`` for layers in the formats of GGUF files. Each tensor of the file is a segment of the joint
-    product.
+    """``PackedLinear`` for layers in the formats of GGUF files. Each tensor of the file is computed separately, as a
+    ``Segment`` of the product.
     """
 
     def _take(self, layers: Sequence[Any]) -> torch.dtype:
@@ -188,11 +188,12 @@ class PackedBlocks(PackedLinear):
         for part in parts:
             self._segments.append(Segment(part, self.kernels, takes, start))
             start += part.outputs
-        # Fixed point is not used for wide products if the processor multiplies pairs, because torch is faster there.
+        # Our kernels for fixed point also compute products of many rows, unless the processor multiplies pairs, because
+        # then torch is faster.
         fixed_point = all(each.input_form == "fixed" for each in self._segments)
         self.multiplies_all = fixed_point and not self.kernels.multiplies_pairs
-        # A segment writes whole panels. The next segment then overwrites the padding columns, because it starts right
-        # after the segment's last output.
+        # Segments are computed in order and write whole panels. So a segment's padding columns are overwritten by the
+        # next segment, which starts right after the last output.
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
         return dtype
@@ -241,7 +242,7 @@ class PackedBlocks(PackedLinear):
         for some in ids.flatten().split(ROWS_AT_ONCE):
             panels = torch.empty(self.in_features, len(some) * columns, dtype=self.dtype)
             segment.unpack(some // columns, panels, 0)
-            # each id has its own unpacked panel; take from it the column of the id
+            # ``panels`` has a whole panel for each id, from which the column of the id is taken
             found.append(panels[:, torch.arange(len(some)) * columns + some % columns].t())
         return torch.cat(found).view(*ids.shape, self.in_features)
 
@@ -253,20 +254,20 @@ class PackedBlocks(PackedLinear):
 
 
 class JointLayer(nn.Module):
-    """One layer of a joint product. The layer that is called first with an input computes the product for all layers of
-    the joint product.
+    """One of several layers with the same input, which are computed as one joint product. The first layer that is
+    called with an input computes the product for all of them.
 
     Args:
         product: the joint product.
-        start, stop: the outputs that belong to this layer.
-        held: the product's most recent input and result, in a list that all layers of the product share.
+        start, stop: range of the product's outputs that belong to this layer.
+        held: the product's most recent input and result. All layers of the product share this list.
     """
 
     def __init__(self, product: PackedLinear, start: int, stop: int, held: list[torch.Tensor]) -> None:
         super().__init__()
         self.in_features, self.out_features = product.in_features, stop - start
         if start == 0:
-            self.product = product  # only the first layer of the joint product registers it as a submodule
+            self.product = product  # only the first layer registers the product as a submodule
         self._compute, self._span, self._held, self._last = product.forward, (start, stop), held, product.out_features
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -283,9 +284,9 @@ class PackedEmbedding(nn.Module):
     """An embedding that shares the packed weights of the head.
 
     Args:
-        head: the layer from hidden states to logits.
+        head: the output head, whose packed rows are the embedding.
         scale: factor that rows are multiplied by; None means 1.
-        norm: norm of the scaled rows; None for no norm.
+        norm: norm that is applied to the scaled rows, or None.
     """
 
     def __init__(self, head: PackedLinear, scale: torch.Tensor | None, norm: nn.Module | None) -> None:
@@ -299,8 +300,8 @@ class PackedEmbedding(nn.Module):
 
 
 class Unpacked:
-    """Caches the unpacked weights of the most recently used layers, because prefill uses a layer's weights many times
-    before it continues with the next layer.
+    """Caches the unpacked weights of the most recently used layers, because prefill multiplies by the weights of a
+    layer many times before it continues with the next layer.
     """
 
     def __init__(self) -> None:
@@ -316,7 +317,7 @@ class Unpacked:
         return weight
 
     def forget(self) -> None:
-        """Free the cached weights. Call this when no wide product is expected."""
+        """Free the cached weights. Call this method when prefill has ended."""
         self._held.clear()
 
 
@@ -332,8 +333,8 @@ _BITS = {Linear8: 8, Linear4: 4}
 
 
 def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype) -> None:
-    """Pack the linear layers and norms of a transformers causal LM on a processor in place. Its recurrent layers get
-    the kernels.
+    """Pack the linear layers and norms of a transformers causal LM on a processor in place. Recurrent layers are told
+    to use ``kernels``.
     """
     weights = {type(layer) for layer in model.modules()} & {Linear8, Linear4}
     capped = any(getattr(layer, "attn_logit_softcapping", None) for layer in model.modules())
@@ -348,12 +349,13 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
             if all(_is_packable(layer) for layer in layers):
                 _share(part, names, PACKED[type(layers[0])](layers, kernels, unpacked))
     found = list(model.named_modules())[::-1]
-    while found:  # each layer is popped, so that its memory is freed once it has been packed
+    while found:  # each layer is removed from the list, so that its memory is freed once it is packed
         path, layer = found.pop()
         new: nn.Module | None = None
         if _is_packable(layer):
             new = PACKED[type(layer)]([layer], kernels, unpacked)
-            if layer.weight is embedding.weight:  # tied weights: the embedding uses the packed weights of the head
+            # The weights are tied, so the embedding uses the head's packed weights.
+            if layer.weight is embedding.weight:
                 own = (getattr(embedding, name, None) for name in ("embed_scale", "embed_norm"))
                 model.set_input_embeddings(PackedEmbedding(new, *own))
         elif is_norm(layer) and hasattr(layer, "weight"):
@@ -368,14 +370,14 @@ def pack_layers(model: Any, kernels: Native, family: Family, dtype: torch.dtype)
 
 
 def head_dims(model: Any) -> set[int]:
-    """The different head_dims of the layers with attention in a transformers causal LM."""
+    """Collect the different head_dims of the attention layers in a transformers causal LM."""
     found = (getattr(layer, "self_attn", None) for layer in model.model.layers)
     return {int(attention.head_dim) for attention in found if attention is not None}
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """The length of the vectors that a norm without weights normalises: the head_dim of the attention that ``path``
-    belongs to. 0 if the norm belongs to no attention, or is not on a processor.
+    """The length of the vectors that the norm at ``path``, which has no weights, normalises: the head_dim of its
+    attention. 0 if the norm belongs to no attention, or is not on a processor.
     """
     attention: Any = model.get_submodule(path.rpartition(".")[0])
     return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
@@ -386,7 +388,7 @@ def _fits(weight: torch.Tensor, lanes: int) -> bool:
 
 
 def _is_packable(layer: Any) -> bool:
-    """Whether there are kernels for the weights of a layer."""
+    """Whether a layer can be packed: it is of a class in ``PACKED``, and its weights are on the processor."""
     return type(layer) in PACKED and layer.weight.is_cpu
 
 
@@ -400,14 +402,14 @@ def _share(part: nn.Module, names: Sequence[str], product: PackedLinear) -> None
 
 
 def _smallest(weight: torch.Tensor) -> torch.Tensor:
-    """The weights in bfloat16 if bfloat16 holds all values exactly, otherwise unchanged."""
+    """Return the weights in bfloat16 if bfloat16 holds all values exactly, otherwise unchanged."""
     half = weight.to(torch.bfloat16)
     return half if torch.equal(half.to(weight.dtype), weight) else weight
 
 
 def rounded(product: PackedLinear, weights: str) -> PackedLinear:
-    """Copy a packed product, with its weights quantized to 4 bits if ``weights`` is "4bit" and the product's width
-    allows it, otherwise to 8 bits.
+    """Copy a packed product with quantized weights: 4 bits if ``weights`` is "4bit" and the number of inputs is a
+    multiple of ``GROUP``, otherwise 8 bits.
     """
     linear = nn.Linear(product.in_features, product.out_features, bias=False, device="meta")
     linear.weight = fixed(product.unpacked().t().to(product.dtype))
@@ -417,7 +419,7 @@ def rounded(product: PackedLinear, weights: str) -> PackedLinear:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the parameters of a model, regardless of the format in which they are stored."""
+    """Count the parameters of a model, whatever the format in which they are stored."""
     kinds = (Linear8, Linear4, SmallLinear, PackedLinear, BlockLinear, BlockEmbedding)
     small: list[Any] = [layer for layer in model.modules() if isinstance(layer, kinds)]
     held = sum(weight.numel() for layer in small for weight in layer.parameters())
@@ -428,7 +430,9 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def has_kernels(model: Any) -> bool:
-    """Whether our own kernels compute products and attention of a few rows for a transformers causal LM."""
+    """Whether our own kernels can compute the products and the attention of passes over a few tokens for a transformers
+    causal LM.
+    """
     kernels = native.own()
     if kernels is None or not any(isinstance(part, PackedLinear) for part in model.modules()):
         return False

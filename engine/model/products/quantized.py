@@ -1,14 +1,15 @@
-"""Linear layers with 8-bit or 4-bit weights, and products of many rows.
+"""Computes linear layers with 8-bit or 4-bit weights, and chooses the dtype of products over many tokens.
 
-Quantized weights let a larger model fit in the same memory. Speculation changes no answer: it gives the answers of
-plain decoding with the same rounded weights. The linear layers of the decoder blocks are quantized when the model is
-loaded. Embedding, head, norms and the routers of experts are not quantized. In 8 bits there is one scale per output row
-(``Linear8``), in 4 bits a scale and a middle per group of 32 inputs (``Linear4``). If neither ``packed`` nor ``tiled``
-can be used, a layer's weights are unpacked for each product, which saves memory but no time.
+Quantized weights let a larger model fit in the same memory. Speculation then gives the answers of plain decoding with
+the same quantized weights. The linear layers of the decoder blocks are quantized when the model is loaded. Embedding,
+head, norms and the routers of experts are not quantized. In 8 bits there is one scale per output row (``Linear8``), in
+4 bits a scale and a middle per group of 32 inputs (``Linear4``). The modules ``packed`` and ``tiled`` multiply by such
+weights directly. Where neither can be used, this module unpacks a layer's weights for each product, which saves memory
+but no time.
 
-No quantization package is used. torchao 0.18 would work, but without compilation its 8-bit layers also unpack in every
-pass, and its 4-bit layers for processors take a byte for each weight or are a prototype. transformers also imports
-torchao at every start if it is installed. bitsandbytes needs CUDA.
+No quantization package is used. torchao 0.18 would work, but without compilation its 8-bit layers unpack in every pass
+too. Its 4-bit layers for processors take a byte for each weight, or are a prototype. If torchao is installed,
+transformers imports it at every start. bitsandbytes needs CUDA.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from engine.quantization import BITS, GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BIT
 _LARGEST_QUANT_8 = 127
 _MIN_SCALE = 1e-8
 _PROBE_WIDTH = 256  # rows and columns of the matrices that ``computes_in_half`` multiplies
-_PROBE_TIMES = 3  # number of timed products of each dtype
-_FAR_SLOWER = 3  # bfloat16 counts as unsupported if a product takes at least this many times as long as in float32
+_PROBE_TIMES = 3  # number of timed products for each dtype
+# A processor counts as lacking bfloat16 if a product in bfloat16 takes it at least this many times as long as in
+# float32.
+_FAR_SLOWER = 3
 
 
 class Linear8(nn.Module):
@@ -55,7 +58,7 @@ class Linear8(nn.Module):
         return _wide(x, self.unpacked(), self.bias)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) that this layer computes with."""
+        """Dequantize the weights (out, in)."""
         return self.weight.to(self.scale.dtype) * self.scale[:, None]
 
 
@@ -73,7 +76,7 @@ class Linear4(nn.Module):
         self.dtype = weight.dtype
         groups = weight.float().reshape(self.out_features, -1, GROUP)
         low, high = groups.amin(dim=-1), groups.amax(dim=-1)
-        # scales are stored in two bytes even if the weights of ``linear`` are in float32
+        # Scales and middles are stored in two bytes, even if the weights of ``linear`` are in float32.
         kept = torch.float16 if self.dtype is torch.float16 else torch.bfloat16
         scale = ((high - low) / LAST_QUANT).clamp(min=_MIN_SCALE).to(kept)
         middle = (low + MIDDLE_QUANT * scale.float()).to(kept)
@@ -90,8 +93,8 @@ class Linear4(nn.Module):
         bias: torch.Tensor | None,
         dtype: torch.dtype,
     ) -> Linear4:
-        """Make a layer from quants (out, in), and from the scale and middle of each group (out, groups), which are
-        rounded to two bytes. ``dtype`` is the dtype of the unpacked weights.
+        """Make a layer from quants (out, in), and from the scale and middle of each group (out, groups), both of which
+        are rounded to two bytes. ``dtype`` is the dtype of the unpacked weights.
         """
         made = cls.__new__(cls)
         nn.Module.__init__(made)
@@ -109,18 +112,18 @@ class Linear4(nn.Module):
         return _wide(x, self.unpacked(), self.bias)
 
     def quants(self) -> torch.Tensor:
-        """The quants (out, in) from 0 to 15, as bytes."""
+        """Unpack the quants (out, in), which are from 0 to 15, one in a byte."""
         return torch.stack([self.weight & LAST_QUANT, self.weight >> QUANT_BITS], dim=-1).flatten(1)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) that this layer computes with."""
+        """Dequantize the weights (out, in)."""
         quants = self.quants().unflatten(1, (-1, GROUP)).to(self.dtype) - MIDDLE_QUANT
         scale, middle = self.scales_and_middles.to(self.dtype).unsqueeze(-1).unbind(dim=2)
         return (quants * scale + middle).flatten(1)
 
 
 def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
-    """Quantize the linear layers of decoder blocks of a transformers causal LM in place. Call this before the
+    """Quantize the linear layers of decoder blocks of a transformers causal LM in place. Call this function before the
     blocks are moved to their device.
 
     Args:
@@ -128,12 +131,11 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
         name: the model's name for people.
 
     Raises:
-        ModelError: the widths of the model do not allow these weights.
+        ModelError: a layer's number of inputs is no multiple of the group size of 4-bit weights.
     """
     kind: type[Linear8 | Linear4] = Linear8 if BITS[weights] == 8 else Linear4
     for block in blocks:
-        # Routers are not quantized, because a quantized router could choose other experts, as if it were a different
-        # model.
+        # Routers are not quantized. If they chose other experts than before, the model would be a different one.
         kept = {id(layer) for layer in choosing(block)}
         for path, layer in list(block.named_modules()):
             if not isinstance(layer, nn.Linear) or id(layer) in kept:
@@ -147,10 +149,10 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which a processor computes matrix products, if activations have ``dtype``.
+    """Choose the dtype in which a processor computes matrix products over many tokens, if activations have ``dtype``.
 
     Most processors have no instructions for bfloat16. They take 80 times as long in bfloat16 as in float32 (measured
-    with AVX2: 1.4 against 113 GFLOP/s). On such processors, products are computed in float32 and rounded to bfloat16.
+    with AVX2: 1.4 against 113 GFLOP/s). They therefore compute products in float32, which are then rounded to bfloat16.
     """
     return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
 
@@ -160,8 +162,8 @@ def computes_in_half() -> bool:
     """Whether a matrix product in bfloat16 takes this CPU less than ``_FAR_SLOWER`` times as long as in float32. The
     test takes 0.1 s and runs once.
 
-    The test measures the CPU time of one thread, because elapsed time is misleading on a busy machine. There, float32
-    products had to wait for a core, so that bfloat16 products seemed equally fast although they were 30 times slower.
+    The test measures the CPU time of one thread instead of the elapsed time. On a busy machine float32 products waited
+    so long for a core that bfloat16 products, which took 30 times as long, seemed equally fast.
     """
     seconds, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1)
@@ -180,7 +182,9 @@ def computes_in_half() -> bool:
 
 
 def _wide(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``functional.linear``; on a processor computed in ``wide_dtype`` and rounded to the dtype of x."""
+    """Compute ``functional.linear``. A processor computes in ``wide_dtype``, and the result is rounded to the dtype of
+    x.
+    """
     kind = wide_dtype(x.dtype) if x.device.type == "cpu" else x.dtype
     if kind is x.dtype:
         return functional.linear(x, weight, bias)

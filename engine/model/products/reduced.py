@@ -1,8 +1,8 @@
 """Rounds linear layers in the blocks of a GGUF file to the 4-bit and 8-bit formats of ``quantized``.
 
-A block of Q4_K, Q4_0 or Q4_1 has a scale and an offset for each 32 weights, like ``Linear4``. Its quants are therefore
-taken over unchanged (``_CARRIED``), and only scale and middle are rounded, to bfloat16. All other blocks are
-dequantized and quantized again.
+A block of Q4_K, Q4_0 or Q4_1 has a scale and an offset for each 32 weights, like ``Linear4``. Rounding such a block to
+4 bits therefore keeps its quants (``_CARRIED``); only scale and middle are rounded, to 16 bits. Blocks of all other
+formats are dequantized and quantized again.
 
 For a GPU that cannot hold the expanded weights, ``quantization.fitted_format`` chooses the format of each tensor.
 """
@@ -27,13 +27,13 @@ _Array = np.ndarray[Any, Any]
 _Carried = tuple[_Array, _Array, _Array]
 """The quants (blocks, weights) of some blocks, and the scale and the middle of each group (blocks, groups)."""
 
-# Bits of a weight that is not rounded.
+# Number of bits of a weight that is not rounded.
 _UNROUNDED_BITS = 16
 
 
 def reduce(block: nn.Module, weights: str) -> None:
-    """Round the linear layers of a decoder block whose weights are in the blocks of a GGUF file: replace each layer by
-    the one that ``reduced`` makes. Layers that choose experts are not rounded.
+    """Round all linear layers of a decoder block that are in the blocks of a GGUF file, by replacing each with the
+    result of ``reduced``. Layers that choose experts are replaced too, but not rounded.
     """
     kept = {id(layer) for layer in choosing(block)}
     for path, layer in list(block.named_modules()):
@@ -43,11 +43,11 @@ def reduce(block: nn.Module, weights: str) -> None:
 
 def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
     """Make a layer in the format ``weights`` ("stored", "8bit", "4bit" or ``FITTED``) from a layer whose weights are in
-    the blocks of a GGUF file, and release the memory into which these blocks were mapped. The layer is not rounded if
-    its width does not allow 4 bits.
+    the blocks of a GGUF file, and release the memory of these blocks. A layer is not rounded to 4 bits if its number of
+    inputs is no multiple of ``GROUP``.
     """
     formats = [fitted_format(part.kind) for part in layer.parts] if weights == FITTED else [weights]
-    # a joined layer takes the format of its part with the most bits
+    # A layer of several joined parts takes the format of the part with the most bits.
     chosen = max(formats, key=lambda name: BITS.get(name, _UNROUNDED_BITS))
     bias = None if layer.bias is None else layer.bias.detach().to(layer.dtype)
     made: Linear4 | Linear8 | nn.Linear
@@ -66,7 +66,7 @@ def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
 
 
 def _carried(stored: Stored) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The quants (out, in), scales and middles (out, groups) of a matrix."""
+    """Read a matrix from its blocks: quants (out, in), scales (out, groups) and middles (out, groups)."""
     rows = stored.data.numpy()
     rows = rows if stored.order is None else rows[stored.order]
     size, read = _CARRIED[stored.kind]
@@ -76,12 +76,14 @@ def _carried(stored: Stored) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _halves(blocks: _Array, offset: int) -> _Array:
-    """The 16-bit number at an offset of each block, as float32 (blocks, 1)."""
+    """Read the float16 number at an offset of each block. Return float32 (blocks, 1)."""
     return np.ascontiguousarray(blocks[:, offset : offset + 2]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(quants: _Array) -> _Array:
-    """The quants of groups of 32 weights (blocks, weights): lower halves of 16 or 32 bytes first, then upper halves."""
+    """Unpack 4-bit quants, two in a byte: first the lower halves of all bytes along the last axis, then the upper
+    halves.
+    """
     return np.concatenate([quants & LAST_QUANT, quants >> QUANT_BITS], axis=-1)
 
 
@@ -104,7 +106,7 @@ def _of_q4_k(blocks: _Array) -> _Carried:
     return _nibbles(blocks[:, 16:].reshape(len(blocks), -1, GROUP)).reshape(len(blocks), -1), scale, middle
 
 
-# Size of a block in bytes, and the function that reads blocks, keyed by GGML's number for the format.
+# Size of a block in bytes, and the function that reads blocks of this format, keyed by GGML's number for the format.
 _CARRIED: dict[int, tuple[int, Callable[[_Array], _Carried]]] = {
     2: (18, _of_q4_0),
     3: (20, _of_q4_1),

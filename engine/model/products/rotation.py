@@ -1,4 +1,4 @@
-"""Rotates queries and keys by RoPE on a GPU in few operations, because launching such an operation takes longer than
+"""Rotates queries and keys by RoPE on a GPU in few operations, because launching each of them takes longer than
 computing it.
 """
 
@@ -11,8 +11,8 @@ import torch
 
 class Rotation(NamedTuple):
     """RoPE's cosines and signed sines, (1, 1, n, rotary_dim) each. A rotated vector is ``x * cos + swapped * sin``;
-    ``swapped`` is x with its two halves exchanged. This takes three operations on a GPU. transformers' function takes
-    five for queries and five for keys.
+    ``swapped`` is x with its two halves exchanged. This takes three operations for queries and keys together.
+    transformers' function takes five for queries and five for keys.
     """
 
     cos: torch.Tensor
@@ -20,8 +20,8 @@ class Rotation(NamedTuple):
 
     @classmethod
     def of(cls, cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
-        """Make a ``Rotation`` of transformers' cosines and sines (1, n, rotary_dim). Each of them consists of two equal
-        halves.
+        """Make a ``Rotation`` from transformers' cosines and sines (1, n, rotary_dim), each of which consists of two
+        equal halves.
         """
         half = sin.shape[-1] // 2
         return cls(cos.unsqueeze(1), torch.cat([-sin[..., :half], sin[..., half:]], dim=-1).unsqueeze(1))

@@ -1,9 +1,10 @@
-"""Linear layers on a GPU that use torch's own bfloat16 product, which reads 4-bit or 8-bit weights directly.
+"""Computes linear layers on a GPU by torch's own product of bfloat16 inputs with 4-bit weights, which reads the packed
+weights directly.
 
-torch's product with weights in 4 bits (int4mm.cu) reads the weights once for every 16 rows. A weight in 8 bits is
-stored as two 4-bit weights, one after the other along the inputs; the input is repeated, and the sum of both products
-is the result. torch's own product with 8-bit weights (int8mm.cu) is not used, because each of its threads reads the
-weights of one output byte by byte, so that neighbouring threads read distant addresses (pytorch 190529).
+torch's product with weights in 4 bits (int4mm.cu) reads the weights once for every 16 rows. Layers with 8-bit weights
+use the same product: each weight is split into an upper and a lower 4-bit weight, the input is repeated, and the sum of
+both products is the result. torch's own product with 8-bit weights (int8mm.cu) is not used, because each of its threads
+reads the weights of one output byte by byte, so that neighbouring threads read distant addresses (pytorch 190529).
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ MOST_TILED_ROWS = 16
 TILE_OUT = 8
 """Number of outputs of a tile. The number of a layer's outputs must be a multiple of ``TILE_OUT``."""
 
-# Minimum rows for which a layer is unpacked. From this number on, unpacking moves fewer bytes than reading the packed
-# weights once for every 16 rows.
+# Minimum rows for which a layer's weights are unpacked before the product. With fewer rows, reading the packed weights
+# once for every 16 rows moves fewer bytes.
 _UNPACKED_FROM = 128
-# Number of inputs of a tile in the layout of torch's product.
+# Number of inputs in a tile of weights, in the layout of torch's product.
 _TILE_IN = 16
-# Numbers of tiles that can be stored together, the fastest first.
+# Numbers of tiles that torch's product can store together, the fastest first.
 _TILES = (8, 4, 2)
-# Minimum compute capability (Ampere).
+# Minimum compute capability of a GPU (Ampere).
 _CAPABILITY = (8, 0)
-# Maximum error that ``multiplies_tiles`` allows, relative to the largest value.
+# Maximum error of a product or a weight that ``multiplies_tiles`` allows, relative to the largest value.
 _NEAR = 2e-2
-# Possible sizes of the groups of inputs that share a scale in torch's product. The largest size that divides a layer's
-# inputs needs the fewest bytes for scales.
+# Numbers of inputs that can share a scale in torch's product. The largest number that divides a layer's inputs is used,
+# because it needs the fewest bytes for scales.
 _GROUPS = (256, 128, 64, 32)
 
 
 class TiledLinear(SmallLinear):
-    """A linear layer in the layout of torch's 4-bit product: the base class of both formats.
+    """A linear layer in the layout of torch's 4-bit product. Base class for layers with 4-bit and with 8-bit weights.
 
     Args:
         quants: (out, in) from 0 to 15, as bytes.
@@ -80,15 +81,15 @@ class TiledLinear(SmallLinear):
         return out.view(*x.shape[:-1], self.out_features)
 
     def quants(self) -> torch.Tensor:
-        """The quants (out, in) that the constructor was given."""
+        """Unpack the quants (out, in), in the order in which the constructor got them."""
         outs, wide, _, words = self.weight.shape
-        held = self.weight.view(torch.uint8)  # two quants in a byte, in torch's order, which the next lines undo
+        held = self.weight.view(torch.uint8)  # two quants in a byte, in the order of torch's layout
         both = torch.stack([held & LAST_QUANT, held >> QUANT_BITS], dim=-1)
         tiles = both.view(outs, wide, TILE_OUT, 4, words, 2, 4)
         return tiles.permute(0, 2, 1, 4, 6, 3, 5).reshape(self.out_features, -1)
 
     def unpacked(self) -> torch.Tensor:
-        """The weights (out, in) that this layer computes with."""
+        """Dequantize the weights (out, in)."""
         raise NotImplementedError
 
 
@@ -107,8 +108,8 @@ class TiledLinear4(TiledLinear):
 
 
 class TiledLinear8(TiledLinear):
-    """A ``Linear8`` on a GPU, with the same weights. A quant is stored as two numbers, an upper one from -8 to 7 and a
-    lower one from 0 to 15; the quant is ``16 * upper + lower``.
+    """A ``Linear8`` on a GPU, with the same weights. Each quant is stored as two numbers, ``upper`` from -8 to 7 and
+    ``lower`` from 0 to 15: the quant is ``16 * upper + lower``.
     """
 
     def __init__(self, given: Linear8) -> None:
@@ -126,8 +127,8 @@ class TiledLinear8(TiledLinear):
 
 
 def tiled(given: nn.Module) -> TiledLinear | None:
-    """Make a tiled layer from a quantized one, on a GPU for which ``multiplies_tiles`` is true; None if the layer's
-    widths or dtype do not allow it.
+    """Make a tiled layer from a quantized layer on a GPU for which ``multiplies_tiles`` is true. None if the product
+    does not support the layer's widths or dtype.
     """
     if not isinstance(given, Linear4 | Linear8) or given.in_features % GROUP or given.out_features % TILE_OUT:
         return None
@@ -138,7 +139,7 @@ def tiled(given: nn.Module) -> TiledLinear | None:
 
 def tile(block: nn.Module, device: torch.device) -> None:
     """Move the quantized layers of a decoder block to ``device`` and replace them by tiled layers. The caller has
-    checked ``multiplies_tiles``. Layers that ``tiled`` cannot convert stay quantized layers.
+    checked ``multiplies_tiles``. A layer for which ``tiled`` returns None is not replaced.
     """
     for path, layer in list(block.named_modules()):
         if isinstance(layer, Linear4 | Linear8) and (made := tiled(layer.to(device))) is not None:
@@ -146,16 +147,16 @@ def tile(block: nn.Module, device: torch.device) -> None:
 
 
 def may_multiply_tiles(device: torch.device) -> bool:
-    """Whether this is a GPU of a kind on which tiled layers work. Computes nothing on the GPU."""
+    """Whether tiled layers probably work on this device, judging by its kind alone. Computes nothing on the GPU."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _CAPABILITY
 
 
 def multiplies_tiles(device: torch.device) -> bool:
-    """Whether tiled layers work on this GPU: with 4-bit and with 8-bit weights, their products and their unpacked
-    weights must be correct.
+    """Whether tiled layers work on this GPU. Computes small layers with 4-bit and with 8-bit weights: the products and
+    the unpacked weights must be correct.
     """
     if not may_multiply_tiles(device):
-        # older GPUs are not tried, because there torch's product fails with an error that ends the process
+        # Older GPUs are not tried, because on these torch's product fails with an error that ends the process.
         return False
     width = _TILES[0] * _TILE_IN
     numbers = torch.arange(TILE_OUT * width, device=device).sin().view(TILE_OUT, width)
@@ -168,7 +169,7 @@ def multiplies_tiles(device: torch.device) -> bool:
             assert made is not None
             off = (made(x).float() - expected).abs().max() / expected.abs().max()
             exact = (made.unpacked() - quantized.unpacked()).abs().max() / quantized.unpacked().abs().max()
-        # raised on AMD's GPUs before CDNA 2, and by builds of torch without the product
+        # AMD's GPUs before CDNA 2, and builds of torch without the product, raise these errors.
         except (RuntimeError, NotImplementedError) as error:
             _log.info("weights are unpacked for every pass on %s: %s", device, error)
             return False
