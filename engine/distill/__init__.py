@@ -51,7 +51,7 @@ EPOCHS = 5
 """Default number of passes over the text."""
 
 # Maximum number of characters, over all books together, that are tokenized to count how frequent each token is. Each
-# book has an equal share of them.
+# book has an equal share of this number.
 _COUNTED_CHARACTERS = 4_000_000
 _MANIFEST = "distill.json"
 

@@ -1,5 +1,4 @@
-"""Makes the data that a draft learns from: rows of tokens, whose ends the target has written, and the target's last
-hidden state for every token.
+"""Makes the data that a draft learns from: rows of tokens, and the target's last hidden state for every token.
 
 A row begins like a prompt of the app, followed by a passage of a book. In every second row a question about the passage
 follows, in the model's chat format. The target writes the rest, at one of the temperatures ``TEMPERATURES``. When the

@@ -116,7 +116,7 @@ _ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
 # Name of the setting for the rate at which the scale of queries grows with their position.
 _QUERY_SCALE = "llama_4_scaling_beta"
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
-_HASH = re.compile("[0-9a-f]{16,}")  # matches the name of a folder that is named by a hash
+_HASH = re.compile("[0-9a-f]{16,}")  # matches a folder name that is a hash
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NONE_ALLOWED = (
     "num_local_experts",
@@ -215,8 +215,7 @@ def setting(config: Any, key: str, default: Any = None) -> Any:
 
 def _with_both_heads(config: Any) -> Any:
     """Set ``num_global_key_value_heads`` and ``global_head_dim`` in a configuration: the number of KV heads and the
-    head_dim of full-attention layers. Only needed, and done, if transformers stores both numbers separately for each
-    layer.
+    head_dim of full-attention layers. Does nothing unless transformers stores both numbers separately for each layer.
 
     If layers of the same kind differ, or if there is no full-attention layer, ``global_head_dim`` becomes 0.
     ``check_numbers`` then refuses the model.
@@ -442,7 +441,7 @@ def _sources(config: Any) -> dict[int, int]:
 
 
 def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
-    """The number of KV heads, and the head_dim, of a layer of this kind."""
+    """The number of KV heads, and the head_dim, of a layer of the kind ``kind``."""
     heads, width, own = int(config.num_key_value_heads), head_dim_of(config), setting(config, "global_head_dim")
     if kind != FULL or own is None:
         return heads, width

@@ -208,8 +208,8 @@ def attend_newest(
     A single token without a window needs no mask. A few tokens on a CPU are computed in one call with a mask, which
     takes half the time of two calls and a merge. Many tokens on a CPU are computed a few at a time if our kernel is
     faster than torch's, or if scores have a cap, which torch's kernel lacks. All other calls with a window are computed
-    in pieces. All other calls without one compute the attention to past keys and the attention among the new tokens
-    separately, and merge both.
+    in pieces. All other calls without a window compute the attention to past keys and the attention among the new
+    tokens separately, and merge both.
     """
     if q.device != k.device:  # the layer's KV may be that of a layer on a different GPU
         return attend_newest(q.to(k.device), k, v, scaling, window, sinks, cap).to(q.device)

@@ -215,9 +215,9 @@ class Decoder(Pieces):
         """Make a second backend of this model, which rounds the weights to ``weights`` ("8bit" or "4bit") for products
         over a few tokens. Everything else is shared with the first backend.
 
-        On a processor the head is always rounded to 8 bits. None if our own kernels cannot compute the layers. On a GPU
-        the head is not rounded. None if ``can_round`` forbids rounding, or if torch's product with 4-bit weights cannot
-        be used.
+        On a processor the head is always rounded to 8 bits. Return None if our own kernels cannot compute the layers.
+        On a GPU the head is not rounded. Return None if ``can_round`` forbids rounding, or if torch's product with
+        4-bit weights cannot be used.
         """
         if KINDS[self.device.type].gpu:
             return self._tiled(weights) if can_round(self.config, weights, self.dtype, self.device) else None

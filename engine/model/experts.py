@@ -136,7 +136,7 @@ class Experts(nn.Module):
 
     def fetch_by(self, fetch: Fetch) -> None:
         """Set the function that iterates over the chosen experts. While it yields an expert, the expert's weights must
-        be on the compute device. ``fetch`` can be ``iter`` if all experts are always there.
+        be on the compute device. ``fetch`` can be ``iter`` if all experts are always on this device.
         """
         self._fetched = fetch
 
@@ -228,7 +228,7 @@ def chooses(name: str) -> bool:
 
 
 _BLOCKS, _ROUTERS = ("mlp", "block_sparse_moe", "feed_forward"), ("gate", "router")
-_LEAST_SHARE = 1e-6  # added to the sum of a token's shares, by which they are divided, as in LFM2
+_LEAST_SHARE = 1e-6  # added to the sum that a token's shares are divided by, as in LFM2
 
 
 def _mixture_of(layer: Any) -> Any:

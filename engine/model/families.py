@@ -68,7 +68,7 @@ class Family:
     defaults: Mapping[str, int | str] = field(default_factory=dict)
 
     def norm_offset_of(self, path: str) -> float:
-        """The number that the RMS norm with this path in a causal LM adds to its weights."""
+        """Return the number that the RMS norm at ``path`` in a causal LM adds to its weights."""
         is_last = self.last_norm_offset is not None and path == f"model.{self.last_norm}"
         return self.last_norm_offset or 0.0 if is_last else self.norm_offset
 

@@ -210,8 +210,8 @@ def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[
 
 
 def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks) -> bool:
-    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether it was replaced. Not
-    replaced are other kinds of layers, and layers that ``blocks`` leaves out (``build``).
+    """Replace a linear layer or an embedding by one that keeps the file's blocks. Return whether it was replaced. Other
+    kinds of layers, and layers that ``blocks`` leaves out (``build``), are not replaced.
     """
     from torch import nn
 
@@ -249,8 +249,8 @@ def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
 
 
 def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, config: Any) -> Any:
-    """Convert the values of a weight to transformers' form. Undoes three changes of llama.cpp's converter: the order of
-    values, the 1 added to norms, and -exp(x) instead of the parameter ``A_log``.
+    """Convert the values of a weight to transformers' form. Undoes three changes of llama.cpp's converter: it reorders
+    values, adds 1 to the weights of norms, and stores -exp(A_log) instead of A_log.
 
     Args:
         name: transformers' name of the weight.

@@ -42,7 +42,7 @@ _ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING = 8  # GGUF's id of the type string
 _ARRAY = 9  # GGUF's id of the type array
-# Maximum length of a list of numbers that ``read`` returns without ``vocabulary``. Longer lists belong to the
+# Maximum length of a list of numbers that ``read`` returns if ``vocabulary`` is false. Longer lists belong to the
 # vocabulary.
 _LONGEST_LIST = 4096
 _LENGTH = struct.Struct("<Q")

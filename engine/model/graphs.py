@@ -46,8 +46,8 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-# A shape is recorded in the n-th of its passes during an answer, where n is this number. A recording takes as long as
-# four ordinary passes and a few replays, so it is not worth it for a rarer shape.
+# Number of passes of a shape until the shape is recorded. The last of these passes is the recorded one. A recording
+# takes as long as four ordinary passes and a few replays, which is not worth it for rarer shapes.
 _RECORD_AFTER = 8
 # Maximum number of shapes that are recorded for a level. Passes of other shapes run without a recording.
 _MAX_RECORDINGS = 12
@@ -359,8 +359,8 @@ class Replays:
         return self._record(key, eager, lambda: _Recording(self._recorder, fixed, inputs), inputs)
 
     def due(self, usual: Iterable[tuple[int, ...]], bound: Hashable) -> list[tuple[int, ...]]:
-        """The keys of passes that should still be recorded with this ``bound``: first the ``usual`` keys, then the keys
-        of passes that ran, in the order of decreasing frequency.
+        """List the keys of passes that are still to be recorded with this ``bound`` (``run``): first the ``usual``
+        keys, then the keys of passes that ran, in the order of decreasing frequency.
         """
         self._bind(bound)
         if self.off:
@@ -380,7 +380,7 @@ class Replays:
             self._after = _RECORD_AFTER
 
     def _bind(self, bound: Hashable) -> None:
-        """Free all recordings if they were made with another ``bound``."""
+        """Free all recordings if they were made with another ``bound`` (``run``)."""
         if bound != self._bound:
             self._bound = bound
             self._forget({known: None for known, recording in self._recordings.items() if recording is None})
@@ -407,7 +407,7 @@ class Replays:
         self, key: tuple[int, ...], eager: Pass, make: Callable[[], _Recording], inputs: tuple[torch.Tensor, ...]
     ) -> Outputs:
         """Record a pass and compare its first replay with the ordinary pass. Return the outputs of the ordinary pass.
-        If memory runs out, the shape is recorded later.
+        If memory runs out, the pass is recorded later.
         """
         self.recorded += 1
         found: list[Outputs] = []
@@ -435,9 +435,9 @@ class Replays:
         return expected
 
     def _is_faster(self, key: tuple[int, ...], eager_ms: float, replay: Pass) -> bool:
-        """Whether the replay is faster than the ordinary pass, which took ``eager_ms``. Each key is timed only once,
-        because recordings that differ only in ``bound`` are equally fast. The ordinary pass is not timed again, because
-        a person waits meanwhile.
+        """Whether the replay is faster than the ordinary pass, which took ``eager_ms``. Each shape is timed only once,
+        because all its recordings are equally fast. The ordinary pass is not timed again, because a person waits
+        meanwhile.
         """
         replay_ms = min(self._recorder.milliseconds(replay) for _ in range(_TIMED))
         what = "replayed" if replay_ms < eager_ms else "not replayed"

@@ -1,13 +1,13 @@
 """Keeps weights of a GPU's layers in pinned host memory, and brings them to the device before their layer computes.
 
-If a card cannot hold a model, the weights of some layers stay in host memory, and every pass copies them to the card.
-The card has two buffers for these weights: while a layer computes from one buffer, a separate stream copies the next
-layer into the other buffer. Before and after each call of a layer, its parameters are the tensors in host memory, so
-that code that reads weights between passes always finds complete tensors.
+If a GPU cannot hold a model, the weights of some layers stay in host memory, and every pass copies them to the GPU. The
+GPU has two buffers for these weights: while a layer computes from one buffer, a separate stream copies the next layer
+into the other buffer. Before and after each call of a layer, its parameters are the tensors in host memory, so that
+code that reads weights between passes always finds complete tensors.
 
 Only the chosen experts of a layer are copied, after the router has chosen them. While an expert computes, the next one
-is copied. The buffers for experts have room for the experts of two layers. The experts that were used last stay on the
-card for tokens that choose them again.
+is copied. The buffers for experts have room for the experts of two layers. The most recently used experts stay on the
+GPU for tokens that choose them again.
 """
 
 from __future__ import annotations

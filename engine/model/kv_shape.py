@@ -230,7 +230,9 @@ class KvShape:
 
     @property
     def storage_dim(self) -> int:
-        """Number of elements of ``storage_dtype`` in the key or value of one head, including the scale."""
+        """Number of elements of ``storage_dtype`` in the key or value of one head. In 8 bits this includes the
+        scale.
+        """
         return self.head_dim + SCALE_BYTES if self.quantized else self.head_dim
 
     @property

@@ -15,7 +15,7 @@ from torch import nn
 GROUP = 32
 """Number of neighbouring inputs that share a scale."""
 
-_BYTES = GROUP // 2  # bytes of the numbers of a group, two in each byte
+_BYTES = GROUP // 2  # bytes of a group's numbers: each byte holds two numbers
 
 
 class StoredExperts(nn.Module):

@@ -177,7 +177,7 @@ class Pieces:
         return rope._replace(inputs=text.project_per_layer_inputs(hidden, own))
 
     def rope(self, position_ids: torch.Tensor) -> Rope:
-        """Compute the cosines and sines of positions (n,), for layers."""
+        """Compute RoPE's cosines and sines of positions (n,), for all kinds of layers."""
         positions = position_ids.unsqueeze(0)
         found = [self._cos_sin(positions, *kind) for kind in self._rope_kinds]
         return Rope(*found[0], positions, *found[-1])
@@ -243,8 +243,8 @@ class Pieces:
         return self._last_rope[1]
 
     def _turn_of(self, positions: torch.Tensor) -> Rotation:
-        """Return the ``Rotation`` for these positions. The result for the most recent tensor is cached. Only for
-        families whose layers all rotate in the same way.
+        """Return the ``Rotation`` for these positions. The result for the most recent tensor is cached. The result is
+        right only for families whose layers all rotate in the same way.
         """
         if self._last_turn is None or self._last_turn[0] is not positions:
             rope = self.rope(positions)

@@ -150,7 +150,7 @@ def _shards(folder: Path) -> dict[str, frozenset[str]]:
             f"The model folder {folder} holds no .safetensors weights.",
             "Other formats can run code when opened and are refused; convert the weights to safetensors.",
         )
-    # Without an index, transformers opens only the file ``SINGLE``, if it exists.
+    # Without an index, transformers opens the file ``SINGLE`` alone, if it exists. Otherwise all files are checked.
     return dict.fromkeys([SINGLE] if SINGLE in names else names, frozenset())
 
 

@@ -30,8 +30,8 @@ Measured in assets/measurements.
 
 # Maximum time that attention to the retrieval cache adds to a pass, as a share of the time of the pass without context.
 _MIDDLE_SLOWDOWN = 0.25
-# Minimum ratio of the window to the retrieval budget. With a larger budget, the retrieval cache would be too little
-# smaller than the full cache.
+# Minimum ratio of the window to the retrieval budget. With a larger budget, a pass over the retrieval cache would save
+# too little compared with the full cache.
 _WINDOW_PER_BUDGET = 16
 # Minimum tokens of a prefill block that probes choose. If the time for probes ended before this size was reached, the
 # default block is used.
@@ -118,9 +118,7 @@ class CostModel:
         return max(computing, over(kv.disk, self.disk))
 
     def row_ms(self, context: int) -> float:
-        """Milliseconds of computation that a pass after ``context`` tokens takes longer for each additional token in
-        the pass.
-        """
+        """Milliseconds of computation that each additional token adds to a pass after ``context`` tokens."""
         token = (self.layers + self.head) * min(seconds / tokens for tokens, seconds in self.blocks)
         return 1000.0 * (token + self.layers * self.block_per_token * context)
 

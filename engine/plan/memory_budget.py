@@ -192,7 +192,7 @@ def retrieval_bytes(size: KvSize, budget: int) -> int:
 def fitting_budget(
     sizes: Sequence[KvSize], budget: int, least: int, window: int, devices: Sequence[int], host: int, disk: int
 ) -> int:
-    """Reduce the retrieval budget so far that it does not shorten the longest context that fits: halve ``budget`` until
+    """Reduce the retrieval budget until it no longer shortens the longest context that fits: halve ``budget`` until
     this context is as long as with the budget ``least``. Budgets are in tokens. The result is at least ``least``.
 
     Args:

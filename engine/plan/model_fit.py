@@ -257,7 +257,7 @@ _ROUNDINGS = (Rounding("8bit", ""), Rounding("8bit", "8bit"), Rounding("4bit", "
 
 def roundings(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> list[tuple[Rounding, ModelFit]]:
     """List the quantized formats with which a pair fits, each with its fit, in the order of increasing loss of
-    precision. Empty if the pair fits without them, in the configured formats, or if it fits with none.
+    precision. Empty if the pair already fits in the configured formats, or if it fits in none of the quantized formats.
     """
     if fit_pair(target, draft, free).verdict != "none":
         return []

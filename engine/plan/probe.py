@@ -342,8 +342,8 @@ def _noise(*shape: int) -> torch.Tensor:
 
 
 def disk_rate(folder: Path | None, clock: Clock = time.perf_counter) -> float:
-    """Measure in bytes per second how fast a file is read that is probably not cached in memory. 0 if the disk is too
-    full or the folder cannot be written to.
+    """Measure in bytes per second how fast a file is read from disk, after the system was asked to drop it from memory.
+    0 if the disk is too full or the folder cannot be written to.
     """
     try:
         place = Path(tempfile.gettempdir()) if folder is None else folder

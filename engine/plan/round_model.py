@@ -213,8 +213,9 @@ def probed(
 
 
 def sentence(costs: CostModel, tokens: int, kv: KvBytes, buses: int = 1, waiting: HostWeights = NO_WEIGHTS) -> str:
-    """Make the sentence that says how long a book will take, and that probes measured it. If verifications move bytes
-    over a bus, the time of a token with speculation is added, because it can then be predicted from these bytes.
+    """Make the sentence that says how long a book will take, and that this estimate comes from short probes. If
+    verifications move bytes over a bus, the time of a token with speculation is added, because it can then be predicted
+    from these bytes.
     """
     seconds, rounds = costs.reading_s(tokens, kv), probed(costs, tokens, kv, buses, waiting)
     how_long = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

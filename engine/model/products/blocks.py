@@ -204,7 +204,7 @@ class Segment:
     kernel call.
 
     ``input_form`` names the form of the activations x that the call takes: "same" is x itself. ``Native.arranged_call``
-    converts x to each other form.
+    makes all other forms from x.
 
     Args:
         stored: the weights.

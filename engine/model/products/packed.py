@@ -92,7 +92,7 @@ class PackedLinear(nn.Module):
         return weight.dtype
 
     def _can_pair(self, dtype: torch.dtype) -> bool:
-        """Whether weights that had this dtype before packing may be stored in pairs."""
+        """Whether weights of this dtype may be stored in pairs. This requires bfloat16 and an even number of inputs."""
         return dtype is torch.bfloat16 and self.in_features % 2 == 0
 
     @property
@@ -104,8 +104,8 @@ class PackedLinear(nn.Module):
         return self.kernels.product(rows, self.weight, self.scale)
 
     def add_to(self, program: Program, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Append the product with x, of at most ``MOST_ROWS`` rows (rows, in), to a program. Return the tensor that
-        will hold the result, to which the bias has not been added.
+        """Append the product with x (rows, in), which has at most ``MOST_ROWS`` rows, to a program. Return the tensor
+        that will hold the result, to which the bias has not been added.
         """
         panels, _, columns = self.weight.shape[:3]
         out = memory.of("product", panels * columns)

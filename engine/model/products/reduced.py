@@ -32,8 +32,8 @@ _UNROUNDED_BITS = 16
 
 
 def reduce(block: nn.Module, weights: str) -> None:
-    """Round all linear layers of a decoder block that are in the blocks of a GGUF file, by replacing each with the
-    result of ``reduced``. Layers that choose experts are replaced too, but not rounded.
+    """Round the linear layers of a decoder block that are still in the format of a GGUF file, by replacing each with
+    the result of ``reduced``. Layers that choose experts are replaced too, but not rounded.
     """
     kept = {id(layer) for layer in choosing(block)}
     for path, layer in list(block.named_modules()):
