@@ -141,7 +141,7 @@ class Seen:
         return cls(slots <= places[:, None], cuda.Lengths.of(places - (start - 1)))
 
     def rows(self, group: int) -> torch.Tensor:
-        """The mask (group * n, seq) for the packed query rows of a KV head that serves ``group`` query heads."""
+        """Return the mask for packed queries, (group * n, seq), if ``group`` query heads share a KV head."""
         if group not in self._rows:
             self._rows[group] = self.keys.repeat(group, 1)
         return self._rows[group]

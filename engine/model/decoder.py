@@ -111,8 +111,8 @@ class Decoder(Pieces):
 
     @property
     def bytes_read_by_step(self) -> int:
-        """Bytes of weights that a pass over one token reads. They do not include experts that are not chosen, nor an
-        embedding that is separate from the head, because a pass reads only one row of it.
+        """Bytes of weights that a pass over one token reads. Experts that are not chosen are not included. An embedding
+        that is separate from the head is not included either, because a pass reads only one row of the embedding.
         """
         head = {id(weight) for weight in self.model.lm_head.parameters()}
         names = ("embed_tokens", "embed_tokens_per_layer")

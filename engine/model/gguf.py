@@ -338,7 +338,7 @@ def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
     file has the same order. A tensor with one axis has single numbers instead of rows.
 
     The orders of queries and keys differ because llama.cpp's RoPE pairs neighbouring numbers, whereas transformers'
-    RoPE pairs the two halves of a head. The orders of value heads in recurrent layers differ as ``Kind.tiled`` says.
+    RoPE pairs the two halves of a head. Value heads of recurrent layers are in a different order too (``Kind.tiled``).
     """
     import numpy as np
 

@@ -368,7 +368,7 @@ def _llama_3_factor(inverse: float, factor: float) -> float:
 
 
 def _head_dim(header: Header) -> int | None:
-    """The head_dim; None if no field gives it."""
+    """Return the head_dim that the header states or implies; None if it does neither."""
     width, heads = header.get("embedding_length"), header.get("attention.head_count")
     usual = width // heads if type(width) is int and type(heads) is int and heads else None
     found = header.get("attention.key_length", usual)

@@ -96,8 +96,8 @@ class _Places:
         size = max(len(piece.held) for piece in pieces.values())
         # in the order of use, the most recently used slot last
         self._slots = [_Slot(size, device) for _ in range(min(count, len(pieces)))]
-        # A buffer or pinned memory is freed only after copies in progress have ended, because they would use memory
-        # that is given to another tensor.
+        # A buffer or pinned memory is freed only after copies in progress have ended. Otherwise a copy could use memory
+        # that has been given to another tensor.
         if self._stream is not None:
             for whole in (self, *{id(piece.whole): piece.whole for piece in pieces.values()}.values()):
                 weakref.finalize(whole, self._stream.synchronize).atexit = False

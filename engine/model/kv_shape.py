@@ -8,7 +8,7 @@ when it is written. Later tokens do not change its KV, which can therefore be cr
 for each channel would fit keys better, but would depend on later tokens.) Keys are quantized and stored after RoPE,
 which mixes pairs of channels and keeps the norm.
 
-The scale is float16 for models in float16. For all other models it is bfloat16, whose range is that of float32.
+The scale is float16 for models in float16. For all other models it is bfloat16, which has the range of float32.
 Rounding the scale costs no accuracy, because quants are computed with the rounded scale. Even the pass that writes a
 token's KV attends to the dequantized numbers (``dequantize``), so all ways of decoding compute with the same KV.
 """

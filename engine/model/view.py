@@ -1,5 +1,5 @@
 """Defines views. A view gives one pass access to a cache: through the view the pass reads the cache's keys and values,
-and adds those of its own tokens.
+and adds the keys and values of its own tokens.
 
 A view computes attention (``attend``), and runs recurrent layers on their states (``recur``). If every layer's KV is
 resident on the compute device in the compute dtype, ``in_place`` returns the memory as tensors, and kernels read and
@@ -75,8 +75,9 @@ class View(States, Protocol):
         """
 
     def in_place(self, count: int) -> InPlace | None:
-        """The memory of all layers' KV, for a pass over ``count`` new tokens that writes their KV itself. None if some
-        KV is not resident on the compute device in the compute dtype, or if the memory is too small.
+        """Return the memory of all layers' KV, so that a pass over ``count`` new tokens can write its KV there without
+        this view. None if some KV is not resident on the compute device in the compute dtype, or if the memory is too
+        small.
         """
 
     def fixed(self, count: int) -> FixedForm | None:
@@ -117,7 +118,7 @@ class FixedForm(Protocol):
         """
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Pass the queries of each layer to an observer, without those of padding tokens. ``scaling`` returns the
+        """Pass each layer's queries to an observer, except the queries of padding tokens. ``scaling`` returns the
         scaling of a layer's scores.
         """
 

@@ -133,9 +133,9 @@ class KvSize:
         computed: bytes in the compute dtype.
         staged: bytes in a buffer for spilled layers.
         quantized: whether KV is stored in 8 bits. If so, resident layers need a buffer in the compute dtype.
-        index: bytes of the retrieval cache's mean keys per token. They are always on the device.
-        fixed: total bytes, not per token, of the sliding windows and states of all other layers. They are always on the
-            device.
+        index: bytes of the retrieval cache's mean keys per token. Mean keys are always on the device.
+        fixed: total bytes, not per token, of the sliding windows and states of all other layers. These are always on
+            the device.
     """
 
     layers: int
@@ -274,8 +274,8 @@ class DeviceRoom:
 
 @dataclass(frozen=True)
 class Share:
-    """A device's share of a model. The device computes ``layers`` layers. The KV of ``spilled`` of these layers is
-    spilled when the window is full, and the weights of ``in_host`` of these layers wait in host memory.
+    """A device's share of a model. The device computes ``layers`` layers. When the window is full, ``spilled`` of these
+    layers have their KV elsewhere. ``in_host`` of these layers have their weights in host memory.
     """
 
     layers: int = 0

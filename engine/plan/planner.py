@@ -103,7 +103,7 @@ class Plan:
 
 
 def pick_device(names: str) -> torch.device:
-    """Choose the first of ``pick_devices``. Passes begin and end on it."""
+    """Choose the first of ``pick_devices``, the device on which passes begin and end."""
     return pick_devices(names)[0]
 
 

@@ -103,7 +103,7 @@ class HostWeights:
 
     @property
     def step(self) -> float:
-        """Bytes that a pass over one token copies."""
+        """Bytes of weights that a pass over one token copies to the device."""
         return self.dense + self.experts
 
     def reads(self, moved_bytes: float) -> ExpertReads:

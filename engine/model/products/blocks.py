@@ -155,7 +155,9 @@ class BlockExperts(nn.Module):
         self._dtype, self._count = dtype, count
 
     def linear_layers(self, name: str) -> Iterator[BlockLinear]:
-        """Yield one matrix of every expert as a linear layer: ``gate_up_proj`` (gates first) or ``down_proj``."""
+        """Yield the matrix ``name`` of every expert as a linear layer: "gate_up_proj", whose outputs begin with the
+        gates, or "down_proj".
+        """
         parts = self._parts(name)
         for expert in range(self._count):
             biases = [self._biases[part][expert] for part in parts if part in self._biases]
@@ -243,7 +245,8 @@ class Segment:
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, units: torch.Tensor, out: torch.Tensor) -> Call:
         """Make the kernel call that multiplies x by the segment's weights and writes the result to the segment's
-        columns of ``out``. x has the form ``input_form``; ``Native.arranged_call`` has computed ``sums`` and ``units``.
+        columns of ``out``. x has the form ``input_form``; ``sums`` and ``units`` are what ``Native.arranged_call``
+        computed from it.
         """
         kernels, slot = self._kernels, abi.Product
         if self.form is not None:
@@ -285,6 +288,6 @@ class Segment:
 
 def arranged_dtype(form: str) -> torch.dtype:
     """The dtype of activations in the form ``form`` (``Segment``): int32 for "fixed", otherwise float32. In the form
-    "fixed" each number is stored as two 16-bit integers, in different layouts.
+    "fixed" each int32 holds two 16-bit integers, in different layouts.
     """
     return torch.int32 if form == "fixed" else torch.float32

@@ -151,8 +151,9 @@ def quantize(blocks: Iterable[nn.Module], weights: str, name: str) -> None:
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """Choose the dtype in which a processor computes matrix products over many tokens, if activations have ``dtype``.
 
-    Most processors have no instructions for bfloat16. They take 80 times as long in bfloat16 as in float32 (measured
-    with AVX2: 1.4 against 113 GFLOP/s). They therefore compute products in float32, which are then rounded to bfloat16.
+    Most processors have no instructions for bfloat16. Such processors take 80 times as long in bfloat16 as in float32
+    (measured with AVX2: 1.4 against 113 GFLOP/s). Their products are therefore computed in float32 and then rounded to
+    bfloat16.
     """
     return torch.float32 if dtype is torch.bfloat16 and not computes_in_half() else dtype
 
