@@ -2,9 +2,9 @@
 
 ``Walk`` runs transformers' layers, and its result is the reference for all other backends. ``ProgramBackend`` runs a
 processor's passes as one program of our own kernels. ``JointBackend`` runs Llama's layers on a GPU with fewer kernel
-launches, because it computes matrix products with the same input as one. ``TiledBackend`` uses 4-bit copies of the
-weights on a GPU. ``RecordedBackend`` replays another backend's passes on a GPU as CUDA graphs. Draft models and the
-target on the retrieval cache run in these backends too.
+launches, because it joins matrix products that have the same input. ``TiledBackend`` uses 4-bit copies of the weights
+on a GPU. ``RecordedBackend`` replays another backend's passes on a GPU as CUDA graphs. Draft models and the target on
+the retrieval cache use these backends too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ class Backend(Protocol):
 
     @property
     def bits(self) -> int:
-        """Bits of the weights if they were rounded for this backend; 0 if it uses the model's own weights."""
+        """Number of bits of a weight if the weights were quantized for this backend; 0 if it uses the model's own
+        weights.
+        """
 
     @property
     def most_rows(self) -> int:
-        """Maximum rows of a pass for which our own kernels give a row the same bits whatever other rows are in the
-        pass. Wider passes may give different bits.
+        """Maximum rows of a pass in which our own kernels give each row the same bits, whatever the other rows are. In
+        larger passes, the bits of a row may depend on the other rows.
         """
 
     @property
@@ -41,15 +43,15 @@ class Backend(Protocol):
         """Make a tensor (n,) of token ids on ``token_device``."""
 
     def scaling(self, layer: int) -> float:
-        """The factor that the products of a layer's queries and keys are multiplied by."""
+        """The factor by which the layer multiplies the dot products of queries and keys."""
 
     def decoding(self) -> AbstractContextManager[object]:
-        """Make a context manager for passes over a few tokens and work on their logits. Within the context no gradients
-        are computed. If our own kernels run on the processor, torch uses only one thread.
+        """Make a context manager in which the caller runs passes over a few tokens and processes their logits. Within
+        the context no gradients are computed. If our own kernels run on the processor, torch uses only one thread.
         """
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run one layer over hidden states (1, n, hidden). Its attention goes through ``view``."""
+        """Run one layer over hidden states (1, n, hidden). ``view`` computes the layer's attention."""
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
         """Run all layers over n new tokens. Return the logits (rows, vocabulary) of the last ``rows`` tokens, or of all

@@ -1,13 +1,14 @@
 """Runs Llama's layers on a GPU with few kernel launches.
 
 A pass over a few tokens reads all weights, and on a fast GPU its small operations take as long as its matrix products.
-A layer in transformers takes 27 launches for a token, and about 45 with attention over a cache. Here queries, keys and
-values are one product, and so are the gate and up projections. RoPE takes three operations for queries and keys
-together, and the down projection adds its result to the residual stream. On an H200, joining products alone shortens a
-layer of Llama-3.1-8B from 170 us to 155, because small products do not use the memory's full bandwidth.
+A layer in transformers takes 27 launches for a token, and about 45 with attention over a cache. Here one product
+computes queries, keys and values, and one product the gate and up projections. RoPE takes three operations for queries
+and keys together. The product of the down projection also adds its result to the residual stream. On an H200, joining
+products alone shortens a layer of Llama-3.1-8B from 170 us to 155, because small products do not use the memory's full
+bandwidth.
 
-Families with Llama's layers (``Family.plain``) use this backend. Products whose weights are quantized or stay in host
-memory are not joined.
+Model families with Llama's layers (``Family.plain``) use this backend. Products whose weights are quantized or stay in
+host memory are not joined.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 class JointBlock:
-    """One decoder block.
+    """Runs one decoder block, with joined matrix products.
 
     Args:
-        block: transformers' block. The weights of its linear layers become views of joint weights.
+        block: transformers' block. The weights of linear layers whose products are joined become views of the joint
+            weights.
     """
 
     def __init__(self, block: Any) -> None:
@@ -48,15 +50,15 @@ class JointBlock:
         self._output, self._down = attention.o_proj, mlp.down_proj
         self._norms = _norms_of(attention)
         config = attention.config
-        # Hooks that copy the block's weights from host memory to the device before the block runs, and hooks that undo
-        # this afterwards.
+        # Hooks that copy the block's weights from host memory to the device before the block runs, and hooks that
+        # switch back to the weights in host memory afterwards.
         self._before, self._after = block._forward_pre_hooks, block._forward_hooks
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_dim, self._scaling = attention.head_dim, attention.scaling
 
     def __call__(self, index: int, hidden: torch.Tensor, turn: Rotation | None, view: View) -> torch.Tensor:
-        """Run the block as layer ``index`` over hidden states (1, n, hidden). If ``turn`` is None, queries and keys are
-        not rotated.
+        """Run the block as layer ``index`` over hidden states (1, n, hidden). ``turn`` rotates queries and keys by
+        RoPE; None leaves them unrotated.
         """
         for bring in self._before.values():
             bring()
@@ -87,7 +89,7 @@ class JointBlock:
 
 
 def _add_product(hidden: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Add the layer's product with x to ``hidden``, which is overwritten."""
+    """Add ``layer(x)`` to ``hidden`` in place."""
     if type(layer) is not nn.Linear or layer.bias is not None:
         return hidden.add_(layer(x))
     hidden[0].addmm_(x[0], layer.weight.t())
@@ -95,8 +97,9 @@ def _add_product(hidden: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Ten
 
 
 def _joined(part: Any, names: Sequence[str], joint_name: str) -> Product:
-    """Make one product that returns the outputs of the layers ``names``, one after another. If ``part`` already has the
-    joint layer ``joint_name``, return this layer.
+    """Make a function that returns the concatenated outputs of the layers ``names`` of ``part``. One product computes
+    them, unless a layer is quantized or its weights are in host memory. If ``part`` already has the joint layer
+    ``joint_name``, return that layer.
     """
     own: Product | None = getattr(part, joint_name, None)
     if own is not None:
@@ -113,10 +116,10 @@ def _joined(part: Any, names: Sequence[str], joint_name: str) -> Product:
 
 
 class JointBackend(Walk):
-    """Runs passes through joint blocks.
+    """Runs passes through decoder blocks with joined matrix products.
 
     Args:
-        joint: the joint block of each layer.
+        joint: the ``JointBlock`` of each layer.
         pieces, bits: as in ``Walk``.
     """
 
@@ -133,7 +136,8 @@ class JointBackend(Walk):
         turns: dict[int, Rotation] = {}
         for index, block in enumerate(self._joint):
             hidden, part = pieces.carry(hidden, index), pieces.part_of(index)
-            # Made when the first layer of a device is reached, because a recording captures one device at a time.
+            # The rotation is made when the first layer of a device is reached, because a CUDA graph records one device
+            # at a time.
             if ropes and part not in turns:
                 turns[part] = Rotation.of(ropes[part].cos, ropes[part].sin)
             hidden = block(index, hidden, turns.get(part), view)
@@ -141,8 +145,8 @@ class JointBackend(Walk):
 
 
 def joint_blocks(blocks: Sequence[Any]) -> list[JointBlock] | None:
-    """Make joint blocks of transformers' blocks on GPUs. None if the parts of a block differ from Llama's, or if its
-    norms are not fused.
+    """Make a ``JointBlock`` of each of transformers' decoder blocks, which are on GPUs. Return None if the parts of a
+    block differ from Llama's, or if a norm is not a ``FusedNorm``.
     """
     return [JointBlock(block) for block in blocks] if all(map(_is_plain, blocks)) else None
 
@@ -157,5 +161,5 @@ def _is_plain(block: Any) -> bool:
 
 
 def _norms_of(attention: Any) -> list[Any]:
-    """The norms of queries and of keys; empty if there are none."""
+    """Return the norms of queries and of keys; an empty list if there are none."""
     return [norm for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None)) is not None]

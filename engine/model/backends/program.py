@@ -1,12 +1,13 @@
 """Runs all layers on a processor as one program of our own kernels.
 
-transformers runs a layer as about forty small operations. In a one-token step of a small model, starting these
-operations costs more time than computing them. Here the packed products and the operations between them are one program
-of kernels for all layers (``FusedLayers``). If every layer's KV is resident in the compute dtype (``View.in_place``),
-the program includes attention, and one call runs all layers. A step of SmolLM2-135M after 64 tokens then takes 10.2 ms
-instead of 11.8 ms with two calls for each layer, and with 8-bit weights 5.8 ms instead of 7.9 (2 cores with AVX-512
-BF16, bfloat16). Families with Llama's layers (``Family.plain``) share the program. transformers runs other families,
-models whose layers have an unknown part, and passes over more than ``MOST_ROWS`` rows.
+transformers runs a layer as about forty operations. In a one-token step of a small model, starting them costs more time
+than computing them. Here one program of kernels computes all layers: the products with packed weights, and the
+operations between the products (``FusedLayers``). If every layer's KV is in memory in the compute dtype
+(``View.in_place``), the program includes attention and runs all layers at once. Otherwise each layer takes two calls.
+With attention included, a step of SmolLM2-135M after 64 tokens takes 10.2 ms instead of 11.8 in bfloat16, and 5.8 ms
+instead of 7.9 with 8-bit weights (2 cores with AVX-512 BF16). The program serves all model families with Llama's layers
+(``Family.plain``). transformers runs other families, models whose layers have an unknown part, and passes over more
+than ``MOST_ROWS`` rows.
 
 In a mixture of experts, each expert is a program of its own (``FusedExpert``). For one token, a layer of Qwen3-30B-A3B
 then takes 1.7 ms instead of 2.4 in 4 bits, and 2.4 ms instead of 2.9 in bfloat16 (2 cores with AVX-512 BF16, with other
@@ -42,11 +43,12 @@ if TYPE_CHECKING:
 
 _PRODUCTS = ("joint", "output", "gates", "down")
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-_GATE_PIECE = 1024  # maximum gates that a tile computes
+_GATE_PIECE = 1024  # Maximum number of an MLP's gates that one tile computes. A tile is a thread's unit of work.
 
 
 def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None) -> None:
-    """Pack a transformers causal LM on a processor for our own kernels, in place, if the kernels can be compiled.
+    """Pack the weights of a transformers causal LM on a processor for our own kernels, in place. Without such kernels
+    for this processor and dtype, the model stays unchanged.
 
     Args:
         dtype: dtype of the activations; None takes the dtype of the weights.
@@ -61,10 +63,10 @@ def pack(model: Any, family: Family = ORDINARY, dtype: torch.dtype | None = None
 class FusedLayers:
     """Runs packed decoder layers over at most ``MOST_ROWS`` rows, as one program of kernels.
 
-    If a view gives the memory of its KV (``in_place``), ``through`` runs all layers. Otherwise a layer takes two calls,
-    and between them its attention runs through the view (``layer``). Activations inside a layer are in float32, except
-    queries, keys, values, attention outputs, and inputs of products that multiply pairs of bfloat16 numbers.
-    ``through`` and ``layer`` give a row the same bits, whatever other rows are in the pass.
+    If a view gives the memory of its KV (``View.in_place``), ``through`` runs all layers, attention included. Otherwise
+    ``layer`` runs one layer in two calls, and the view computes attention between the calls. Activations inside a layer
+    are in float32, except queries, keys, values, attention outputs, and inputs of products that multiply pairs of
+    bfloat16 numbers. In both cases, the bits of a row do not depend on the other rows of the pass.
 
     Args:
         found: the parts of each layer, as ``parts_of`` found them.
@@ -82,17 +84,18 @@ class FusedLayers:
         width = self._heads * self._head_dim
         self._q, self._answers = (self._memory.of(name, width, dtype) for name in ("queries", "answers"))
         self._lse = self._memory.of("sums", self._heads)
-        self._held: list[Any] = [found]  # kept alive, because the program uses their addresses
+        self._held: list[Any] = [found]  # keeps layers and biases alive, because the program holds only their addresses
         self.attends = self._head_dim % kernels.lanes == 0
         """Whether the program can include attention."""
         self._known: WeakKeyDictionary[Blocks, _KvMemory] = WeakKeyDictionary()
-        # For each layer, the indices of the calls whose arguments depend on the pass.
+        # For each layer, the indices of the kernel calls whose arguments depend on the pass.
         self._places = np.array([self._add(parts) for parts in found])
         self._begun = int(self._places[0, 2])
 
     def _add(self, parts: dict[str, Any]) -> tuple[int, ...]:
-        """Append a layer to the program. Return the layer's entry of ``_places``: the indices of the first norm, RoPE,
-        attention, the collection of attention's result, the second norm, and the last sum.
+        """Append a layer to the program. Return the layer's entry of ``_places``: the indices of the kernel calls that
+        compute the first norm, RoPE, attention, the concatenation of its heads, the second norm, and the last residual
+        sum.
         """
         joint, output, gates, down = (parts[name] for name in _PRODUCTS)
         mixed = self._memory.of("mixed", output.in_features, output.input_dtype)
@@ -106,8 +109,8 @@ class FusedLayers:
         return entered, turned, attended, collected, added, left
 
     def _add_inputs(self, parts: dict[str, Any], joint: PackedLinear) -> tuple[int, int]:
-        """Append the first norm, the joint product, and the kernel that rotates queries and keys. Return the indices of
-        the norm and of the rotation.
+        """Append the first norm, the joint product of queries, keys and values, and the kernel that rotates queries and
+        keys. Return the indices of the norm and of the rotation.
         """
         kernels, program = self._kernels, self._program
         first, normed = parts["input_layernorm"], self._memory.of("normed", joint.in_features, joint.input_dtype)
@@ -141,8 +144,8 @@ class FusedLayers:
         return entered, turned
 
     def _add_attention(self, mixed: torch.Tensor) -> tuple[int, int]:
-        """Append attention, if the program can include it, and the kernel that collects its result in ``mixed``. Return
-        the indices of both.
+        """Append attention, if the program can include it, and the kernel that concatenates its heads into ``mixed``.
+        Return the indices of both kernels.
         """
         kernels, program, head_dim = self._kernels, self._program, self._head_dim
         small, attended = _lanes(kernels.lanes, self._rotary // 2, head_dim), len(program)
@@ -164,8 +167,8 @@ class FusedLayers:
         """Append the second norm and the MLP. Return the indices of the norm and of the last sum.
 
         Args:
-            summed: arguments that add the attention's output to the residual stream.
-            residual: the residual stream after this sum.
+            summed: kernel arguments for adding the attention's output to the residual stream.
+            residual: memory of the residual stream after this addition.
         """
         kernels, memory, program, kind = self._kernels, self._memory, self._program, KIND[self._dtype]
         normed = memory.of("normed", gates.in_features, gates.input_dtype)
@@ -186,7 +189,7 @@ class FusedLayers:
         return added, program.add(kernels.address("added", kind), self._sum_of(out, down, residual), EACH_ROW)
 
     def _sum_of(self, out: torch.Tensor, product: PackedLinear, residual: torch.Tensor) -> dict[int, int]:
-        """Make the arguments that add the result ``out`` of a product to the residual stream ``residual``."""
+        """Make the kernel arguments for adding a product's result ``out`` to the residual stream ``residual``."""
         return {
             Residual.DELTA: out.data_ptr(),
             Residual.DELTA_STRIDE: out.shape[1],
@@ -196,13 +199,13 @@ class FusedLayers:
         }
 
     def _bias(self, layer: Any) -> int:
-        """Make the product's bias in float32, zeros if it has none, and return its address."""
+        """Return the address of the layer's bias in float32, or of zeros if the layer has no bias."""
         bias = torch.zeros(layer.out_features) if layer.bias is None else layer.bias.float().contiguous()
         self._held.append(bias)
         return bias.data_ptr()
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
-        """Run a layer, with its attention through ``view``. Return the hidden states (1, n, hidden) after the layer."""
+        """Run a layer; ``view`` computes its attention. Return the hidden states (1, n, hidden) after the layer."""
         program, places, arguments = self._program, self._places[index], self._program.arguments
         rows, heads, kv_heads = hidden.shape[1], self._heads, self._kv_heads
         hidden, out = hidden.contiguous(), torch.empty_like(hidden)
@@ -258,8 +261,8 @@ class FusedLayers:
             arguments[attended, Attention.KEYS], arguments[attended, Attention.VALUES] = memory.addresses
             arguments[collected, Collected.X] = self._answers.data_ptr()
             program.set_tiles(attended, heads * kernels.attention.pieces(length))
-            # The program runs in two calls, because sleeping workers are woken only when a call begins. If some workers
-            # were still going to sleep when the first call began, the second call wakes them.
+            # The program runs in two calls, because sleeping worker threads are woken only when a call begins. If some
+            # workers were still going to sleep when the first call began, the second call wakes them.
             program.run(0, self._begun)
             program.run(self._begun)
         if place.observe is not None:
@@ -268,19 +271,19 @@ class FusedLayers:
         return out
 
     def _memory_of(self, blocks: Blocks) -> _KvMemory:
-        """The addresses of a cache's KV, which are determined once for each cache."""
+        """Return the addresses of a cache's KV. They are determined once for each cache."""
         found = self._known.get(blocks)
         if found is None:
             found = self._known[blocks] = _KvMemory.of(blocks)
         return found
 
     def _set(self, places: Any, entering: Any, out: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Set the arguments for input, output and RoPE of one or all layers.
+        """Set the kernel arguments for the input, output and RoPE of one layer or of all layers.
 
         Args:
             places: the layers' entries of ``_places``, (6,) for one layer or (6, layers).
             entering: the address of each layer's input.
-            out: receives the output of every layer.
+            out: memory that every layer writes its output to.
             cos, sin: RoPE's cosines and sines of the new tokens.
         """
         entered, turned, _, _, added, left = places
@@ -292,11 +295,11 @@ class FusedLayers:
 
 @dataclass(frozen=True)
 class _KvMemory:
-    """The memory of all layers' KV, in the form that kernels take.
+    """Addresses and strides of all layers' KV in memory.
 
     Args:
         addresses: (2, layers), the addresses of each layer's keys and values.
-        unturned: (layers,), the addresses of keys before RoPE; zeros if these are not stored.
+        unturned: (layers,), the addresses of keys before RoPE; zeros if these keys are not stored.
         head_stride: the stride between heads, in numbers.
     """
 
@@ -313,10 +316,11 @@ class _KvMemory:
 
 
 class ProgramBackend(Walk):
-    """The backend of a processor: the program runs passes of a few rows, and transformers' layers run all other passes.
+    """Runs passes on a processor: over at most ``MOST_ROWS`` rows through our own program, and over more rows through
+    transformers' layers.
 
     Args:
-        layers: the program.
+        layers: the program for all layers.
         pieces, head, bits: as in ``Walk``.
     """
 
@@ -339,8 +343,8 @@ class ProgramBackend(Walk):
 
 
 class FusedExpert:
-    """Runs one expert of a mixture as one program: gate and up projections, activation, down projection. A row has the
-    same bits whatever other rows are in the pass.
+    """Runs one expert of a mixture as one program: gate and up projections, activation, down projection. The bits of a
+    row do not depend on the other rows of the pass.
 
     Args:
         gates: the packed gate and up projections, without biases.
@@ -353,7 +357,8 @@ class FusedExpert:
     def __init__(
         self, gates: PackedLinear, down: PackedLinear, kernels: Native, memory: Memory, nothing: torch.Tensor
     ) -> None:
-        self._held = gates, down, memory, nothing  # kept alive, because the program uses their addresses
+        # These objects are kept alive, because the program holds only their addresses.
+        self._held = gates, down, memory, nothing
         self._x = memory.of("asked", gates.in_features, gates.input_dtype)
         self._program = program = Program(kernels)
         out = gates.add_to(program, self._x, memory)
@@ -373,7 +378,9 @@ class FusedExpert:
 
 
 def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: int, gated: torch.Tensor) -> None:
-    """Append the activation of an MLP to the program. ``bias`` is the address of the gates' bias."""
+    """Append the kernel of an MLP's activation, SiLU(gate) * up, to the program. ``bias`` is the address of the biases
+    of both.
+    """
     width = gated.shape[1]
     pieces = -(-width // _GATE_PIECE)
     program.add(
@@ -392,8 +399,8 @@ def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: i
 
 
 def fuse_experts(model: Any, kernels: Native) -> None:
-    """Make each expert of a packed transformers causal LM compute a few tokens in one call, if the experts are like
-    Llama's MLPs: SiLU gates and no biases.
+    """Let each expert of a packed transformers causal LM compute up to ``MOST_ROWS`` tokens in one call. Only experts
+    like Llama's MLPs, with SiLU gates and no biases, can do so; other experts stay unchanged.
     """
     memory = Memory()
     for part in model.modules():
@@ -410,10 +417,11 @@ def fuse_experts(model: Any, kernels: Native) -> None:
 
 
 def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers | None:
-    """Fuse the layers of a packed transformers causal LM; None if the program cannot compute them.
+    """Fuse the layers of a packed transformers causal LM into one program; return None if the program cannot compute
+    them.
 
     Args:
-        weights: "8bit" or "4bit" to use rounded copies of the weights; "stored" uses the model's own weights.
+        weights: "8bit" or "4bit" uses quantized copies of the weights; "stored" uses the model's own weights.
     """
     found = [parts_of(layer) for layer in model.model.layers]
     if not all(found) or dtype not in KIND or (kernels := native.own()) is None:
@@ -432,12 +440,16 @@ def fuse(model: Any, dtype: torch.dtype, weights: str = "stored") -> FusedLayers
 
 
 def _lanes(most: int, *widths: int) -> int:
-    """The largest number of vector lanes, up to ``most``, that divides all widths; 0 if there is none."""
+    """Return the largest of 16, 8 and 4 vector lanes that is at most ``most`` and divides all widths; 0 if none
+    does.
+    """
     return next((lanes for lanes in (16, 8, 4) if lanes <= most and not any(width % lanes for width in widths)), 0)
 
 
 def parts_of(layer: Any) -> dict[str, Any] | None:
-    """The parts of a packed layer, keyed by purpose; None if the program cannot compute the layer."""
+    """Return the parts of a packed layer, such as its products and norms, keyed by purpose; None if the program cannot
+    compute the layer.
+    """
     names = {name for name, part in layer.named_children() if not isinstance(part, nn.Dropout)}
     if names != set(_PARTS):
         return None
@@ -467,8 +479,8 @@ def parts_of(layer: Any) -> dict[str, Any] | None:
 
 
 def _joint(part: Any, names: Sequence[str], joint_name: str) -> PackedLinear | None:
-    """The product that computes the layers ``names`` at once. If these layers have no such product, return the layer
-    ``joint_name``, or None if that is missing too.
+    """Return the product that computes the layers ``names`` of ``part`` at once. If there is none, return the layer
+    ``joint_name``, or None if ``part`` has no such layer.
     """
     shares = [getattr(part, name, None) for name in names]
     if all(isinstance(share, JointLayer) for share in shares):

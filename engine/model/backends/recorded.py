@@ -1,4 +1,4 @@
-"""Replays recorded passes of another backend (``engine.model.graphs``)."""
+"""Runs another backend's passes on a GPU as recorded CUDA graphs (``engine.model.graphs``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class RecordedBackend:
-    """Records and replays the passes that have a fixed form (``FixedForm``). The inner backend runs all other passes.
+    """Records and replays the passes whose operations and memory do not depend on the position of the tokens
+    (``FixedForm``). The inner backend runs all other passes.
 
     Args:
         inner: the backend whose passes are recorded.
@@ -52,8 +53,8 @@ class RecordedBackend:
         return self._inner.layer(index, hidden, rope, view)
 
     def forward(self, input_ids: torch.Tensor, view: View, rows: int | None = None) -> torch.Tensor:
-        """Replay a pass for which ``view`` has a fixed form, and show its queries to the view's observer. The inner
-        backend runs all other passes.
+        """Replay the pass if ``view`` has a fixed form for it, and give its queries to the view's observer. Otherwise
+        the inner backend runs the pass.
         """
         count, inner = len(input_ids), self._inner
         form = view.fixed(count)
@@ -83,9 +84,9 @@ class RecordedBackend:
         tokens_of: Callable[[int], Sequence[int]],
         view_of: Callable[[int], View | None],
     ) -> Iterator[None]:
-        """Record the passes that are not recorded yet: the ``usual`` ones, and those that ran before. Yield before each
-        recording, so that the caller can stop. The caches stay unchanged, because the tokens of these passes are not
-        committed.
+        """Record the ``usual`` passes and those that ran before, except passes that are already recorded. Yield before
+        each recording, so that the caller can stop. The caches stay unchanged, because the tokens of these passes are
+        not committed.
 
         Args:
             usual: keys of passes (``Replays.run``).

@@ -1,4 +1,6 @@
-"""Runs decoder blocks on a GPU for a few rows with 4-bit weights, which torch's own product reads directly."""
+"""Runs passes over a few rows on a GPU with 4-bit copies of the weights, which torch's own product reads without
+unpacking.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
 def tiled_blocks(
     model: Any, devices: Sequence[torch.device], in_host: Iterable[torch.Tensor] = ()
 ) -> list[nn.Module] | None:
-    """Copy the decoder blocks of a bfloat16 transformers causal LM on GPUs, with the linear layers in 4 bits, for
-    passes over at most ``MOST_TILED_ROWS`` rows. The copies share all other tensors with the model. None if torch's
-    product does not support the blocks.
+    """Copy the decoder blocks of a bfloat16 transformers causal LM on GPUs, with the linear layers in 4 bits. The
+    copies are for passes over at most ``MOST_TILED_ROWS`` rows, and share all other tensors with the model. Return None
+    if torch's product with 4-bit weights does not support the blocks or the GPU.
 
     Args:
         devices: the device of each block.
-        in_host: weights of blocks that wait in host memory. The copies hold these weights on the devices.
+        in_host: weights that the model keeps in host memory between passes. The copies hold these weights on the
+            devices.
     """
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % TILE_OUT for layer in linear):
@@ -43,10 +46,11 @@ def tiled_blocks(
 
 
 class TiledBackend(Walk):
-    """Runs passes over at most ``MOST_TILED_ROWS`` rows through tiled blocks, and wider passes through another backend.
+    """Runs passes over at most ``MOST_TILED_ROWS`` rows through blocks with 4-bit weights, and passes over more rows
+    through another backend.
 
     Args:
-        few: the backend of the tiled blocks.
+        few: the backend of the blocks with 4-bit weights (``tiled_blocks``).
         wide: the backend of the model's own blocks.
         pieces, bits: as in ``Walk``.
     """
@@ -62,20 +66,20 @@ class TiledBackend(Walk):
         return self._for(len(input_ids)).forward(input_ids, view, rows)
 
     def _for(self, count: int) -> Backend:
-        """The backend for a pass over ``count`` tokens."""
+        """Return the backend for a pass over ``count`` tokens."""
         return self._wide if count > MOST_TILED_ROWS else self._few
 
 
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
     twin: nn.Module = copy.deepcopy(block, dict(shared))
     for hooks in (twin._forward_pre_hooks, twin._forward_hooks):
-        hooks.clear()  # otherwise these hooks would copy the block's weights from host memory in every pass
+        hooks.clear()  # without hooks, because these would copy the block's weights from host memory in every pass
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, Experts):
             layer.fetch_by(iter)
         if isinstance(layer, nn.Linear):
             replace(twin, path, TiledLinear4(Linear4(layer).to(device)))
-    for part in twin.modules():  # unquantized weights that wait in host memory are copied to the device
+    for part in twin.modules():  # copy unquantized weights from host memory to the device
         for name, held in part._parameters.items():
             if held is not None and held.device.type == "cpu":
                 part._parameters[name] = fixed(held.detach().to(device))

@@ -21,9 +21,9 @@ class Walk:
     """Runs passes through transformers' layers.
 
     Args:
-        pieces: the model's pieces.
+        pieces: the loaded model's embedding, blocks and output head.
         head: the product from hidden states to logits; None takes the model's own.
-        bits: bits of this backend's weights; 0 if they are the model's own.
+        bits: number of bits of a weight if this backend has quantized weights; 0 if it has the model's own.
         blocks: the blocks to run; None takes the model's own.
     """
 
@@ -57,13 +57,13 @@ class Walk:
         return self.logits(self._through(input_ids, self.pieces.embed(input_ids), view), rows)
 
     def logits(self, hidden: torch.Tensor, rows: int | None) -> torch.Tensor:
-        """Compute the logits of the last ``rows`` tokens from the hidden states (1, n, hidden) after the last layer; of
-        all tokens if ``rows`` is None.
+        """Compute the logits of the last ``rows`` tokens, or of all tokens if ``rows`` is None. ``hidden`` (1, n,
+        hidden) is the output of the last layer.
         """
         return self.pieces.logits(hidden if rows is None else hidden[:, -rows:], self._head)
 
     def _through(self, input_ids: torch.Tensor, hidden: torch.Tensor, view: View) -> torch.Tensor:
-        """Run all layers, one after another. Return the hidden states after them."""
+        """Run all layers, one after another. Return the output of the last layer."""
         pieces, positions = self.pieces, view.positions(len(input_ids))
         rope = pieces.no_rope(len(input_ids)) if positions is None else pieces.rope(positions)
         ropes = pieces.on_devices(pieces.with_inputs(rope, input_ids, hidden))
