@@ -1,14 +1,15 @@
-"""Kernels for the attention of a few queries to many keys. All have the signature ``kernel(q, k, v, scaling) -> (out,
-lse)``.
+"""Computes the attention of a few queries to many keys, and merges results over pieces of the keys. All kernels have
+the signature ``kernel(q, k, v, scaling) -> (out, lse)``.
 
-Queries are packed: in q (1, kv_heads, rows, head_dim), a KV head has a row for each of its query heads and each new
-token. k and v are (1, kv_heads, seq, head_dim); out like q; lse (1, kv_heads, rows) in float32. Every query sees all
-keys. A cap limits scores to cap * tanh(score / cap), in the plain path and in our own kernels for processors.
+Queries are packed: in q (1, kv_heads, rows, head_dim), a KV head has one row for each pair of a query head and a new
+token. k and v are (1, kv_heads, seq, head_dim); out has the shape of q; the log-sum-exp lse is (1, kv_heads, rows) in
+float32. Every query sees all keys. Some models cap scores to cap * tanh(score / cap). The plain path and our own
+kernels for processors can do so.
 
 This module has the plain path, which defines the right result, and functions that cut the keys of one sequence into
 pieces, run a kernel on them and merge the results. Without pieces, one sequence would not keep a processor or a GPU
-busy. The fused kernels for processors are in ``cpu`` and the modules that it uses. Those for GPUs are in ``cuda``,
-which also has the registry of GPU kernels and the choice among them.
+busy. The fused kernels for processors are in ``cpu`` and the modules that it uses. The kernels for GPUs are in
+``cuda``, which also chooses among them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from typing import Any
 
 import torch
 
-# Maximum number of scores that the plain path computes at once: 128 MB in float32, and temporarily twice as much.
+# Maximum number of scores that the plain path computes at once. They take 128 MB in float32, and 256 MB during the
+# softmax.
 _MOST_SCORES = 1 << 25
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
 
 
 def join(outs: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
-    """Merge parts over disjoint keys, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows), into the
-    attention over all keys (1, heads, rows, head_dim).
+    """Merge attention results over disjoint keys, outs (parts, heads, rows, head_dim) and lses (parts, heads, rows),
+    into the attention over all keys (1, heads, rows, head_dim).
     """
     weights = torch.softmax(lses, dim=0).unsqueeze(-1)
     return (outs * weights).sum(dim=0, keepdim=True).to(outs.dtype)
@@ -40,7 +42,7 @@ def plain(
     mask: torch.Tensor | None = None,
     cap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention by definition. Every fast path is tested against this."""
+    """Compute attention by its definition. Tests compare every faster kernel with this function."""
     scores = torch.matmul(q, k.transpose(-1, -2)).float() * scaling
     if cap is not None:
         scores = torch.tanh(scores / cap) * cap
@@ -69,8 +71,8 @@ def in_pieces(
 def split_attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, splits: int, kernel: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run ``kernel`` once on ``splits`` equal pieces of the keys as a batch, and once on the remaining keys. Merge the
-    results. Pieces are views: no key or value is copied.
+    """Cut the keys into ``splits`` equal pieces and a remainder. Run ``kernel`` once on a batch of the pieces and once
+    on the remainder, and merge the results. Pieces are views: no key or value is copied.
     """
     even = k.shape[2] // splits * splits
     outs, lses = attend_each(q, k[:, :, :even], v[:, :, :even], splits, kernel)

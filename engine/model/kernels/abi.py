@@ -2,13 +2,14 @@
 and the layouts of memory.
 
 A kernel is called as ``kernel(arguments, tile, worker)``. ``arguments`` is the address of ``NUM_ARGUMENTS`` words of 64
-bits. A slot is the index of one of these words. The word holds an address, an integer, or in its lower half a float32
-(``bits``). Strides count numbers, not bytes.
+bits. A slot is the index of one of these words. A word holds an address, an integer, the bits of a float64, or in its
+lower half the bits of a float32. Strides count numbers, not bytes. ``tile`` is the number of a tile, the part of the
+work that one call does.
 
 Each class below names the slots of some kernels. All other modules use only these names, so slots may have any order;
 ``tests/engine/model/test_abi.py`` shuffles them.
 
-Needs no llvmlite.
+This module needs no llvmlite.
 """
 
 from __future__ import annotations
@@ -55,15 +56,16 @@ number of tiles.
 
 
 def scratch_size(rows: int, head_dim: int) -> int:
-    """Size of a worker's scratch memory for ``attend``, in float32 numbers: a block of keys and a block of values, each
-    with a scale for every token, then queries and scores of all rows.
+    """Size of a worker's scratch memory for ``attend``, in float32 numbers. It holds a block of keys and a block of
+    values, each with a scale for every token, then the queries and the scores of all rows.
     """
     return 2 * BLOCK * (head_dim + 1) + rows * (head_dim + BLOCK)
 
 
 def scratch_size_of_pairs(rows: int, head_dim: int) -> int:
-    """Size of a worker's scratch memory for ``attend_pairs``, in float32 numbers: a block with a scale for every token,
-    the block laid out in pairs, scales of a piece's values, and scores of all rows.
+    """Size of a worker's scratch memory for ``attend_pairs``, in float32 numbers. It holds a block of keys or values
+    with a scale for every token, the same block laid out in pairs, the scales of a piece's values, and the scores of
+    all rows.
     """
     return BLOCK * (head_dim + 1) + BLOCK * head_dim + (1 + rows) * PIECE
 
@@ -90,8 +92,8 @@ BLOCK_VECTORS = 16
 
 
 def scratch_size_of_logits(width: int, lanes: int) -> int:
-    """Size of a worker's scratch memory for ``measured``, in float32 numbers. It holds a copy of a row, the row's
-    candidates for top-k and top-p, some vectors of padding, and the largest value of each block.
+    """Size of a worker's scratch memory for ``measured``, in float32 numbers. It holds a copy of a row of logits, the
+    row's candidates for top-k and top-p, some vectors of padding, and the largest logit of each block.
     """
     return 2 * width + width // BLOCK_VECTORS + 8 * lanes * BLOCK_VECTORS
 
@@ -102,10 +104,10 @@ def scratch_size_of_logits(width: int, lanes: int) -> int:
 class Product:
     """Slots of all products: ``OUT`` (rows, outputs) = ``X`` (rows, inputs) @ ``WEIGHTS``.
 
-    A tile is ``TILE_PANELS`` of the ``PANELS`` panels of weights. ``SCALES`` are the scales of quantized weights.
-    ``SUMS`` are sums of the numbers in ``X``: for 4-bit weights over the inputs of each group (rows, groups), for
-    blocks of GGUF files over each run of ``formats.RUN`` inputs (rows, runs). ``UNITS`` (rows, inputs / ``SPAN``) are
-    the scales of ``X`` if it is in fixed point.
+    A panel has the weights of some neighbouring outputs, and a tile is ``TILE_PANELS`` of the ``PANELS`` panels.
+    ``SCALES`` are the scales of quantized weights. ``SUMS`` are sums of ``X`` over neighbouring inputs: for 4-bit
+    weights over each group (rows, groups), for blocks of GGUF files over each run of ``formats.RUN`` inputs (rows,
+    runs). ``UNITS`` (rows, inputs / ``SPAN``) are the scales of ``X`` if it is in fixed point.
     """
 
     X, WEIGHTS, OUT, ROWS, INPUTS, OUTPUTS, TILE_PANELS, PANELS, SCALES, SUMS, UNITS = range(11)
@@ -114,7 +116,7 @@ class Product:
 class Spread:
     """Slots of ``spread``, ``group_sums`` and ``arranged``, which prepare ``X`` (rows, inputs) for a product. ``OUT``
     is ``X`` in the layout and number format that the product reads. ``SUMS`` and ``UNITS`` are as in ``Product``. A
-    tile is a row.
+    tile is one row.
     """
 
     X, OUT, INPUTS, SUMS, UNITS = range(5)
@@ -125,9 +127,10 @@ class Attention:
 
     A tile of ``attend`` or ``attend_pairs`` is a piece of a KV head's keys. A tile of ``join`` is a KV head.
     ``QUERIES`` and ``RESULT`` are (kv_heads, head_rows, head_dim); row r sees the keys [``FIRST[r]``, ``SEEN[r]``) of
-    the ``LENGTH`` keys. ``KEY_HEAD`` and similar names are strides. ``PARTS`` (kv_heads, pieces, head_rows, head_dim +
-    2) are the results of the pieces; ``LOGSUM`` (kv_heads, head_rows) is to base 2. ``SCRATCH`` has ``SCRATCH_SIZE``
-    numbers for each worker. ``SCALE`` and ``CAP`` are floats.
+    the ``LENGTH`` keys. ``KEY_HEAD``, ``KEY_TOKEN``, ``VALUE_HEAD`` and ``VALUE_TOKEN`` are strides between heads or
+    tokens. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of the pieces; ``LOGSUM`` (kv_heads,
+    head_rows) are log-sum-exps to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE`` and
+    ``CAP`` are floats.
     """
 
     QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
@@ -143,10 +146,11 @@ class Norm:
 
 
 class Residual:
-    """Slots of ``normed`` and ``added``: ``X`` and ``SUM``, the residual stream before and after, are (rows, width).
+    """Slots of ``normed`` and ``added``, which add a product's result to the residual stream (rows, width).
 
-    ``DELTA`` is the result of a product, which is added with the bias ``BIAS``. Its row stride is ``DELTA_STRIDE``
-    numbers. ``WEIGHTS`` and ``EPSILON``, a float, belong to the norm. A tile is a row.
+    ``X`` and ``SUM`` are the residual stream before and after the addition. The product's result ``DELTA`` has
+    ``DELTA_STRIDE`` numbers a row; its bias ``BIAS`` is added too. ``WEIGHTS`` and ``EPSILON``, a float, belong to the
+    norm. A tile is one row.
     """
 
     X, DELTA, DELTA_STRIDE, BIAS, SUM, WEIGHTS, EPSILON, OUT, WIDTH = range(9)
@@ -154,12 +158,12 @@ class Residual:
 
 class Rotated:
     """Slots of ``rotated``: queries, keys and values from their joint product, with RoPE on queries and keys. A tile is
-    a row.
+    one row.
 
     A row of ``X`` has the heads of the queries, then of the keys, then of the values. ``X_STRIDE`` is the row stride of
-    ``X`` in numbers. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). ``KEYS`` and
-    ``VALUES`` are addresses for the first row, with ``KV_HEAD`` as the stride between heads. ``UNTURNED`` is the
-    address for keys before RoPE, or 0. ``NORM_EPSILON`` is a float.
+    ``X`` in numbers. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). The first
+    row's keys and values are written to the addresses ``KEYS`` and ``VALUES``, with ``KV_HEAD`` as the stride between
+    heads. Its keys before RoPE are written to the address ``UNTURNED``, unless this is 0. ``NORM_EPSILON`` is a float.
     """
 
     X, X_STRIDE, BIAS, COS, SIN, QUERIES, ROWS, HEADS, KEY_HEADS, QUERY_NORM, KEY_NORM, NORM_EPSILON = range(12)
@@ -167,32 +171,34 @@ class Rotated:
 
 
 class Collected:
-    """Slots of ``collected``: ``X`` (heads, rows, head_dim) becomes ``OUT`` (rows, heads * head_dim). A tile is a
-    row.
+    """Slots of ``collected``, which concatenates heads: ``X`` (heads, rows, head_dim) becomes ``OUT`` (rows, heads *
+    head_dim). A tile is one row.
     """
 
     X, OUT, ROWS, HEADS = range(4)
 
 
 class Gated:
-    """Slots of ``gated``: a row of ``X`` has ``GATES`` gates, followed by the same number of values. ``X_STRIDE`` is
-    the row stride in numbers. A tile is one of the ``PIECES`` of a row, with ``PIECE`` numbers.
+    """Slots of ``gated``, which computes SiLU(gate) * value. A row of ``X`` has ``GATES`` gates, followed by the same
+    number of values. ``X_STRIDE`` is the row stride in numbers. A row is cut into ``PIECES`` pieces of ``PIECE`` gates,
+    and a tile is one piece.
     """
 
     X, X_STRIDE, BIAS, OUT, GATES, PIECE, PIECES = range(7)
 
 
 class Gathered:
-    """Slots of ``gathered``, which copies ``CHOSEN`` chunks of ``CHUNK_BYTES`` bytes for every line of ``LINES``. A
-    tile is a line (``GatheredLine``).
+    """Slots of ``gathered``, which copies chosen chunks of KV. For each line of ``LINES`` (``GatheredLine``),
+    ``CHOSEN`` chunks of ``CHUNK_BYTES`` bytes are copied, all from the keys or the values of one head. A tile is one
+    line.
     """
 
     LINES, CHOSEN, CHUNK_BYTES = range(3)
 
 
 class GatheredLine:
-    """Words of a line: the address of one head's chunks, the address to copy the chosen chunks to, and the address of
-    the indices of the chosen chunks.
+    """Words of a line of ``Gathered.LINES``: the address of one head's chunks, the address to copy the chosen chunks
+    to, and the address of the indices of the chosen chunks.
     """
 
     SOURCE, TARGET, CHUNKS = range(3)
@@ -203,7 +209,8 @@ LINE_WORDS = 3
 
 
 class Recurrence:
-    """Slots of ``delta``, ``scan`` and ``replayed``, which update a head's state token by token. A tile is a head.
+    """Slots of ``delta``, ``scan`` and ``replayed``, which update the state of a recurrent layer's head token by token.
+    A tile is one head.
 
     ``QUERIES`` and ``KEYS`` are (rows, key_heads, key_dim). ``VALUES``, ``UPDATES`` and ``RESULT`` are (rows, heads,
     value_dim). ``UPDATES`` are the vectors that tokens add to the state, and ``RATES`` (rows, heads) are factors of
@@ -217,15 +224,15 @@ class Recurrence:
 class Interleaved:
     """Slots of ``interleaved``, which copies rows of ``BLOCKS`` (outputs, ``ROW_BYTES``) into the columns of the panels
     ``WEIGHTS``. ``ORDER`` (panels * columns) holds the index of each column's row; -1 makes a column of zeros. A tile
-    is a panel.
+    is one panel.
     """
 
     BLOCKS, ROW_BYTES, ORDER, WEIGHTS, INPUTS = range(5)
 
 
 class Expanded:
-    """Slots of ``expanded``, which dequantizes panels of the packed blocks ``WEIGHTS`` into ``OUT`` (inputs, outputs).
-    ``CHOSEN`` are the indices of the panels. A tile is a panel.
+    """Slots of ``expanded``, which dequantizes some panels of ``WEIGHTS``, packed blocks of a GGUF file, into ``OUT``
+    (inputs, outputs). ``CHOSEN`` are the indices of these panels. A tile is one panel.
     """
 
     WEIGHTS, CHOSEN, OUT, INPUTS, OUTPUTS = range(5)
@@ -235,7 +242,7 @@ class Logits:
     """Slots of ``likeliest``, ``measured``, ``asked`` and ``probabilities``: rows of ``WIDTH`` logits, ``STRIDE``
     numbers apart.
 
-    A tile is a row; a tile of ``probabilities`` is ``PIECE`` tokens of a row. Each row has ``PATCH_COUNT`` changed
+    A tile is one row; for ``probabilities`` it is ``PIECE`` tokens of a row. Each row has ``PATCH_COUNT`` changed
     logits ``PATCHES``, for the tokens ``PATCH_IDS``; an id of -1 marks an unused patch. ``SCALE`` is log2(e) /
     temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
     ``STATS`` are the ``Stats`` of a row. ``OUT`` gets the most likely ids or the probabilities. ``TOKENS`` holds one id
@@ -248,8 +255,9 @@ class Logits:
 
 class Stats:
     """The float64 numbers that ``measured`` computes for a row: its largest logit, the smallest logit that top-k keeps,
-    the smallest weight that top-p keeps, the last kept id with this weight, and the sum of the kept weights. The sum is
-    NaN if the row has a NaN or its largest logit is infinite.
+    the smallest weight that top-p keeps, the last kept token id with this weight, and the sum of the kept weights. A
+    weight is exp((logit - largest logit) / temperature). The sum is NaN if the row has a NaN or its largest logit is
+    infinite.
     """
 
     LARGEST, LEAST_LOGIT, LEAST_WEIGHT, LAST_ID, MASS = range(5)

@@ -1,4 +1,4 @@
-"""Compiles our own kernels for this processor when they are first needed, and calls them one at a time."""
+"""Compiles each of our own kernels for this processor when it is first needed, and calls the kernels one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Compiled:
 
     Args:
         workers: number of computing threads.
-        lanes: float32 numbers in a vector; None takes this processor's.
+        lanes: float32 numbers in a SIMD vector; None takes this processor's number.
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:

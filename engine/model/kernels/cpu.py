@@ -1,8 +1,8 @@
-"""Computes attention on a processor, with our own kernels if they can be compiled, otherwise with torch's.
+"""Computes attention on a processor, with our own kernels or with torch's.
 
-Our kernels (``native``) need llvmlite, and SIMD vectors that divide head_dim evenly. Otherwise torch's fused kernel is
-used, with the keys cut into pieces so that all threads work. With torch's kernel the bits of a row depend on the
-number of rows.
+Our kernels (``native``) need llvmlite, and a head_dim that is a multiple of the SIMD vector's size. Otherwise torch's
+fused kernel is used, on pieces of the keys so that all threads work. With torch's kernel, the bits of a row depend on
+the number of rows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from engine.model.kernels.own_attention import Held, newest_seen
 _MAX_SPLITS = 16
 # Minimum keys of a piece. Shorter pieces cost more time for merging than they save.
 _MIN_PIECE = 2048
-# Maximum factor by which attention may take longer because workers wait for each other. The smallest number of pieces
-# with at most this factor is used. If every number has a larger factor, the number with the smallest factor is used.
+# Maximum ratio of attention's time to its time if no worker waited for another. The smallest number of pieces within
+# this maximum is used. If no number is within it, the number with the smallest ratio is used.
 _TOLERATED_WAIT = 1.1
 
 
@@ -51,11 +51,11 @@ def reads_quants(q: torch.Tensor) -> bool:
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our attention kernel, computing 96 query rows at a time, is faster than torch's even for many tokens.
-    Queries are (1, heads, n, head_dim).
+    """Whether our attention kernel is faster than torch's even for many tokens, which it computes 96 query rows at a
+    time. Queries are (1, heads, n, head_dim).
 
-    Our kernel is faster if it multiplies pairs: 240 to 340 GFLOP/s against 120 to 160 (2 cores with AVX-512 BF16, after
-    2,048 and 7,168 tokens). In float32 both reach about 140.
+    It is faster if it multiplies pairs of bfloat16 numbers: it reaches 240 to 340 GFLOP/s, torch's kernel 120 to 160 (2
+    cores with AVX-512 BF16, after 2,048 and 7,168 tokens). In float32 both kernels reach about 140.
     """
     own = native.own() if q.dtype is torch.bfloat16 else None
     return own is not None and own.attention.answers(q) and own.attention.takes_pairs(q.shape[3])
@@ -73,8 +73,8 @@ def attend_newest(
     """Compute the attention of the last ``new`` tokens, each to the keys up to and including its own. With a
     ``window``, a token sees only the newest ``window`` of these keys.
 
-    Returns parts over disjoint keys, which the caller merges. If ``reads_quants`` allows it, k and v may be stored in 8
-    bits, (1, kv_heads, seq, storage_dim) of int8.
+    Returns several results (output, log-sum-exp) over disjoint keys, which the caller merges. If ``reads_quants``
+    allows it, k and v may be stored in 8 bits, (1, kv_heads, seq, storage_dim) of int8.
     """
     own = native.own()
     if own is not None and own.attention.takes(q, k, v):
@@ -96,14 +96,14 @@ def attend_newest(
 
 
 def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.Tensor, size: int) -> bool:
-    """Copy chosen chunks of ``size`` tokens to the beginning of the targets, in the order of choice.
+    """Copy chosen chunks of ``size`` tokens to the beginning of the targets, in the order of ``chunks``.
 
     Args:
         sources, targets: keys and values of each layer, (kv_heads, capacity, head_dim).
-        chunks: indices of the chosen chunks (layers, kv_heads, chosen).
+        chunks: (layers, kv_heads, chosen), indices of the chosen chunks.
 
     Returns:
-        Whether the chunks were copied: False if our kernels do not support the copy.
+        True if the chunks were copied, False if our kernels do not support the copy.
     """
     own = native.own() if chunks.is_cpu else None
     return own is not None and own.attention.copy_chunks(sources, targets, chunks, size)
@@ -114,7 +114,7 @@ def copy_chunks(sources: Sequence[Held], targets: Sequence[Held], chunks: torch.
 
 @functools.lru_cache(maxsize=4)
 def _all_seen(rows: int, keys: int) -> torch.Tensor:
-    """A tensor (rows,) filled with ``keys``, the number of keys that each packed row sees."""
+    """Make a tensor (rows,) filled with ``keys``, the number of keys that each row of queries sees."""
     return torch.full((rows,), keys, dtype=torch.long)
 
 
@@ -125,8 +125,8 @@ def _window_starts(n: int, past: int, group: int, window: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=4)
 def _newest_mask(n: int, past: int, group: int, dtype: torch.dtype, window: int | None) -> torch.Tensor:
-    """The additive causal mask (1, 1, group * n, past + n) for the packed queries of n new tokens after ``past``
-    earlier tokens.
+    """Make the additive causal mask (1, 1, group * n, past + n) for the packed queries of n new tokens after ``past``
+    earlier tokens. With a ``window``, the mask also hides older keys.
     """
     mask = torch.zeros(n, past + n, dtype=dtype)
     mask[:, past:] = torch.full((n, n), float("-inf"), dtype=dtype).triu_(1)
@@ -144,7 +144,7 @@ def _fused(
 
 
 def splits(heads: int, seq: int, workers: int) -> int:
-    """The number of pieces into which ``seq`` keys are cut, so that all workers are busy for about the same time.
+    """Return the number of pieces to cut ``seq`` keys into, so that all workers are busy for about the same time.
     Without pieces, three heads on two workers would take as long as four heads.
     """
     largest = max(1, min(_MAX_SPLITS, seq // _MIN_PIECE))

@@ -1,17 +1,17 @@
-"""Holds the attention kernels for GPUs, and chooses the fastest kernel that gives right results on this GPU.
+"""Runs the attention kernels for GPUs, and chooses the fastest kernel that gives right results on this GPU.
 
-A GPU is busy only if the keys of one sequence are cut into pieces. torch's flash kernel cuts them by its own estimate
-(``set_params_splitkv`` in its flash_api.cpp). Alternatively, this module passes the pieces to the kernel as a batch and
-merges the results. It then makes enough pieces to keep all multiprocessors of the GPU busy. ``fastest`` measures the
-kernels once.
+One sequence keeps a GPU busy only if its keys are cut into pieces. torch's flash kernel cuts the keys by its own
+estimate (``set_params_splitkv`` in its flash_api.cpp). Alternatively, this module cuts the keys into enough pieces for
+all multiprocessors of the GPU, passes the pieces to the kernel as a batch, and merges the results. ``fastest`` measures
+once which kernel is fastest.
 
 torch's wheels for Windows have no flash kernel, and GPUs before compute capability 8.0 cannot run it. In both cases
 torch's memory-efficient kernel is used, or the plain path if no kernel gives right results. Triton needs a compiler on
-the machine, so ``fastest`` never chooses our Triton kernel. Intel GPUs use the flash kernel of torch's build for them.
-Apple's GPUs have no kernel that returns the log-sum-exp.
+the machine, so ``fastest`` never chooses our Triton kernel. Intel GPUs use the flash kernel of torch's build for Intel.
+Apple's GPUs use the plain path, because torch has no kernel for them that returns the log-sum-exp.
 
-In a recorded pass only the GPU knows how many keys a token sees. In such a pass the flash kernel reads this number from
-the GPU's memory, or the memory-efficient kernel gets a mask in the form of a bias.
+In a pass that is recorded as a CUDA graph, only the GPU knows how many keys a token sees. The flash kernel then reads
+this number from the GPU's memory, or the memory-efficient kernel gets a mask in the form of a bias.
 """
 
 from __future__ import annotations
@@ -42,29 +42,31 @@ _FLASH_HEAD = 256
 # A head_dim must be a multiple of this number for torch's flash kernel.
 _FLASH_STEP = 8
 _HALF = (torch.float16, torch.bfloat16)
-# Query rows in one block of torch's flash kernel.
+# Number of query rows that one block of torch's flash kernel computes.
 _FLASH_ROWS = 128
-# Number of blocks that each multiprocessor of a GPU should get.
+# Number of blocks of work that each multiprocessor of a GPU should get.
 _BLOCKS_PER_PROCESSOR = 2
-# Number of keys of the verification on which kernels are compared.
+# Number of keys in the test in which kernels are compared. The test is like a verification.
 _PROBE_KEYS = 16_384
-# Number of tokens of the verification on which kernels are compared.
+# Number of query rows of each head in the test in which kernels are compared.
 _PROBE_ROWS = 8
-# Number of calls of each kernel that is compared.
+# Number of calls over which a kernel's time is averaged.
 _PROBE_REPEATS = 10
-# Maximum query rows of a pass for which the kernel is chosen that was fastest with ``_PROBE_ROWS`` rows. The speed of a
-# pass over few rows is limited by reading the keys, and the speed of a pass over many rows by computation.
+# Maximum query rows of a pass that uses the kernel that was fastest with ``_PROBE_ROWS`` rows. Reading the keys limits
+# the speed of such a pass. Computation limits the speed of a pass over more rows, which uses the kernel that was
+# fastest with ``_MANY_ROWS`` rows.
 _FEW_ROWS = 512
-# Number of query rows with which kernels are timed, to choose the kernel of passes over more than ``_FEW_ROWS`` rows.
+# Number of query rows in the test that chooses the kernel for passes over more than ``_FEW_ROWS`` rows.
 _MANY_ROWS = 2048
-# Number of keys with which kernels are timed, to choose the kernel of passes over more than ``_FEW_ROWS`` rows.
+# Number of keys in the test that chooses the kernel for passes over more than ``_FEW_ROWS`` rows.
 _MANY_KEYS = 4096
-# Number of keys on which ``efficient_seen`` and ``flash_lengths`` are tested: several pieces and a remainder.
+# Number of keys on which ``efficient_seen`` and ``flash_lengths`` are tested. The keys make several pieces and a
+# remainder.
 _MASKED_KEYS = 4096 + 24
-# The rows and pieces of a bias must begin at multiples of this number of elements (16 bytes), because torch's kernel
-# requires it (kernel_forward.h).
+# Each row and each piece of an attention bias must begin at a multiple of this number of elements (16 bytes), because
+# torch's memory-efficient kernel requires it (kernel_forward.h).
 _BIAS_STEP = 8
-# The bias of hidden keys, keyed by dtype.
+# The bias that hides a key, keyed by dtype. It is so low that the key gets weight 0, but it is finite (``bias_of``).
 _UNSEEN = {torch.float16: -6e4, torch.bfloat16: -1e30}
 # Maximum difference between a half-precision kernel and the plain path. For outputs it is a share of the largest
 # output, for log-sum-exps an absolute difference.
@@ -72,7 +74,7 @@ _NEAR = 2e-2
 
 
 def splits(heads: int, rows: int, seq: int, processors: int) -> int:
-    """The number of pieces to cut ``seq`` keys into, so that each multiprocessor of the GPU gets
+    """Return the number of pieces to cut ``seq`` keys into, so that each multiprocessor of the GPU gets
     ``_BLOCKS_PER_PROCESSOR`` blocks of work. A block is up to ``_FLASH_ROWS`` query rows of one head with one piece of
     the keys.
     """
@@ -93,8 +95,8 @@ def split_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: floa
 
 
 def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's memory-efficient kernel on pieces of the keys, which form a batch. It is for GPUs and builds of torch
-    without the flash kernel.
+    """Run torch's memory-efficient kernel on pieces of the keys, which form a batch. This kernel is for GPUs and builds
+    of torch that lack the flash kernel.
     """
     return _split(q, k, v, scaling, _efficient)
 
@@ -103,15 +105,15 @@ def _efficient(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     made = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, scale=scaling)
-    return made[0], made[1][..., : q.shape[2]]  # the log-sum-exp is padded to whole blocks of rows
+    return made[0], made[1][..., : q.shape[2]]  # the kernel pads the log-sum-exp to whole blocks of rows
 
 
 def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Make the bias that ``efficient_seen`` adds to scores: 0 where ``seen`` (rows, keys) is true, elsewhere a number
     so low that the weight is 0.
 
-    This low number is finite. With minus infinity, a row that sees no key of a piece would get a log-sum-exp of 0
-    (kernel_forward.h), so that the merge would count the piece.
+    This low number is finite. With minus infinity, a row that sees no key of a piece would get a log-sum-exp of 0 for
+    the piece (kernel_forward.h), and merging the pieces would then count it.
 
     Returns:
         (rows, keys). Rows begin at multiples of ``_BIAS_STEP`` numbers.
@@ -124,8 +126,8 @@ def bias_of(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def efficient_seen(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's memory-efficient kernel on pieces of the keys, which form a batch, with a mask as a bias. All keys
-    and values must be finite.
+    """Run torch's memory-efficient kernel on pieces of the keys, which form a batch. A bias hides keys from rows. All
+    keys and values must be finite, hidden ones too.
 
     Args:
         bias: (rows, keys), made by ``bias_of``; all heads share it.
@@ -146,8 +148,8 @@ def efficient_seen(
 def _biased(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, bias: torch.Tensor, span: slice, pieces: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's memory-efficient kernel with a bias on ``pieces`` equal pieces of the keys in ``span``. The results
-    have the form of ``attend_each``.
+    """Run torch's memory-efficient kernel with a bias on ``pieces`` equal pieces of the keys in ``span``. Return the
+    same as ``attend_each``.
     """
     mine = bias[:, span].unflatten(1, (pieces, -1)).transpose(0, 1).unsqueeze(1).expand(-1, q.shape[1], -1, -1)
     return attend_each(q, k[:, :, span], v[:, :, span], pieces, lambda a, b, c: _efficient(a, b, c, scaling, mine))
@@ -159,7 +161,7 @@ class Lengths(NamedTuple):
     Args:
         keys: (n,) int32, each at least 1.
         ends: (n + 1,) int32, the numbers 0 to n, so that each query is a sequence of its own.
-        starts: (n + 1,) int32, zeros, so that all sequences have the same keys.
+        starts: (n + 1,) int32, zeros, so that the keys of all sequences begin at the same place.
     """
 
     keys: torch.Tensor
@@ -168,7 +170,7 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, keys: torch.Tensor) -> Lengths:
-        """Make the object from the number of keys that each query sees: query i sees the first ``keys[i]`` keys."""
+        """Make a ``Lengths`` for queries of which number i sees the first ``keys[i]`` keys."""
         ends = torch.arange(len(keys) + 1, dtype=torch.int32, device=keys.device)
         return cls(keys.int(), ends, torch.zeros_like(ends))
 
@@ -176,8 +178,8 @@ class Lengths(NamedTuple):
 def flash_lengths(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, lengths: Lengths
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run torch's flash kernel on queries that see different numbers of keys. Only the device needs to know these
-    numbers.
+    """Run torch's flash kernel on queries that see different numbers of keys. Only the device has to know the numbers,
+    not the host.
 
     Every query is a sequence of its own, and all sequences have the same keys. Keys that no query sees are not read.
     The kernel cuts the keys of a sequence into pieces only if several query heads share a KV head.
@@ -278,9 +280,9 @@ def attend_causal(
     """Compute the attention of n tokens to themselves: token i sees tokens 0..i. q is (1, heads, n, head_dim), k and v
     are (1, kv_heads, n, head_dim).
 
-    Uses torch's flash kernel if it gave right results when it was measured without a mask, otherwise the
-    memory-efficient kernel, otherwise the plain path. Only the flash kernel can take fewer key heads than query heads,
-    so for other kernels keys and values are repeated.
+    Uses torch's flash kernel, its memory-efficient kernel, or the plain path: the first of these that gave right
+    results without a mask (``measured``). Only the flash kernel takes fewer key heads than query heads, so keys and
+    values are repeated for other kernels.
     """
     n, right = q.shape[2], measured(q.device, q.dtype, q.shape[1], q.shape[3])
     group = q.shape[1] // k.shape[1]
@@ -296,14 +298,14 @@ def attend_causal(
 
 
 def _takes_groups(device: torch.device) -> bool:
-    """Whether torch's flash kernel takes fewer key heads than query heads. True only for NVIDIA GPUs, because other
-    GPUs have not been tried.
+    """Whether torch's flash kernel takes fewer key heads than query heads. True only on NVIDIA GPUs, because no other
+    GPU has been tried.
     """
     return device.type == "cuda" and torch.version.hip is None
 
 
 def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether this build of torch has a flash kernel, and whether the kernel takes heads of this size on this GPU."""
+    """Whether this build of torch has a flash kernel, and the kernel takes this dtype and head size on this GPU."""
     return (
         torch.backends.cuda.is_flash_attention_available()
         and torch.cuda.get_device_capability(device) >= _FLASH_CAPABILITY
@@ -314,7 +316,7 @@ def has_flash(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
 
 
 def flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run the flash-attn package's function for decoding from a cache, which chooses the pieces of the KV itself."""
+    """Run the flash-attn package's function for decoding from a cache, which cuts the KV into pieces itself."""
     from flash_attn import flash_attn_with_kvcache
 
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -352,7 +354,7 @@ MEASURED = ("cuda", "xpu")
 
 
 def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[str, ...]:
-    """Names of the kernels that this GPU may be able to run."""
+    """Return the names of the kernels that may be able to run on this GPU."""
     if device.type != "cuda":
         return ("flash",) if device.type == "xpu" else ()
     needs_flash = () if has_flash(device, dtype, head_dim) else ("split_flash", "flash")
@@ -360,14 +362,14 @@ def candidates(device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple
 
 
 def installed() -> tuple[str, ...]:
-    """Names of the kernels whose packages are installed, whether or not they run here."""
+    """Return the names of the kernels whose packages are installed, whether or not the kernels run on this machine."""
     extra = [name for name in ("flash_attn", "triton") if importlib.util.find_spec(name)]
     return ("split_flash", "flash", "efficient", *extra)
 
 
 def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, rows: int = _PROBE_ROWS) -> Kernel:
-    """Choose the fastest kernel that gives right results on this GPU for this shape, among the kernels that need no
-    compiler. If no kernel gives right results, return ``in_pieces``, the plain path.
+    """Choose the fastest kernel that gives right results on this GPU for this shape, and that needs no compiler. If no
+    kernel gives right results, return ``in_pieces``, the plain path.
     """
     times = (measured if rows <= _FEW_ROWS else measured_for_many)(device, dtype, heads, head_dim)
     return KERNELS[min(times, key=times.__getitem__)] if times else in_pieces
@@ -375,8 +377,8 @@ def fastest(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int,
 
 @functools.lru_cache(maxsize=16)
 def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Measure once the kernels that give right results on this GPU for this shape. Returns milliseconds, keyed by the
-    kernel's name; empty in float32.
+    """Measure the kernels that give right results on this GPU for this shape; later calls return the same figures.
+    Returns milliseconds, keyed by the kernel's name; empty in float32.
     """
     if dtype not in _HALF:
         return {}
@@ -389,8 +391,8 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
 
 @functools.lru_cache(maxsize=16)
 def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Like ``measured``, but with ``_MANY_ROWS`` query rows, for which a different kernel may be fastest. If fewer than
-    two kernels give right results, return the result of ``measured``.
+    """Measure kernels like ``measured``, but with ``_MANY_ROWS`` query rows, for which a different kernel may be
+    fastest. If fewer than two kernels give right results, return the result of ``measured``.
     """
     right = measured(device, dtype, heads, head_dim)
     if len(right) < 2:
@@ -413,7 +415,8 @@ def measure(
     results.
 
     Args:
-        timed: measures the call. If None, the time includes the launches by the host, as in an ordinary pass.
+        timed: measures a call. None measures a call including the time that the host needs to launch it, as in an
+            ordinary pass.
 
     Raises:
         RuntimeError: memory ran out, so that the kernel could not be tested.
@@ -431,7 +434,7 @@ def measure(
 
 
 def _milliseconds(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
-    """Mean milliseconds of a kernel's calls, after a first call that loads the kernel."""
+    """Return the mean milliseconds of a kernel's calls, without the first call, which loads the kernel."""
     kernel(q, k, v, q.shape[3] ** -0.5)
     synchronize(q.device)
     began = time.perf_counter()
@@ -444,7 +447,7 @@ def _milliseconds(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 def _probe(
     device: torch.device, dtype: torch.dtype, heads: int, head_dim: int, keys: int, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random queries, keys and values on which kernels are compared."""
+    """Make random queries, keys and values on which kernels are compared."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = ((1, heads, rows, head_dim), (1, heads, keys, head_dim), (1, heads, keys, head_dim))
     q, k, v = (torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
@@ -454,7 +457,7 @@ def _probe(
 def _runs_right(
     call: Callable[[], tuple[torch.Tensor, torch.Tensor]], expected: tuple[torch.Tensor, torch.Tensor]
 ) -> bool:
-    """Whether the call of a kernel runs on this GPU and its result is near ``expected``.
+    """Whether ``call``, which calls a kernel, runs on this GPU and returns a result near ``expected``.
 
     Raises:
         RuntimeError: memory ran out, so that the kernel could not be tested.
@@ -468,8 +471,8 @@ def _runs_right(
 
 
 def _is_near(out: torch.Tensor, lse: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    """Whether a kernel's result is near that of the plain path. Outputs over many keys are small numbers, so the error
-    is taken relative to the largest output.
+    """Whether a kernel's result is near the plain path's result ``expected``. Outputs over many keys are small numbers,
+    so their error is taken relative to the largest output.
     """
     off = (out.float() - expected[0]).abs().max() / expected[0].abs().max()
     return bool(off < _NEAR) and torch.allclose(lse, expected[1], atol=_NEAR)

@@ -1,8 +1,8 @@
 """Describes the blocks of GGUF files: where quants and scales of weights are in a block.
 
 A block holds 256 or 32 weights of one output: a quant of a few bits for each weight, scales for groups of 16 or 32
-weights in most formats, and one or two half-precision factors that scales or quants are multiplied by. Needs neither
-torch nor llvmlite.
+weights in most formats, and one or two half-precision factors for the scales or quants. This module needs neither torch
+nor llvmlite.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Bits:
     Args:
         count: number of bits.
         at: position of the lowest of these bits in the quant or scale.
-        words: indices of words. For quants: for each run, the word with the run's first four inputs; the run's other
-            words follow it. For scales: for each group, the word that holds the group's scale.
-        shifts: for quants: for each run, the shift of the bits within each byte. For scales: for each group, the shift
-            of the scale within its word.
-        spread: whether the bits of a run are neighbours in one word, in the order of the inputs, instead of one in each
-            byte.
+        words: indices of words. For quants, the word with the first four inputs of each run (16 inputs); the run's
+            other words follow it. For scales, the word that holds each group's scale.
+        shifts: for quants, the shift of each run's bits within a byte. For scales, the shift of each group's scale
+            within its word.
+        spread: whether the bits of a run are neighbours in one word, in the order of the inputs. Otherwise each byte
+            has the bits of one input.
         in_half: whether ``words`` has indices in ``Format.halves`` instead of indices of words.
     """
 
@@ -44,8 +44,8 @@ class Bits:
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of block. A weight is ``factor * scale * (quant - zero) - least``, where ``least`` is a multiple of a
-    second factor.
+    """Describes a kind of block. A weight is ``factor * scale * (quant - zero) - least``, where ``least`` is a multiple
+    of a second factor.
 
     Args:
         name: GGML's name for this kind.
@@ -56,14 +56,14 @@ class Format:
         words: offset in bytes and number of 32-bit words, for each contiguous part of a block.
         quants: positions of the bits of the quants.
         group: number of quants that share a scale.
-        zero: the quant that stands for 0, before ``least`` is subtracted.
+        zero: the quant that stands for the weight 0 if ``least`` is 0.
         scale: positions of the bits of the scales; () means that every scale is 1.
         least: positions of the bits of the numbers that the second factor is multiplied by; () means that there is no
             ``least``.
         scale_zero: number that is subtracted from a stored scale.
         is_signed: whether a scale is a signed byte.
-        adds: whether the second factor itself is added to every weight.
-        flips: whether quants are stored as signed bytes. Adding 128 makes them unsigned.
+        adds: whether the second factor is added to every weight. Such a format has no ``least``.
+        flips: whether quants are stored as signed bytes, which are made unsigned by adding 128.
         codes: the numbers that the quants stand for, indexed by quant; () means that quants are numbers themselves.
         has_exponent: whether the factor is a power of two, stored as a byte with its exponent.
     """
@@ -88,7 +88,7 @@ class Format:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a block in memory, where an exponent takes two bytes."""
+        """Bytes of a block in memory, where an exponent takes two bytes instead of one."""
         return self.bytes + self.has_exponent
 
     @property
@@ -109,20 +109,20 @@ class Format:
 def _runs(
     count: int, word: Callable[[int], int], shift: Callable[[int], int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Tabulate ``word(n)`` and ``shift(n)`` for the runs or groups n = 0..count-1."""
+    """Return the tuples of ``word(n)`` and of ``shift(n)`` for the runs or groups n = 0..count-1."""
     return tuple(word(run) for run in range(count)), tuple(shift(run) for run in range(count))
 
 
 def _nibbles_of_32(first: int) -> Bits:
     """Bit positions of 32 4-bit quants in 16 bytes: the lower halves of the bytes hold inputs 0-15, the upper halves
-    16-31.
+    hold inputs 16-31.
     """
     return Bits(4, 0, *_runs(2, lambda _: first, lambda run: 4 * run))
 
 
 def _nibbles_of_64(first: int) -> Bits:
-    """Bit positions of 4-bit quants: in each 32 bytes, the lower halves hold 32 inputs, the upper halves the next
-    32.
+    """Bit positions of 4-bit quants: in every 32 bytes, the lower halves of the bytes hold 32 inputs, and the upper
+    halves hold the next 32 inputs.
     """
     return Bits(4, 0, *_runs(16, lambda run: first + 8 * (run // 4) + 4 * (run % 2), lambda run: 4 * (run // 2 % 2)))
 
@@ -133,8 +133,8 @@ def _bits_of_32(first: int) -> Bits:
 
 
 def _twos_of_128(first: int, at: int = 0) -> Bits:
-    """Bit positions of 2-bit quants: in each 32 bytes, bits 0-1 of the bytes hold inputs 0-31, bits 2-3 inputs 32-63,
-    and so on up to 127.
+    """Bit positions of 2-bit quants: in every 32 bytes, bits 0-1 of the bytes hold inputs 0-31, bits 2-3 hold inputs
+    32-63, and so on up to input 127.
     """
     return Bits(2, at, *_runs(16, lambda run: first + 8 * (run // 8) + 4 * (run % 2), lambda run: 2 * (run % 8 // 2)))
 
@@ -143,7 +143,8 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
     """Bit positions of eight 6-bit scales or minima in three words.
 
     Args:
-        low_upper: scales 4-7 have their lower four bits in the four bytes of word 2, at this bit of the byte: 0 or 4.
+        low_upper: bit of a byte, 0 or 4, at which the lower four bits of scales 4-7 begin. The bytes are those of word
+            2.
         high_word: the word with scales 0-3, and with the upper two bits of scales 4-7.
     """
 
@@ -160,11 +161,13 @@ def _scales_of_8(low_upper: int, high_word: int) -> tuple[Bits, ...]:
 
 
 _SCALE_K, _LEAST_K = _scales_of_8(0, 0), _scales_of_8(4, 1)
-# The numbers that the quants of MXFP4 stand for, doubled so that all are integers. The factor is halved instead.
+# The numbers that the quants of MXFP4 stand for, doubled so that all of them are integers. The format's factor is
+# halved instead.
 _MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
-# Layouts as in GGML (ggml-common.h, ggml-quants.c). Tests compare with gguf's ``quants``.
+# The layouts are GGML's (ggml-common.h, ggml-quants.c). Tests compare dequantized weights with those of the package
+# gguf.
 _FORMATS = (
     Format(
         "Q4_0",

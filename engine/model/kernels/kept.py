@@ -1,9 +1,10 @@
-"""Keeps compiled kernels on disk. Otherwise LLVM would take one to four seconds at every start.
+"""Keeps compiled kernels on disk. Without them, every start would compile for one to four seconds.
 
 The name of a kernel's file is a hash of everything that the machine code depends on: the kernel's name and kind, this
 program's code that emits kernels, the processor with its features, and the compiler. So a kernel on disk is found
-without emitting it again. Emitting takes half as long as compiling. The files are machine code that this process runs.
-So a folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled again.
+without emitting it again. Emitting takes half as long as compiling. Because this process runs the machine code in the
+files, a folder that another user can write to is not used, and a kernel whose file has a wrong checksum is compiled
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VARIABLE = "TRIFOLD_KERNELS"
 """Environment variable: a folder to use instead of the configured one."""
 _SUM_BYTES = hashlib.sha256().digest_size
 _LARGEST = 4 << 20  # maximum bytes of a file; a larger file is ignored (a kernel has 3,000 to 60,000 bytes)
-_MOST = 600  # maximum number of files; beyond it, the oldest half is deleted (a model needs up to 60)
+_MOST = 600  # maximum number of files (a model needs up to 60); beyond it, the oldest half is deleted
 _OTHERS_WRITE = 0o022
 
 _folder: Path | None = None
@@ -45,15 +46,16 @@ def name_of(*parts: str) -> str:
 
 @lru_cache(maxsize=1)
 def _sum_of_sources() -> str:
-    """A hash of the code on which emitted code depends: this package, and the layouts of rounded weights. Comments and
-    docstrings are left out, so that a new wording of them does not make the kernels on disk useless.
+    """Return a hash of the source code on which emitted code depends: this package, and the layouts of quantized
+    weights. Comments and docstrings do not count, so that kernels on disk stay valid if only comments or docstrings
+    change.
 
-    This hash is stored on disk under a quicker hash, which includes comments and docstrings. It is computed only if
-    nothing is stored under the quicker hash.
+    This hash is stored on disk under the name of a quicker hash, in which comments and docstrings do count. It is
+    computed only if nothing is stored under this name.
     """
     contents = [file.read_bytes() for file in _source_files()]
     as_they_are = bytes_hash(contents)
-    if _folder is None:  # no kernels are kept, so no hash is compared with a later one
+    if _folder is None:  # without a folder nothing is stored, so the quicker hash is enough
         return as_they_are
     if known := load(as_they_are):
         return known.decode()
@@ -67,7 +69,7 @@ def _source_files() -> list[Path]:
 
 
 def load(name: str) -> bytes | None:
-    """Load stored code by its name; None if there is none, or if it is damaged."""
+    """Load the code that was stored under a name; return None if there is no such code, or if it is damaged."""
     with suppress(OSError):
         if _folder is not None and _is_ours(_folder):
             file = _folder / f"{name}.o"
@@ -98,7 +100,7 @@ def save(name: str, code: bytes) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether no other user may write to the folder, by its owner and permissions."""
+    """Whether only this user may write to the folder, by its owner and permissions."""
     if not hasattr(os, "getuid"):  # on Windows, where other users cannot write to a user's folders by default
         return True
     found = folder.stat()

@@ -1,5 +1,5 @@
-"""Computes products, norms and recurrences of a few rows with our own kernels. ``own`` returns this process's only set
-of kernels.
+"""Computes products, norms and recurrences of a few rows with our own kernels. ``own`` returns the set of kernels, of
+which a process has only one.
 
 The kernels need llvmlite, and a model whose widths are multiples of the processor's SIMD width.
 ``engine.model.kernels.cpu`` decides whether attention uses these kernels or torch's.
@@ -24,15 +24,15 @@ from engine.quantization import LAST_QUANT, QUANT_BITS, WORD_QUANTS
 
 logger = logging.getLogger(__name__)
 
-# Number of tiles for each worker into which a product is divided. With fewer tiles, some workers would wait at the end
-# for the other workers. With more tiles, distributing the tiles would take too long.
+# Number of tiles for each worker into which a product is divided. With fewer tiles, some workers would wait for the
+# others at the end. With more tiles, distributing them would take too long.
 _TILES = 16
 _NORM_ROWS = 16  # rows in a tile of ``norm``
 
 
 @functools.cache
 def own() -> Native | None:
-    """This process's set of our own kernels; None if they cannot be compiled."""
+    """Return this process's only set of our own kernels; None if they cannot be compiled."""
     try:
         return Native(torch.get_num_threads())
     except Exception:  # torch's kernels are used if llvmlite is missing or does not know this processor
@@ -48,11 +48,11 @@ def multiplies_pairs() -> bool:
 
 @contextmanager
 def torch_alone() -> Iterator[None]:
-    """Make torch compute only on the calling thread while decoding, so that the kernels' threads have the other cores
-    to themselves.
+    """Make torch compute only on the calling thread within this context, so that the threads of our own kernels have
+    the other cores to themselves. The context is for decoding.
 
-    torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a step
-    of plain decoding took 7 % longer, and a step that also scores chunks took twice as long (2 cores, SmolLM2-135M in
+    torch has little to do between two of our kernels, and its threads would compete with ours for the cores: a step of
+    plain decoding took 7 % longer, and a step that also scores chunks took twice as long (2 cores, SmolLM2-135M in
     bfloat16, 1,024 tokens).
 
     Outside of this context, for example while a book is read, the kernels' threads go to sleep soon. If they kept
@@ -69,11 +69,11 @@ def torch_alone() -> Iterator[None]:
 
 
 class Native(Compiled):
-    """Holds the kernels compiled for the loaded models, with a method to call each.
+    """Holds the kernels compiled for the loaded models, with a method to call each of them.
 
     Args:
         workers: number of computing threads.
-        lanes: float32 numbers in a vector; None takes this processor's.
+        lanes: float32 numbers in a SIMD vector; None takes this processor's number.
     """
 
     def __init__(self, workers: int, lanes: int | None = None) -> None:
@@ -88,7 +88,7 @@ class Native(Compiled):
 
         Args:
             pairs: whether to store pairs of inputs, (panels, in / 2, columns, 2). If the weights are quants, the
-                columns are then in ``LOOKED_UP`` order.
+                columns are then in the order ``abi.LOOKED_UP``.
         """
         outputs, inputs = weight.shape
         panels = -(-outputs // self.columns)
@@ -99,7 +99,7 @@ class Native(Compiled):
         return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """Recover the weights from the result of ``pack``, as panels (panels, in, columns)."""
+        """Return the weights in ``packed``, the result of ``pack``, as panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
@@ -107,8 +107,8 @@ class Native(Compiled):
         return packed.transpose(2, 3).flatten(1, 2)
 
     def pack4(self, quants: torch.Tensor, pairs: bool = False) -> torch.Tensor:
-        """Pack quants (out, in) from 0 to 15 as words (panels, in / 8, columns), with input ``8 * word + n`` at bit ``4
-        * n``.
+        """Pack quants (out, in) from 0 to 15 as 32-bit words (panels, in / 8, columns). The quant of input ``8 * word +
+        n`` begins at bit ``4 * n`` of the word.
 
         Args:
             pairs: whether to store bytes (panels, in / 4, columns, 2) instead. Of four inputs, the first two are in the
@@ -124,7 +124,7 @@ class Native(Compiled):
         return words
 
     def unpack4(self, words: torch.Tensor) -> torch.Tensor:
-        """Recover the quants from the result of ``pack4``, as panels (panels, in, columns)."""
+        """Return the quants in ``words``, the result of ``pack4``, as panels (panels, in, columns)."""
         if is_paired(words):
             both = torch.stack([words & LAST_QUANT, words >> QUANT_BITS], dim=2)
             return self.unpack(both.flatten(1, 2))
@@ -138,7 +138,8 @@ class Native(Compiled):
             packed: the weights. If they are in pairs, x is rounded to bfloat16.
             scales: (panels * columns,), the scales of 8-bit weights.
         """
-        # The variable keeps the converted x alive until the call has ended, because the call holds only its address.
+        # ``x`` refers to the converted tensor, which must live until the call ends, because the call holds only its
+        # address.
         x = x.to(input_dtype(packed)).contiguous()
         out = torch.empty(x.shape[0], packed.shape[0] * packed.shape[2])
         self.run(x.shape[0], self.product_call(x, packed, scales, out))
@@ -147,7 +148,9 @@ class Native(Compiled):
     def product_call(
         self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None, out: torch.Tensor
     ) -> Call:
-        """Make the call for ``product`` of x, in the ``input_dtype``, into ``out``."""
+        """Make the kernel call that writes the product of x and ``packed`` to ``out``. x must have the dtype
+        ``input_dtype(packed)``.
+        """
         others: dict[int, int] = {}
         kinds = [KIND[packed.dtype]]
         if scales is not None:
@@ -178,9 +181,9 @@ class Native(Compiled):
         spread: torch.Tensor,
         sums: torch.Tensor,
     ) -> tuple[Call, Call]:
-        """Make the two calls for ``product4`` into ``out``. The first call writes the ``sums`` (rows, in / GROUP) of
-        the groups of x. If ``words`` are not in pairs, it also writes ``spread`` (rows, in), x in the form that the
-        product takes.
+        """Make the two kernel calls that write the product of x and 4-bit weights to ``out``. The first call writes the
+        ``sums`` (rows, in / GROUP) of the groups of x. If ``words`` are not in pairs, it also writes x to ``spread``
+        (rows, in), in the form that the product takes.
         """
         slot = abi.Spread
         arguments = abi.arguments(
@@ -201,8 +204,8 @@ class Native(Compiled):
     def panels_call(
         self, kernel: int, x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, slots: Mapping[int, int]
     ) -> Call:
-        """Make the call for a product with packed weights, for any kernel with the slots of ``abi.Product``. ``slots``
-        sets further slots, or replaces values that this method would set.
+        """Make the call of a kernel that computes a product with packed weights and has the slots of ``abi.Product``.
+        ``slots`` sets further slots, or replaces values that this method would set.
         """
         slot, panels = abi.Product, packed.shape[0]
         size = max(1, panels // (_TILES * self.pool.workers))
@@ -224,9 +227,9 @@ class Native(Compiled):
     def arranged_call(
         self, x: torch.Tensor, form: str, out: torch.Tensor, sums: torch.Tensor, units: torch.Tensor
     ) -> Call:
-        """Make the call that writes x (rows, in) to ``out`` in the form ``form``, which products with blocks take. The
-        call also writes the ``sums`` (rows, in / RUN) of the runs of x and, if ``form`` is "fixed", the ``units``
-        (rows, in / SPAN).
+        """Make the call that writes x (rows, in) to ``out`` in the form ``form``, as products with blocks of GGUF files
+        take it. The call also writes the ``sums`` (rows, in / RUN) of the runs of x and, if ``form`` is "fixed", the
+        ``units`` (rows, in / SPAN).
         """
         slot = abi.Spread
         slots = {
@@ -283,7 +286,8 @@ class Native(Compiled):
         *,
         rule: str = "delta",
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Compute the same as ``recurrent.in_chunks``, but token by token.
+        """Run a recurrent layer's rule over n tokens, one after another. Shapes and results are as in
+        ``recurrent.in_chunks``.
 
         Args:
             rule: "delta" for the gated delta rule, or "scan" for Mamba-2's rule.
@@ -295,7 +299,7 @@ class Native(Compiled):
         self, k: torch.Tensor, updates: torch.Tensor, decays: torch.Tensor, memory: torch.Tensor
     ) -> torch.Tensor:
         """Compute the state after some tokens from their ``updates``, which ``delta`` returned, and from ``memory``,
-        the state before them. The state has the same bits as after a pass over these tokens alone.
+        the state before them. The state has the same bits as after a pass over exactly these tokens.
         """
         return self._recur("replayed", (k, k, updates, decays, decays, updates), memory, updates)
 

@@ -1,4 +1,4 @@
-"""Computes attention by our own kernels: checks tensors, allocates memory and makes arguments. Also copies chosen
+"""Computes attention with our own kernels: checks tensors, allocates memory and makes arguments. Also copies chosen
 chunks of KV.
 """
 
@@ -25,8 +25,8 @@ Held = tuple[torch.Tensor, torch.Tensor]
 
 
 class OwnAttention:
-    """Computes attention with compiled kernels, and owns their working memory. Queries are packed: the rows of all
-    query heads that share a KV head are the rows of one head.
+    """Computes attention with compiled kernels, and owns their working memory. Queries are packed: a KV head has the
+    rows of all query heads that share it.
 
     Args:
         kernels: the compiled kernels.
@@ -61,8 +61,8 @@ class OwnAttention:
         first: torch.Tensor | None = None,
         cap: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute attention. In each head, row r of q sees the keys [``first[r]``, ``seen[r]``), at least one. If
-        ``first`` is None, the row sees all keys before ``seen[r]``.
+        """Compute attention. In each head, row r of q sees the keys from ``first[r]`` to ``seen[r] - 1``, at least one
+        key. If ``first`` is None, the row sees all keys up to ``seen[r] - 1``.
 
         k and v may be quantized (``model.kv_shape``): quants followed by a scale, (1, kv_heads, seq, storage_dim).
 
@@ -86,14 +86,14 @@ class OwnAttention:
         return out.unsqueeze(0), (lse * _LN2).unsqueeze(0)
 
     def pieces(self, length: int) -> int:
-        """The number of pieces into which ``length`` keys are cut."""
+        """Return the number of pieces into which ``length`` keys are cut."""
         return -(-length // abi.PIECE)
 
     def addresses(
         self, head_dim: int, dtype: torch.dtype, stored: torch.dtype, capped: bool = False
     ) -> tuple[int, int]:
-        """The addresses of two kernels. The first kernel computes attention to one piece of the keys, which have the
-        dtype ``stored``. The second kernel merges the results of the pieces.
+        """Return the addresses of two kernels. The first kernel computes attention to a piece of the keys, which have
+        the dtype ``stored``. The second kernel merges the results of all pieces.
         """
         pairs = dtype is torch.bfloat16 and self.takes_pairs(head_dim)
         name = "attend_pairs" if pairs else "attend"
@@ -116,7 +116,7 @@ class OwnAttention:
         cap: float | None = None,
     ) -> list[int]:
         """Make the arguments of the two attention kernels (see ``addresses``). The arguments point to working memory
-        that all calls share, so hold the ``lock`` of the kernels from this call until the kernels have run.
+        that all calls share, so the caller holds the ``lock`` of the kernels until the kernels have run.
 
         Args:
             size: (kv_heads, rows, head_dim), the shape of ``q`` and ``out``.
@@ -186,8 +186,8 @@ class OwnAttention:
 
 
 def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The addresses of a cache's tensors, (number of arguments, layers). Each argument lists one tensor for each layer:
-    the keys of all layers, for example, or their values.
+    """Return the addresses of a cache's tensors, (number of arguments, layers). Each argument lists a tensor of every
+    layer, such as the keys of every layer.
     """
     return np.array([[held.data_ptr() for held in kind] for kind in kinds], np.int64)
 
@@ -197,14 +197,16 @@ def kv_addresses(*kinds: Sequence[torch.Tensor]) -> np.ndarray[Any, np.dtype[np.
 
 @functools.lru_cache(maxsize=4)
 def from_first(rows: int) -> torch.Tensor:
-    """The argument ``first`` of ``OwnAttention.attend`` for rows that see all keys from the start: zeros (rows,)."""
+    """Make the argument ``first`` of ``OwnAttention.attend`` for rows that see all keys from the start: zeros
+    (rows,).
+    """
     return torch.zeros(rows, dtype=torch.long)
 
 
 @functools.lru_cache(maxsize=4)
 def newest_seen(n: int, past: int, group: int) -> torch.Tensor:
-    """The argument ``seen`` of ``OwnAttention.attend``, (group * n,), for the newest ``n`` tokens after ``past``
+    """Make the argument ``seen`` of ``OwnAttention.attend``, (group * n,), for the newest ``n`` tokens after ``past``
     earlier tokens. Each of the ``group`` query heads of a KV head has ``n`` rows, and each row sees the tokens up to
-    its own.
+    and including its own.
     """
     return torch.arange(past + 1, past + n + 1).repeat(group)

@@ -41,8 +41,8 @@ class OwnSampling:
         return logits.is_cpu and logits.dtype in WIDE_DTYPES and logits.stride(1) == 1
 
     def likeliest(self, logits: torch.Tensor) -> torch.Tensor:
-        """The most likely token (n,) int64 of each row of logits (n, vocabulary), the first one among equals; -1 for a
-        row that has a NaN or whose largest logit is infinite.
+        """Return the most likely token (n,) int64 of each row of logits (n, vocabulary). Of equally likely tokens, the
+        first is returned. A row that has a NaN or whose largest logit is infinite gets -1.
         """
         out = torch.empty(logits.shape[0], dtype=torch.int64)
         self._call("likeliest", logits, logits.shape[0], {Logits.OUT: out.data_ptr()})
@@ -73,8 +73,8 @@ class OwnSampling:
     def probabilities(
         self, logits: torch.Tensor, scale: float, stats: torch.Tensor, patches: PatchedLogits | None
     ) -> torch.Tensor:
-        """The probabilities (vocabulary,) float32 of one row of logits (1, vocabulary), computed from its ``stats`` and
-        patches.
+        """Compute the probabilities (vocabulary,) float32 of one row of logits (1, vocabulary). ``stats`` are the row's
+        results from ``measured``; ``patches`` are its changed logits.
         """
         out = torch.empty(logits.shape[1])
         own = {Logits.STATS: stats.data_ptr(), Logits.OUT: out.data_ptr(), Logits.PIECE: _PIECE}
@@ -90,7 +90,7 @@ class OwnSampling:
         patches: PatchedLogits | None,
         tokens: torch.Tensor,
     ) -> torch.Tensor:
-        """The probability (n,) float32 of one given token (n,) in each row, with the same bits as in
+        """Compute the probability (n,) float32 of one given token (n,) of each row. It has the same bits as in
         ``probabilities``.
         """
         out, tokens = torch.empty(tokens.shape[0]), tokens.contiguous()
@@ -100,9 +100,9 @@ class OwnSampling:
         return out
 
     def prepare(self) -> None:
-        """Compile the kernels for both dtypes, so that no answer waits for them. Compiling takes 0.2 s for each dtype.
-        Models in bfloat16 need both dtypes, because logits become float32 if a repetition penalty or the rule for
-        quotations changes them.
+        """Compile the kernels for float32 and bfloat16, so that no answer waits for compilation. Compiling takes 0.2 s
+        for each dtype. Models in bfloat16 need both dtypes, because logits become float32 if a repetition penalty or
+        the rule for quotations changes them.
         """
         for dtype in WIDE_DTYPES:
             for name in ("likeliest", "measured", "asked", "probabilities"):

@@ -1,10 +1,10 @@
 """Compiles the kernels for this processor, and runs their tiles on waiting threads.
 
-The threads exist as long as the pool. Between two products of a pass they spin, so that handing out a job costs only
-about a microsecond: a decoding step has hundreds of jobs. Some time after the last product the threads go to sleep,
-sooner if torch computes between our kernels, as in reading a book. The caller wakes sleeping threads before a job and
-runs tiles itself meanwhile. A thread that wakes late takes tiles that are left, and the caller never waits for a thread
-that has taken none.
+The threads exist as long as the pool. Between two products of a pass they spin, so that handing out a job takes only
+about a microsecond. This matters because a decoding step has hundreds of jobs. Some time after the last product the
+threads go to sleep, sooner if torch computes between our kernels, as in reading a book. Before a job the caller wakes
+sleeping threads, and then runs tiles itself. A thread that wakes late takes tiles that are left. The caller never waits
+for a thread that has not taken a tile.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for in
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1
 # Number of times that a worker looks for a job before it goes to sleep, if torch computes on the calling thread only.
-# All these looks take about 2 ms.
+# These looks take about 2 ms together.
 _PATIENT = 50_000
 # Number of times that a worker looks for a job before it goes to sleep, if torch uses several threads. These looks take
-# only about 0.2 ms, because a spinning worker takes a core from torch's threads.
+# only about 0.2 ms together, because a spinning worker takes a core from torch's threads.
 _IMPATIENT = 4_000
-# How many times a word of the board is read between two pause instructions. If a virtual machine executes only pause
-# instructions, the hypervisor takes the core from it (pause-loop exiting).
+# Number of times that a word of the board is read before each pause instruction. If a virtual machine executes only
+# pause instructions, the hypervisor takes the core from it (pause-loop exiting).
 _LOOKS = 64
 
 
-# Prefixes of the names of x86 features that most desktop processors lack.
+# Prefixes of the names of the x86 features that count as more than AVX2. Most desktop processors lack these features.
 _ABOVE_AVX2 = ("avx512", "avx10", "amx", "avxvnni", "evex")
 
 _KERNEL_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
@@ -52,8 +52,8 @@ def _work(e: Emitter, board: ir.Value, ticket: ir.Value, worker: ir.Value) -> No
     """Emit a loop that runs tiles of one job, until no tile is left or a new job has been posted. ``ticket`` has the
     job's number (epoch) in the upper half, and the next tile in the lower half.
 
-    A worker claims a tile by incrementing the ticket. This fails if the ticket has changed since it was read. So a
-    claim that succeeds also confirms that the words read from the board belong to this job.
+    A worker claims a tile by incrementing the ticket. The increment fails if the ticket has changed since the worker
+    read it. So a claim that succeeds also confirms that the words read from the board belong to this job.
     """
     epoch = e.b.lshr(ticket, long(32))
     kernel = e.b.inttoptr(_read(e, board, KERNEL), ir.PointerType(_KERNEL_TYPE))
@@ -90,8 +90,8 @@ def _emit_run(module: ir.Module) -> None:
 def _emit_run_all(module: ir.Module) -> None:
     """Emit run_all(board, jobs, count), which runs the jobs (kernel, arguments, tiles) in order.
 
-    A job with a single tile is run by the caller without the workers. Workers stay awake until the last job, because
-    they cannot be woken in between.
+    The caller runs a job with a single tile alone. Workers stay awake until the last job has ended, because they cannot
+    be woken in between.
     """
     e = Emitter(module, "run_all", VOID, (PTR, PTR, I64))
     board, jobs, count = e.arguments
@@ -119,8 +119,8 @@ def _emit_sleepers(module: ir.Module) -> None:
 
 
 def _emit_serve(module: ir.Module) -> None:
-    """Emit serve(board, worker, spins), which works on jobs until it has looked for a new job ``spins`` times
-    without finding one. During ``run_all`` it goes on looking.
+    """Emit serve(board, worker, spins), in which a worker runs jobs until it has looked for a new job ``spins`` times
+    without finding one. While ``run_all`` runs, the worker goes on looking.
     """
     e = Emitter(module, "serve", VOID, (PTR, I64, I64))
     board, worker, spins = e.arguments
@@ -140,7 +140,7 @@ def _emit_serve(module: ir.Module) -> None:
         tired = e.b.and_(quiet, e.b.icmp_signed(">", idle.value, spins))
         with e.b.if_then(tired):
             e.b.atomic_rmw("or", _word(e, board, ASLEEP), bit, "seq_cst")
-        # After setting its bit the worker reads the ticket again. So if a job is posted at the same time, either the
+        # After setting its bit, the worker reads the ticket again. So if a job is posted at the same time, either the
         # caller sees the bit, or the worker sees the job.
         same = e.b.icmp_unsigned("==", e.b.lshr(_read(e, board, TICKET), long(32)), known.value)
         leave_if(e.b.and_(tired, same))
@@ -167,8 +167,8 @@ def _write(e: Emitter, board: ir.Value, word: int, value: ir.Value) -> None:
 
 
 def _look(e: Emitter, board: ir.Value, word: int, relation: str, value: ir.Value) -> None:
-    """Emit reads of a word of the board, at most ``_LOOKS``, while the comparison ``relation`` of the word with
-    ``value`` is true. One pause instruction follows.
+    """Emit a loop that reads a word of the board up to ``_LOOKS`` times, as long as the comparison ``relation`` of the
+    word with ``value`` is true. A pause instruction follows the loop.
     """
     looks = e.variable(long(_LOOKS))
     with e.loop_while() as leave_if:
@@ -194,8 +194,8 @@ class Code:
     Args:
         name: name of the module; together with ``kind`` it identifies the code.
         kind: other arguments of the emitter.
-        emit: emits the functions into a module. Called only if no code is kept. Must depend on nothing but ``kind`` and
-            the files that ``kept`` hashes.
+        emit: emits the functions into a module. It is called only if no code is on disk. It must depend on nothing but
+            ``kind`` and the source files that ``kept`` hashes.
     """
 
     def __init__(self, name: str, kind: Sequence[Any], emit: Callable[[ir.Module], None]) -> None:
@@ -238,13 +238,15 @@ def _machine() -> Any:
 
 
 def _feature_list() -> str:
-    """The processor's features in LLVM's notation: ``+`` for those it has, ``-`` for those it lacks."""
+    """Return the processor's features in LLVM's notation: ``+`` before a feature that it has, ``-`` before one that it
+    lacks.
+    """
     return ",".join(f"{'+' if has else '-'}{name}" for name, has in _features().items())
 
 
 def _features() -> dict[str, bool]:
-    """Whether the processor has each feature, keyed by LLVM's name. If ``engine.threads`` limits the instructions,
-    features above AVX2 are False.
+    """Return whether the processor has each feature, keyed by LLVM's name. If ``engine.threads`` limits the program to
+    older instructions, features above AVX2 are False.
     """
     has = dict(binding.get_host_cpu_features())
     if is_limited():
@@ -253,13 +255,13 @@ def _features() -> dict[str, bool]:
 
 
 def lanes() -> int:
-    """The number of float32 numbers in a vector of this processor."""
+    """Return the number of float32 numbers in a SIMD vector of this processor."""
     has = _features()
     return 16 if has.get("avx512f") else 8 if has.get("avx2") and has.get("fma") else 4
 
 
 def multiplies_pairs() -> bool:
-    """Whether this processor supports ``Emitter.dot_pairs``, which multiplies pairs of bfloat16."""
+    """Whether this processor supports ``Emitter.dot_pairs``, which multiplies pairs of bfloat16 numbers."""
     return lanes() == 16 and bool(_features().get("avx512bf16"))
 
 
@@ -282,7 +284,7 @@ def adds_dots(lanes: int) -> bool:
 
 
 def looks_up_bytes() -> bool:
-    """Whether this processor supports ``Emitter.looked_up``, which turns quants into pairs."""
+    """Whether this processor supports ``Emitter.looked_up``, which turns quants into pairs of bfloat16 numbers."""
     return multiplies_pairs() and bool(_features().get("avx512vbmi"))
 
 
@@ -298,7 +300,8 @@ class Pool:
         self.workers = min(workers, MOST_WORKERS)
         self._words = np.zeros(_LINE * (_WORDS + 1), np.int64)
         self._board = (self._words.ctypes.data + 63) // 64 * 64
-        # All calls but ``sleepers`` release the interpreter lock, which a worker needs to go to sleep and to wake up.
+        # All calls but ``sleepers`` release Python's interpreter lock, because a worker needs the lock to go to sleep
+        # and to wake up.
         self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(self._code.address("run"))
         self._run_all = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("run_all"))
         self._serve = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(self._code.address("serve"))
@@ -311,8 +314,8 @@ class Pool:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Within this context, workers that are woken look for a job ``_PATIENT`` times before they sleep again. Use it
-        only while torch computes on the calling thread alone.
+        """Make a context in which workers that are woken look for a job ``_PATIENT`` times before they sleep again. It
+        is for times when torch computes on the calling thread alone.
         """
         before, self.patience = self.patience, _PATIENT
         try:

@@ -25,7 +25,7 @@ EACH_ROW: Tiles = (1, 0)
 
 
 class Call(NamedTuple):
-    """A call of a kernel, for any number of rows.
+    """Describes a call of a kernel, for any number of rows.
 
     ``kernel`` is the kernel's address. ``rows_at`` is the index in ``arguments`` at which the number of rows is
     written; None if the kernel does not need this number.
@@ -56,7 +56,7 @@ class Program:
     def add(
         self, kernel: int, slots: Mapping[int, int] | int, tiles: Tiles = (0, 1), rows_at: int | None = None
     ) -> int:
-        """Append a kernel. Return its index. Only allowed before the first run.
+        """Append a kernel and return its index. This is allowed only before the first run.
 
         Args:
             slots: the values of the kernel's arguments, keyed by slot; or the index of an earlier kernel, to share that
@@ -66,7 +66,7 @@ class Program:
         return self._append(kernel, slots if isinstance(slots, int) else abi.arguments(slots), tiles, rows_at)
 
     def add_call(self, call: Call) -> int:
-        """Append a call. Return its index. Only allowed before the first run."""
+        """Append a kernel call and return its index. This is allowed only before the first run."""
         return self._append(*call)
 
     def _append(self, kernel: int, arguments: list[int] | int, tiles: Tiles, rows_at: int | None) -> int:
@@ -86,14 +86,16 @@ class Program:
 
     @functools.cached_property
     def _table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The kernel, arguments and tiles of each call."""
+        """The table of jobs: each row has the addresses of a kernel and of its arguments, and the number of its
+        tiles.
+        """
         first, size = self.arguments.ctypes.data, self.arguments.strides[0]
         places = [given if isinstance(given, int) else place for place, (_, given, _) in enumerate(self._jobs)]
         return np.array([(job[0], first + size * place, 0) for job, place in zip(self._jobs, places, strict=True)])
 
     @functools.cached_property
     def _tiles(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Coefficients a and b of each kernel's number of tiles, ``a * rows + b``: (2, kernels)."""
+        """The coefficients a and b, (2, kernels), of each kernel's number of tiles ``a * rows + b``."""
         return np.array([tiles for _, _, tiles in self._jobs]).T
 
     def set_tiles(self, places: Sequence[int], tiles: int) -> None:
@@ -120,7 +122,7 @@ class Program:
 
 
 class Memory:
-    """Buffers (rows, width) that all layers of a model use one after another, keyed by name, width and dtype."""
+    """Holds buffers (rows, width) that the layers of a model use in turn, keyed by name, width and dtype."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}

@@ -1,9 +1,10 @@
-"""Computes attention of few queries to many keys in pieces (split-KV) with Triton, and returns the log-sum-exp of every
-piece.
+"""Computes the attention of few queries to many keys with Triton, and returns the output and log-sum-exp of each piece
+of the keys (split-KV).
 
-Each program computes one block of query rows of one KV head over one piece of its keys; the caller merges the pieces.
-The rows of a KV head's query group are packed, so every key and value is read once. Runs wherever Triton does. On a CPU
-it runs in Triton's interpreter, so that it can be tested without a GPU. Importing this module needs Triton.
+Each Triton program computes one block of query rows of one KV head over one piece of its keys; the caller merges the
+pieces. The rows of a KV head's query group are packed, so every key and value is read once for up to ``_MOST_ROWS``
+rows. On a CPU the kernel runs in Triton's interpreter, so that it can be tested without a GPU. Importing this module
+needs Triton.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-# Number of keys that a program reads in one step.
+# Number of keys that a Triton program reads in one step.
 _KEYS = 64
-# Minimum rows of a block, which a matrix unit requires.
+# Minimum query rows of a block, which the GPU's matrix units require.
 _LEAST_ROWS = 16
-# Maximum rows of a block.
+# Maximum query rows of a block.
 _MOST_ROWS = 64
 
 
@@ -60,7 +61,7 @@ def _piece(  # type: ignore[no-untyped-def]
 def attend_pieces(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, splits: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention to each of up to ``splits`` pieces of the keys separately.
+    """Compute the attention to each piece of the keys separately. There are at most ``splits`` pieces.
 
     Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with contiguous components; out (pieces,
     kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.
