@@ -1,11 +1,11 @@
 """Emits the loops of a decoding step as kernels for this processor, with llvmlite.
 
-The kernels read their large operand, weights or KV, once and at the speed of memory. A row of the result has the same
+The kernels read weights or KV, their large operand, once and at the speed of memory. A row of the result has the same
 bits however many rows are computed together, because every sum has a fixed order that depends only on the row and on
 absolute positions. So a verification of several tokens equals plain decoding bit by bit.
 
-A call of a kernel computes one tile: ``kernel(arguments, tile, worker)``, with the slots of
-``engine.model.kernels.abi``. ``engine.model.kernels.pool`` compiles kernels and runs their tiles.
+A call ``kernel(arguments, tile, worker)`` computes one tile, a part of the result. ``engine.model.kernels.abi``
+describes the arguments. ``engine.model.kernels.pool`` compiles kernels and runs their tiles.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Emits the attention of a few rows to long KV, one piece of a head's keys at a time, and the merge of the pieces.
+"""Emits kernels for the attention of a few query rows to long KV. ``attend`` computes one piece of a head's keys, and
+``join`` merges the pieces.
 
 Keys are processed in blocks whose borders are absolute positions. For each block the scores are computed, then the
-online softmax, then the values. ``join`` merges the pieces of ``PIECE`` keys in order. All arithmetic is in float32.
-Keys and values may be stored in bfloat16, or as 8-bit integers (quants) with a scale for each key or value. They are
-converted to float32 in registers, which is exact.
+online softmax, then the weighted sum of the values. A piece has ``PIECE`` keys, and the pieces are merged in order. All
+arithmetic is in float32. Keys and values may be stored in bfloat16, or as 8-bit integers (quants) with a scale for each
+key or value. Both forms are converted to float32 in registers, which is exact.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from engine.model.kernels.abi import BLOCK, PIECE, Attention
 from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
-_KEYS = 4  # keys whose products with a query are computed together
-# Possible numbers of queries that are multiplied with a key at once. With two queries, a key is converted to float32
-# only once for both.
+_KEYS = 4  # number of keys whose products with a query are computed together
+# Possible numbers of queries that are multiplied with a key at once. If two are, a key is converted to float32 once for
+# both.
 _SCORE_ROWS = (2, 1)
 VALUE_VECTORS = 2
 """Number of a value's vectors whose sums are computed at once for the largest block of rows."""
-# Possible numbers of vectors of a value that are summed at once. The largest number is used that divides a value's
-# vectors evenly and for which the sums of a block of rows fit into the registers.
+# Possible numbers of SIMD vectors of a value that are summed at once. The code uses the largest number that divides the
+# number of a value's vectors and whose sums, for all rows of a block, fit into the registers.
 _VALUE_CHUNKS = (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # fractional bits of the fixed-point numbers in ``ask_share``, which count cache lines
+_SHARE_BITS = 20  # fractional bits of a fixed-point number of cache lines in ``ask_share``
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
 def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
     """Emit the attention of all query rows of one KV head to one piece of its keys.
 
-    A row sees the keys [``FIRST[row]``, ``SEEN[row]``). Writes the unnormalised sums of the values, the maximum score
-    and the sum of the weights into ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base 2: ``SCALE``
-    is log2(e) times the usual scale. With a cap, ``CAP`` is log2(e) times the cap, and ``SCALE`` is 2 * log2(e) / cap
-    times the usual scale (``scaled``).
+    A row sees the keys [``FIRST[row]``, ``SEEN[row]``). The kernel writes the unnormalised sums of the values, the
+    maximum score and the sum of the weights into ``PARTS``: (kv_heads, pieces, rows, head_dim + 2). Scores are to base
+    2: ``SCALE`` is log2(e) times the usual scale. With a cap, ``CAP`` is log2(e) times the cap, and ``SCALE`` is 2 *
+    log2(e) / cap times the usual scale; ``scaled`` explains this.
 
     Args:
-        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means quants, followed by
-            their scale in bfloat16. Queries have this dtype too, or float32 if it is "int8".
+        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means that a key or value is
+            quants, followed by their scale in bfloat16. Queries then have float32, and otherwise the dtype ``stored``.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -58,8 +59,9 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     queries = e.at(queries, e.b.mul(head, e.b.mul(rows, long(head_dim))), query_kind)
     parts = e.at(parts, e.b.mul(tile, e.b.mul(rows, long(head_dim + 2))), F32)
 
-    # Scratch memory of a worker, in float32. First for the keys, then for the values: a copy of an incomplete block in
-    # the stored dtype, and the scales of quants. After these, the queries and the scores of all rows.
+    # Scratch memory of a worker, in float32: room for a block of keys, room for a block of values, the queries, and the
+    # scores of all rows. The room for a block takes a copy of the block in the stored dtype, if the block is
+    # incomplete, and the scales of quants.
     mine = e.at(scratch, e.b.mul(worker, e.load_long(arguments, Attention.SCRATCH_SIZE)), F32)
     rooms = [e.at(mine, long(at * BLOCK * (head_dim + 1)), F32) for at in range(2)]
     wide = e.at(mine, long(2 * BLOCK * (head_dim + 1)), F32)
@@ -98,7 +100,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
 
 
 class Vectors:
-    """The keys or values of a block in their stored form. Neighbouring tokens are ``step`` numbers apart.
+    """Loads the keys or values of a block from their stored form. Neighbouring tokens are ``step`` numbers apart.
 
     ``scales`` are the scales of quants in float32; None if the numbers are not quants.
     """
@@ -107,19 +109,19 @@ class Vectors:
         self._e, self._place, self._step, self.kind, self.scales = e, place, step, kind, scales
 
     def load(self, token: ir.Value, index: ir.Value) -> ir.Value:
-        """Load a vector of the block's ``token``-th key or value, from its ``index``-th number on. Quants are not
-        scaled.
+        """Load a vector of the block's ``token``-th key or value, beginning at its ``index``-th number. Quants are not
+        multiplied by their scale.
         """
         return self._e.load_vector(self._place, self._where(token, index), self.kind)
 
     def load_pairs(self, token: ir.Value, index: ir.Value) -> ir.Value:
-        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Quants become bfloat16 without their scale,
-        which is exact.
+        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Quants are converted to bfloat16, which is
+        exact, but not multiplied by their scale.
         """
         return self._e.load_pairs(self._place, self._where(token, index), self.kind)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
-        """Load the vectors that begin at the numbers ``places`` of a key or value."""
+        """Load the vectors of a key or value that begin at the indices ``places``."""
         return [self.load(token, place) for place in places]
 
     def _where(self, token: ir.Value, index: ir.Value) -> ir.Value:
@@ -127,11 +129,12 @@ class Vectors:
 
 
 class Ahead:
-    """Emits prefetches of the keys or values of the block after the one that begins at ``start``.
+    """Emits prefetches of keys or values while the block that begins at ``start`` is computed: those of the block after
+    it.
 
-    The prefetches are spread over the computation of the current block. If all ran at once, prefetching and multiplying
-    would alternate and wait for each other. With many rows, each step of the loops over products prefetches a few cache
-    lines (``ask_share``). With few rows, each step of one loop prefetches a token (``ask_token``).
+    The prefetches are spread over the computation. If all ran at once, prefetching and multiplying would alternate and
+    wait for each other. With many rows, each step of the loops over products prefetches a few cache lines
+    (``ask_share``). With few rows, each step of one loop prefetches the key or value of one token (``ask_token``).
     """
 
     def __init__(
@@ -143,7 +146,9 @@ class Ahead:
         self._lines = -(-head_dim // self._numbers)  # number of cache lines of one token's key or value
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Prefetch one of ``shares`` equal shares of the block's cache lines: the share with the index ``share``."""
+        """Prefetch the share with the index ``share``, if the block's cache lines are divided into ``shares`` equal
+        shares.
+        """
         e, lines = self._e, self._lines
         # The size of a share is rounded up, so that the last share ends at or after the last line.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
@@ -158,7 +163,7 @@ class Ahead:
             self.ask(token, long(line * self._numbers))
 
     def ask(self, token: ir.Value, index: ir.Value) -> None:
-        """Prefetch the cache line that holds number ``index`` of the block's key or value ``token``."""
+        """Prefetch the cache line that holds the ``index``-th number of the block's ``token``-th key or value."""
         self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), index), self._kind))
 
 
@@ -172,12 +177,12 @@ def block_of(
     head_dim: int,
     kind: ir.Type,
 ) -> Vectors:
-    """Emit access to a block's keys or values.
+    """Make the block's keys or values loadable (``Vectors``), and emit the code that prepares them.
 
     A whole block is read in place. An incomplete block is copied to ``room``, followed by zeros. The scales of quants
     are written to ``room``, after the space for the copy.
     """
-    size = head_dim + 2 if kind is I8 else head_dim  # the scale follows the quants
+    size = head_dim + 2 if kind is I8 else head_dim  # two more bytes for the scale after the quants
     whole = e.b.icmp_signed("<=", e.b.add(start, long(BLOCK)), length)
     here = e.at(source, e.b.mul(start, stride), kind)
     with e.b.if_then(e.b.not_(whole)):
@@ -196,14 +201,14 @@ def block_of(
 
 
 def scale_of(e: Emitter, quants: ir.Value, head_dim: int) -> ir.Value:
-    """Load the scale that is stored after the quants of a key or value."""
+    """Load the scale of a key or value, which is stored in bfloat16 after its quants. Return the scale in float32."""
     bits = e.b.zext(e.load(e.at(quants, long(head_dim), I8), I16, align=1), I32)
     return e.b.bitcast(e.b.shl(bits, I32(16)), F32)
 
 
 def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator[tuple[ir.Value, int]]:
-    """Emit one loop for each block size, the largest first. A loop takes blocks of its size while enough rows are left,
-    and the next loop takes the rest.
+    """Emit one loop over blocks of rows for each size in ``sizes``, the largest first. Each loop computes as many whole
+    blocks of its size as the remaining rows have. Yields the first row of a block and the size.
     """
     done = e.variable(long(0))
     for size in sizes:
@@ -239,8 +244,8 @@ def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -
     """Scale a vector of scores, so that the softmax can use powers of 2. ``scale`` is the model's scale times log2(e).
 
     If the model caps scores at c, return log2(e) * c * tanh(s / c), where s is the score times the model's scale. In
-    this case ``cap`` is log2(e) * c, and ``scale`` is also multiplied by 2 / c. The tanh is then computed from 2 to the
-    power of -abs(score * scale). The error is 2e-7 times the cap.
+    this case ``cap`` is log2(e) * c, and ``scale`` is also multiplied by 2 / c. The tanh is then computed from 2 **
+    -abs(score * scale), with an error of 2e-7 times the cap.
     """
     score = e.b.fmul(score, scale)
     if cap is None:
@@ -266,8 +271,8 @@ def _soften(
     Args:
         begin, limit: the row sees the keys [begin, limit), counted from the block's first key. Both may lie outside of
             the block.
-        value_scales: scales of the values. The sum of the weights is taken first, then the weights are multiplied by
-            these scales.
+        value_scales: scales of quantized values. After the weights are summed, they are multiplied by these scales.
+            None if the values are not quantized.
     """
     steps = ir.Constant(ir.VectorType(I32, e.lanes), [I32(at) for at in range(e.lanes)])
     edges = [e.b.trunc(border, I32) for border in (begin, limit)]
@@ -286,7 +291,7 @@ def _soften(
     shift = e.splat(now)
     added = e.constant(0.0)
     for at, vector in enumerate(vectors):
-        # Unseen keys get weight 0, even if the row has seen no key so far.
+        # Hidden keys get weight 0 here, because 2 ** (score - maximum) is 1 if the row has seen no key so far.
         hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
         added = e.b.fadd(added, weight)
@@ -317,14 +322,14 @@ def add_values(
     """Add the weighted values of a block to the sums of every row.
 
     Args:
-        weights: address of the weights of the block's first key. The weights of the next row are ``step`` words further
-            on.
+        weights: address of the weights of the block's first key. The weights of each further row are ``step`` words
+            after those of the row before.
         words: number of words of a row's weights in the block. A word is a float32 number, or with ``pairs`` two
             bfloat16 numbers.
-        near: loads vectors of values, given the index of a word and the places of the vectors.
-        prefetches: prefetches of the next block. With enough rows for the largest block of ``row_blocks``, each step
-            runs a share. With fewer rows, each step for the first row prefetches a token, unless ``pairs`` is true,
-            because then the caller has already prefetched.
+        near: loads vectors of values. Its arguments are the index of a word and the indices at which the vectors begin.
+        prefetches: prefetches of the next block. If there are enough rows for the largest block of ``row_blocks``, each
+            step prefetches a share. With fewer rows, each step for the first row prefetches a token. With fewer rows
+            and ``pairs``, no step does, because the caller has already prefetched.
     """
     count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
     blocks = row_blocks(e.lanes, VALUE_VECTORS)
@@ -356,8 +361,9 @@ def add_values(
 
 
 def _emit_join(module: ir.Module, name: str, lanes: int, head_dim: int, result_dtype: str) -> None:
-    """Emit a function that merges the partial results ("pieces") of one KV head. The function writes the head's rows of
-    ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``result_dtype``, and of ``LOGSUM`` (kv_heads, rows), to base 2.
+    """Emit the kernel ``join``, which merges the results of all pieces of a KV head's keys. It writes the head's output
+    to ``RESULT`` (kv_heads, rows, head_dim) in the dtype ``result_dtype``, and the log-sum-exps to base 2 to ``LOGSUM``
+    (kv_heads, rows).
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, head, _ = e.arguments

@@ -1,13 +1,14 @@
-"""Emits attention in bfloat16 for processors that multiply pairs of bfloat16 numbers (``products``).
+"""Emits attention in bfloat16 for processors that multiply pairs of bfloat16 numbers
+(``engine.model.kernels.emit.products``).
 
 The neighbouring numbers of a key already form pairs. The keys of a block are transposed, so that a lane holds a key and
 no sum over lanes is needed. The values of two neighbouring keys are interleaved into pairs. Transposing and
-interleaving take as much time as computing two rows. So this kernel pays off for three or more rows, and the query
-group of a single token usually has at least three. The softmax weights are rounded to bfloat16, as in other kernels. In
-float32, transposing costs more than it gains.
+interleaving take as much time as computing two rows. So this kernel pays off for three or more rows, and a single token
+usually has at least three rows, one for each query head of the KV head. The softmax weights are rounded to bfloat16, as
+in torch's kernels. For float32 there is no such kernel, because transposing would cost more than it gains.
 
 All keys of a piece are processed before its values, so that memory is read in long runs and each row needs only one
-softmax. Each block prefetches the next one. Everything else is as in ``attention``.
+softmax. While a block is computed, the next one is prefetched. Everything else is as in ``attention``.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from engine.model.kernels.emit.attention import (
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import add_products, are_many, row_blocks
 
-_KEY_VECTORS = 4  # vectors of transposed keys that are multiplied with a query together: all keys of a block
+_KEY_VECTORS = 4  # number of vectors of keys that are multiplied with a query together: all keys of a block
 
 
 def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
-    """Emit the attention of all query rows of one KV head to one piece of its keys. Arguments and results as in
-    ``attend``.
+    """Emit the attention of all query rows of one KV head to one piece of its keys. Arguments and results are those of
+    the kernel ``attend``.
 
     Args:
-        lanes: 16.
-        head_dim: a multiple of ``2 * lanes``.
+        lanes: must be 16.
+        head_dim: must be a multiple of ``2 * lanes``.
         stored: the dtype of keys and values, "bfloat16" or "int8". Queries are bfloat16 in both cases.
         capped: whether scores have a cap.
     """
@@ -105,7 +106,7 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 def _collect_scales(
     e: Emitter, quants: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
-    """Collect the scales of a piece's values in ``room``, followed by zeros."""
+    """Emit a copy of the scales of a piece's values to ``room``, with zeros up to ``PIECE`` numbers."""
     with e.loop(long(0), count) as at:
         e.store(scale_of(e, e.at(quants, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:
@@ -113,12 +114,13 @@ def _collect_scales(
 
 
 def _turn(e: Emitter, keys: Vectors, prefetch: Ahead, later: ir.Value, transposed: ir.Value, words: int) -> None:
-    """Emit a loop that transposes pairs of a block's keys to (words, BLOCK). Each step of the loop prefetches some
-    tokens with ``prefetch``. If ``later`` is true, nothing is prefetched, because a later loop does this.
+    """Emit a loop that transposes a block's keys, as pairs of numbers, to (words, BLOCK). In each step, ``prefetch``
+    prefetches the keys of some tokens of the next block. If ``later`` is true, no step prefetches, because a later loop
+    does.
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
         loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
-        # rounded up, so that some tokens are prefetched twice and none is left out
+        # The division is rounded up: some tokens are prefetched twice, but all are prefetched.
         tokens = -(-e.lanes * e.lanes // words)
         asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
         with e.b.if_then(e.b.not_(later)):
@@ -130,8 +132,8 @@ def _turn(e: Emitter, keys: Vectors, prefetch: Ahead, later: ir.Value, transpose
 
 
 def _pair(e: Emitter, values: Vectors, prefetch: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Interleave the values of two neighbouring keys: (BLOCK / 2, head_dim) pairs. ``prefetch`` and ``later`` are as in
-    ``_turn``.
+    """Emit a loop that interleaves the values of each two neighbouring keys to (BLOCK / 2, head_dim) pairs.
+    ``prefetch`` and ``later`` are as in ``_turn``.
     """
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
         both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
@@ -156,8 +158,8 @@ def _score(
     """Emit the products of ``rows`` queries with the transposed keys of a block.
 
     Args:
-        prefetch: a prefetch, the number of its shares that ran before, and the total number of shares. Each step of the
-            loop runs one share. None for no prefetch.
+        prefetch: (prefetches of the next block, number of shares prefetched before this loop, total number of shares).
+            Each step of the loop prefetches one share. With None, no step prefetches.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
@@ -190,17 +192,17 @@ def _soften(
     value_scales: ir.Value | None,
     head_dim: int,
 ) -> None:
-    """Compute the softmax weights of one row: overwrite the float32 scores by bfloat16 weights, which take half the
-    space. Zero the head_dim sums of ``line``, and write after them the row's maximum and the sum of its weights (not
-    multiplied by ``value_scales``).
+    """Emit code that computes the softmax weights of one row. It overwrites the float32 scores with bfloat16 weights,
+    which take half the space. It sets the first head_dim numbers of ``line``, the sums of values, to zero, and writes
+    the row's maximum and the sum of its weights after them.
 
     Args:
         begin, limit: the row sees the keys [begin, limit), counted from the piece's first key. Both may lie outside of
             the piece.
-        count: keys of the piece.
+        count: number of keys of the piece.
         line: the row's results in ``PARTS``.
-        value_scales: scales of the values. The sum of the weights is taken first, then the weights are multiplied by
-            these scales.
+        value_scales: scales of quantized values. After the weights are summed, they are multiplied by these scales.
+            None if the values are not quantized.
     """
     together = range(0, _KEY_VECTORS * e.lanes, e.lanes)
     width = len(together) * e.lanes
@@ -209,7 +211,7 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # If the row sees no key, the maximum is replaced by 0, so that hidden keys get weight 0 in this case too.
+    # If the row sees no key, its maximum counts as 0 instead of ``LOWEST``, so that hidden keys get weight 0 here too.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:
@@ -239,7 +241,8 @@ def _hide(
     scale: ir.Value,
     cap: ir.Value | None,
 ) -> ir.Value:
-    """Set the scores of hidden keys to ``LOWEST``, cap the scores if the model does, and return the largest.
+    """Emit code that caps a row's scores, if the model caps scores, and sets the scores of hidden keys to ``LOWEST``.
+    Return the largest score.
 
     Args:
         begin, limit: as in ``_soften``.

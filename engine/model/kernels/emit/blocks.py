@@ -1,19 +1,19 @@
 """Emits products whose weights stay in the blocks of a GGUF file. No bit of a weight is changed.
 
-``engine.model.kernels.formats`` describes the layout of a block. ``interleaved`` copies the blocks of all outputs of a
-panel word by word: the first word of every output, then the second word of every output, and so on. So each lane of a
-vector holds one output.
+``engine.model.kernels.formats`` describes the layout of a block. A panel has the blocks of some neighbouring outputs.
+The kernel ``interleaved`` copies these blocks word by word: the first word of every output, then the second word of
+every output, and so on. So each lane of a vector holds one output.
 
-In every format a word, after a shift and a mask, holds four bytes: the quants of four neighbouring inputs. How quants
-are multiplied depends on the processor and the model:
+In every format, a word holds the quants of four neighbouring inputs as four bytes, after it is shifted and masked. How
+quants are multiplied depends on the processor and the model:
 
 - For models in bfloat16 on processors with AVX2 or AVX-512BW, activations are in fixed point
   (``engine.model.kernels.emit.fixed``).
 - Otherwise a quant is converted to float32.
 
 Activations are never rounded to 8-bit quants. As in ``products``, a row has the same bits whatever other rows are
-computed, because sums have a fixed order: the products of a run are summed and multiplied by the scale, and these
-results are added in the order of the inputs.
+computed, because sums have a fixed order: the products of a run of inputs (``formats.RUN``) are summed, the sums are
+multiplied by the scale, and the results are added in the order of the inputs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from engine.model.kernels.emit.products import Sums, each_panel, emit_product, r
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LINE = 64  # bytes of a cache line
-_AHEAD = 4096  # minimum bytes between a block and the block that is prefetched; rounded up to whole blocks
+# Minimum distance in bytes from a block to the block that is prefetched meanwhile; rounded up to whole blocks.
+_AHEAD = 4096
 _BYTE = 0x01010101  # a word with the value 1 in each byte
-# A number of rows for which no code is emitted: six rows are computed as four and two. This takes hardly longer, and
-# code for each number of rows takes time to compile.
+# The number of rows for which no code is emitted. Six rows are computed as four and two, which takes hardly longer.
+# Code for one more number of rows would take time to compile.
 _LEFT_OUT = 6
-_CODE_OFFSET = 128  # offset that turns signed codes into unsigned bytes
+_CODE_OFFSET = 128  # added to the numbers of a format's table ``codes``, so that they are unsigned bytes
 
 
 # Access to interleaved blocks ----------------------------------------------------------------------------------------
@@ -44,8 +45,8 @@ class BlockLoads:
 
     Args:
         base: address of the blocks.
-        quants: positions of the quants, for the runs that the method ``quants`` is called for. If empty, the format's
-            own positions are used, for all runs.
+        quants: positions of the quants, only for the runs with which the method ``quants`` is called; () takes the
+            format's positions for all runs.
     """
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value, quants: Sequence[Bits] = ()) -> None:
@@ -61,19 +62,19 @@ class BlockLoads:
         self._negated = [e.b.fneg(factor) for factor in self._factors[1]] if form.least else []
 
     def word(self, index: ir.Value, vector: int) -> ir.Value:
-        """Load word ``index`` of the blocks of all outputs in one vector of the panel."""
+        """Load word ``index`` of each output's block, for the outputs in vector ``vector`` of the panel."""
         e = self._e
         place = e.b.add(e.b.mul(index, long(self._columns)), long(self._first_word + vector * e.lanes))
         return e.load(e.at(self._base, place, I32), e.whole, align=2)
 
     def ask_next(self, group: ir.Value, size: ir.Value, values: int) -> None:
-        """Prefetch a part of a later block, at least ``_AHEAD`` bytes ahead. The processor does not prefetch it on its
-        own.
+        """Prefetch a part of a later block, at least ``_AHEAD`` bytes ahead, because the processor does not do so on
+        its own.
 
         Args:
-            group: selects the part; the calls for all groups prefetch the whole block.
+            group: index of the part. The calls for all groups together prefetch the whole block.
             size: bytes of an interleaved block.
-            values: number of an output's weights in a part.
+            values: number of weights of an output in one part.
         """
         e, lines = self._e, -(-self._form.held_bytes * self._columns * values // (_LINE * self._form.values))
         place = e.at(
@@ -97,7 +98,8 @@ class BlockLoads:
         to add.
 
         Args:
-            offset: number that was added to every quant (``code_offset``). It is subtracted like the format's ``zero``.
+            offset: number that was added to every quant (``code_offset``). The scales undo this addition, as they undo
+                the format's ``zero``.
         """
         e, form = self._e, self._form
         found = []
@@ -123,8 +125,8 @@ class BlockLoads:
         return found
 
     def _gathered(self, parts: tuple[Bits, ...], group: ir.Value, vector: int) -> ir.Value:
-        """Assemble one integer of a group from the bits in different words. ``parts`` is the ``scale`` or the ``least``
-        of the format.
+        """Assemble one integer of a group, such as its scale, from its bits in different words. ``parts`` is the
+        ``scale`` or the ``least`` of the format.
         """
         e, whole = self._e, None
         if isinstance(group, ir.Constant) and _are_bytes(parts, group.constant // 4 * 4):
@@ -142,8 +144,8 @@ class BlockLoads:
         return whole
 
     def _four(self, parts: tuple[Bits, ...], first: int, vector: int) -> ir.Value:
-        """Emit the integers of the four groups from ``first`` on as the four bytes of a word. Later calls for the same
-        groups return the same word.
+        """Emit a word whose four bytes are the integers (such as scales) of the four groups from ``first`` on. Later
+        calls for the same groups return the same word.
         """
         e, key = self._e, (parts, first, vector)
         if key not in self._fours:
@@ -166,12 +168,12 @@ class BlockLoads:
         return e.b.bitcast(e.b.shuffle_vector(e.b.bitcast(words, parts), zeros, mask), e.whole)
 
     def quants(self, run: ir.Value, word: int, vector: int, shifts: Sequence[int] = ()) -> ir.Value:
-        """Emit the quants of four inputs as the bytes of a word. If the format has a table ``codes``, the bytes are the
-        table's numbers plus ``_CODE_OFFSET``.
+        """Emit a word whose four bytes are the quants of four inputs. If the format has a table ``codes``, the bytes
+        are the quants' numbers in the table, plus ``_CODE_OFFSET``.
 
         Args:
-            shifts: for each part of a quant (low bits, high bits), a number of bits by which it is shifted. The shift
-                that ``run`` states is added.
+            shifts: for each part of a quant (low bits, high bits), the number of bits by which it is shifted in
+                addition to the shift for ``run``.
         """
         e, form, quants = self._e, self._form, None
         for part, shift in zip(self._quants, shifts or [0] * len(self._quants), strict=True):
@@ -188,8 +190,8 @@ class BlockLoads:
         return quants
 
     def _shifted(self, part: Bits, run: ir.Value, word: int, vector: int) -> ir.Value:
-        """Emit a word shifted so that the wanted bits are the lowest of each byte. The caller masks the bits above
-        them.
+        """Emit a word, shifted so that the bits of ``part`` are the lowest of each byte. The caller masks all other
+        bits.
         """
         e = self._e
         if not part.spread:
@@ -198,7 +200,8 @@ class BlockLoads:
         whole = self.word(_picked(e, part.words, run), vector)
         four = e.b.lshr(whole, _shift(e, [shift + RUN_WORDS * word for shift in part.shifts], run))
         four = e.b.and_(four, e.whole_splat(0xF))
-        # The product has bit n of ``four`` as the lowest bit of byte n. No bits overlap, so nothing is carried.
+        # Bit n of ``four`` becomes the lowest bit of byte n of the product. No two bits are added, so there is no
+        # carry.
         return e.b.mul(four, e.whole_splat(sum(1 << 7 * at for at in range(4))))
 
 
@@ -208,18 +211,18 @@ def code_offset(form: Format) -> int:
 
 
 def _widened(e: Emitter, halves: ir.Value) -> ir.Value:
-    """Convert finite half-precision numbers to float32. Exact."""
+    """Convert finite half-precision numbers to float32, exactly."""
     raw = e.b.zext(halves, e.whole)
     size = e.b.shl(e.b.and_(raw, e.whole_splat(0x7FFF)), e.whole_splat(13))
-    # The exponent is converted from the bias of half precision to that of float32.
+    # The product replaces the exponent bias of half precision (15) by that of float32 (127).
     scaled = e.b.fmul(e.b.bitcast(size, e.vector), e.constant(2.0**112))
     sign = e.b.shl(e.b.and_(raw, e.whole_splat(0x8000)), e.whole_splat(16))
     return e.b.bitcast(e.b.or_(e.b.bitcast(scaled, e.whole), sign), e.vector)
 
 
 def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
-    """Emit ``2 ** (exponent - 128)`` for each stored exponent. This is half of the format's factor, because the numbers
-    of the table ``codes`` are doubled. Results below 2 ** -126 become 0.
+    """Emit ``2 ** (exponent - 128)`` for each stored exponent. This power is half of the format's factor, because the
+    numbers of the format's table ``codes`` are doubled. Results below 2 ** -126 become 0.
     """
     raw = e.b.zext(exponents, e.whole)
     one = e.whole_splat(1)
@@ -228,7 +231,9 @@ def _power(e: Emitter, exponents: ir.Value) -> ir.Value:
 
 
 def _are_bytes(parts: Sequence[Bits], first: int) -> bool:
-    """Whether the integers of the four groups from ``first`` on are in the four bytes of the same words."""
+    """Whether the integers (such as scales) of the four groups from ``first`` on are the four bytes of the same
+    words.
+    """
     return all(
         not part.in_half
         and part.words[first : first + 4] == part.words[first : first + 1] * 4
@@ -261,7 +266,7 @@ def _shift(e: Emitter, values: Sequence[int], index: ir.Value) -> ir.Value:
 
 
 def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
-    """Look up bytes in a table of 16, indexed by the bytes of each word."""
+    """Look up the bytes of words in a table of 16 bytes."""
     kind = ir.VectorType(I8, 4 * e.lanes)
     constant = ir.Constant(kind, [I8(value) for value in table] * (4 * e.lanes // len(table)))
     x86 = "86" in binding.get_process_triple().partition("-")[0]
@@ -271,10 +276,10 @@ def _bytes_at(e: Emitter, places: ir.Value, table: Sequence[int]) -> ir.Value:
 
 
 def _quant(e: Emitter, quants: ir.Value, index: int) -> ir.Value:
-    """Emit byte ``index`` of each word as float32. The byte is not shifted, so the result is too large by a power of
-    256: it is the byte divided by ``_share_of(index)``.
+    """Emit byte ``index`` of each word as float32. Because the byte is not shifted, the result is too large by a power
+    of 256: it is the byte divided by ``_share_of(index)``.
     """
-    if index == RUN_WORDS - 1:  # if the highest byte were not shifted, the integer could be negative
+    if index == RUN_WORDS - 1:  # only the highest byte is shifted, because otherwise the integer could be negative
         return e.b.sitofp(e.b.lshr(quants, e.whole_splat(8 * index)), e.vector)
     return e.b.sitofp(e.b.and_(quants, e.whole_splat(0xFF << 8 * index)), e.vector)
 
@@ -287,8 +292,8 @@ def _share_of(index: int) -> float:
 
 
 def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the interleaving of a panel's blocks: first each 16-bit number of a block (``Format.halves``), then each
-    word, for all outputs of the panel. Columns without an output get zeros.
+    """Emit the kernel ``interleaved``, which copies a panel's blocks in interleaved order: first each 16-bit number of
+    a block (``Format.halves``), then each word, for all outputs of the panel. Columns without an output get zeros.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
@@ -323,8 +328,8 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
 
 
 def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit x as float32, each number multiplied by the power of 256 that makes up for unshifted quants (``_share_of``),
-    and the sum of each run of x. A tile is a row.
+    """Emit the kernel ``arranged``, which writes x in float32 and the sum of each run of x. Each number of x is
+    multiplied by the power of 256 that makes up for unshifted quants (``_share_of``). A tile is a row.
 
     Args:
         kind: dtype of x.
@@ -348,7 +353,9 @@ def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_format: int) -> None:
-    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged`` has prepared."""
+    """Emit the kernel that multiplies ``TILE_PANELS`` panels of blocks with x. The kernel ``arranged`` has prepared
+    x.
+    """
     e, form = Emitter(module, name, VOID, (PTR, I64, I64), lanes), FORMATS[number_of_format]
     columns = lanes * PANEL_VECTORS
     x, packed, out, sums_of_x = e.pointers(Product.X, Product.WEIGHTS, Product.OUT, Product.SUMS)
@@ -396,7 +403,9 @@ def _add_least(
     scales: list[tuple[ir.Value, ir.Value]],
     total: list[Variable],
 ) -> None:
-    """Add the part of a group's product that does not depend on its quants: the sum of x times ``least``."""
+    """Add the part of a group's product that does not depend on quants: the sum of x times the number added to every
+    weight.
+    """
     sum_of_x = e.load(e.at(sums_of_x, first, F32), F32)
     for at in range(1, runs):
         sum_of_x = e.b.fadd(sum_of_x, e.load(e.at(sums_of_x, e.b.add(first, long(at)), F32), F32))
@@ -420,7 +429,9 @@ def _add_run(e: Emitter, block: BlockLoads, run: ir.Value, lines: list[ir.Value]
 
 
 def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: int, result_dtype: str) -> None:
-    """Emit a panel's weights, dequantized to the dtype ``result_dtype``, into ``OUT`` (inputs, outputs)."""
+    """Emit the kernel ``expanded``, which dequantizes a panel's weights to the dtype ``result_dtype`` and writes them
+    to ``OUT`` (inputs, outputs).
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     form, columns = FORMATS[number_of_format], lanes * PANEL_VECTORS
     _, tile, _ = e.arguments
@@ -450,7 +461,7 @@ def emit_expanded(module: ir.Module, name: str, lanes: int, number_of_format: in
 
 
 def emit_product_halves(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit the product with weights in float16 (``emit_product``)."""
+    """Emit the kernel ``product_halves``, a product with weights in float16 (``emit_product``)."""
 
     def near(e: Emitter, place: ir.Value) -> list[ir.Value]:
         kind = ir.VectorType(I16, lanes)

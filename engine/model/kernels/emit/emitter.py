@@ -1,7 +1,7 @@
 """Provides a thin layer over llvmlite's builder, for kernels written as loops over vectors.
 
 The compiler may not reorder arithmetic, because no fast-math flag is set and every multiply-add is one fused operation.
-So a kernel's sums have the order of its source, and the same bits however its loops are blocked.
+So a kernel's sums have the order of its source. Their bits stay the same, however many rows its loops compute at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BYTES = {F32: FLOAT_BYTES, I16: 2, I8: 1}
 
 
 class _BFloat(ir.Type):
-    """LLVM's bfloat16, for which llvmlite has no name. Only operands of bfloat16 instructions and their results have
-    this type.
+    """LLVM's bfloat16, for which llvmlite has no name. Only the operands and results of bfloat16 instructions have this
+    type.
     """
 
     def _to_string(self) -> str:
@@ -49,7 +49,7 @@ class Emitter:
         module: the module that the function belongs to.
         name: the function's name.
         result, parameters: types of the function's result and of its parameters.
-        lanes: numbers in a vector.
+        lanes: number of float32 numbers in a SIMD vector.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class Emitter:
 
     @contextmanager
     def loop_while(self) -> Iterator[Any]:
-        """Emit ``while True``. The yielded function takes a condition and leaves the loop if it holds."""
+        """Emit ``while True``. Yields a function that takes a condition and emits leaving the loop if the condition
+        holds.
+        """
         body, after = (self.function.append_basic_block(name) for name in ("body", "after"))
         self.b.branch(body)
         self.b.position_at_end(body)
@@ -132,8 +134,8 @@ class Emitter:
         self.b.store(value, address, align=align)
 
     def load_vector(self, base: ir.Value, index: ir.Value, kind: ir.Type = F32) -> ir.Value:
-        """Load ``lanes`` numbers, from the ``index``-th number after ``base`` on, and convert them to float32. Exact
-        for every type in ``BYTES``.
+        """Load ``lanes`` numbers, from the ``index``-th number after ``base`` on, and convert them to float32. The
+        conversion is exact for every type in ``BYTES``.
         """
         loaded = self.load(self.at(base, index, kind), ir.VectorType(kind, self.lanes), align=BYTES[kind])
         if kind is F32:
@@ -141,18 +143,16 @@ class Emitter:
         return self.widened(loaded) if kind is I16 else self.b.sitofp(self.b.sext(loaded, self.whole), self.vector)
 
     def store_vector(self, value: ir.Value, base: ir.Value, index: ir.Value, kind: ir.Type) -> None:
-        """Store a float32 vector as float32 or bfloat16, as ``kind`` says, rounded to the nearest. ``kind`` cannot be
-        an 8-bit quant.
-        """
+        """Store a float32 vector in the type ``kind``, float32 or bfloat16, rounded to the nearest number."""
         self.store(value if kind is F32 else self.narrowed(value), self.at(base, index, kind), align=BYTES[kind])
 
     def prefetch(self, address: ir.Value) -> None:
         """Prefetch the cache line of an address. An invalid address is harmless."""
-        # These constants mean: for reading, into the second-level cache, data instead of instructions.
+        # These constants mean: prefetch for reading, into the second-level cache, and data instead of instructions.
         self.intrinsic("llvm.prefetch.p0", VOID, address, I32(0), I32(2), I32(1))
 
     def load_long(self, base: ir.Value, index: int) -> ir.Value:
-        """Load a kernel's argument: the ``index``-th i64 after ``base``."""
+        """Load an integer argument of a kernel: the ``index``-th i64 after ``base``."""
         return self.load(self.at(base, long(index), I64), I64, align=8)
 
     def load_pointer(self, base: ir.Value, index: int) -> ir.Value:
@@ -201,11 +201,11 @@ class Emitter:
         return self.b.call(known, values)
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, rounded once."""
+        """Emit a * b + c, rounded once."""
         return self.call("llvm.fma", a, b, c)
 
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """For each lane: c + a.first * b.first + a.second * b.second. A lane of ``a`` and ``b`` holds a pair of
+        """Emit, for each lane, c + a.first * b.first + a.second * b.second. A lane of ``a`` and ``b`` holds a pair of
         bfloat16 numbers. Needs 16 lanes.
         """
         pairs = ir.VectorType(_BFloat(), 2 * self.lanes)
@@ -213,23 +213,24 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", self.vector, c, *halves)
 
     def pair_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """For each lane: a.first * b.first + a.second * b.second, of the pairs of 16-bit integers in a lane. Needs 8
-        lanes of AVX2 or 16 of AVX-512BW. If the result is added to a sum, LLVM emits one instruction of VNNI for both.
+        """Emit, for each lane, a.first * b.first + a.second * b.second. A lane holds a pair of 16-bit integers. Needs 8
+        lanes of AVX2 or 16 of AVX-512BW. If the result is added to a sum, LLVM emits a single instruction on processors
+        with VNNI.
         """
         pairs = ir.VectorType(I16, 2 * self.lanes)
         name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[self.lanes]
         return self.intrinsic(name, self.whole, *(self.b.bitcast(x, pairs) for x in (a, b)))
 
     def add_byte_dots(self, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-        """For each lane: the number in ``total`` plus the four products of the bytes in ``a`` and ``b``. The bytes of
-        ``a`` are unsigned. Needs VNNI.
+        """Emit, for each lane, the number in ``total`` plus the products of the four bytes in ``a`` with those in
+        ``b``. The bytes of ``a`` are unsigned. Needs VNNI.
         """
         parts = ir.VectorType(I8, 4 * self.lanes)
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
         return self.intrinsic(name, self.whole, total, *(self.b.bitcast(x, parts) for x in (a, b)))
 
     def byte_sums(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """For each 16-bit half of a lane: a.first * b.first + a.second * b.second, of the pairs of bytes in the half.
+        """Emit, for each 16-bit half of a lane, a.first * b.first + a.second * b.second. A half holds a pair of bytes.
         The bytes of ``a`` are unsigned. The results must fit in 16 bits. Needs 8 lanes of AVX2 or 16 of AVX-512BW.
         """
         parts, halves = ir.VectorType(I8, 4 * self.lanes), ir.VectorType(I16, 2 * self.lanes)
@@ -246,21 +247,22 @@ class Emitter:
             wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
             bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
             high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
-            # Exact, because the float32 of an 8-bit quant has zeros in its lower half.
+            # The conversion is exact, because the float32 of an 8-bit quant has zeros in its lower half.
             loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))
         return self.b.bitcast(loaded, self.vector)
 
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
     ) -> tuple[ir.Value, ir.Value]:
-        """Look up entries of the table ``halves`` (bfloat16 as i16). ``places``, a vector of the type ``QUANTS``, has
-        an index into the table in every byte. Returns two vectors of 16 lanes, with a pair of entries in each lane.
+        """Look up entries of the table ``halves`` (bfloat16 as i16). Each byte of ``places``, a vector of the type
+        ``QUANTS``, is an index into the table. Returns two vectors of 16 lanes, with a pair of entries in each lane.
 
-        The table has 16 or 128 entries. Neighbouring bytes of ``places`` form a pair. Of every 16 bytes, the first 8 go
-        to the first vector and the last 8 to the second.
+        The table has 16 or 128 entries. Neighbouring bytes of ``places`` form a pair. Of every 16 bytes, the first 8
+        select the entries of the first vector, and the last 8 those of the second.
 
         Args:
-            signs: bytes whose highest bits become the signs of the entries; None leaves the entries unchanged.
+            signs: a vector whose bytes' highest bits become the signs of the entries; None leaves the entries
+                unchanged.
         """
         low, high = (self._bytes_at(places, [half >> shift & 0xFF for half in halves]) for shift in (0, 8))
         if signs is not None:
@@ -279,7 +281,7 @@ class Emitter:
         return self.intrinsic("llvm.x86.avx512.vpermi2var.qi.512", QUANTS, first, places, second)
 
     def all_bytes(self, value: int) -> ir.Value:
-        """A vector of ``QUANTS`` with the same value in every byte."""
+        """Emit a vector of the type ``QUANTS`` with the same value in every byte."""
         return _bytes([value] * QUANTS.count)
 
     def interleaved(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -294,7 +296,7 @@ class Emitter:
         return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
 
     def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
-        """Transpose a square matrix of ``lanes`` vectors."""
+        """Transpose a square matrix, given as ``lanes`` vectors."""
         n, turned = self.lanes, list(rows)
         # transpose squares of four by four lanes, with instructions that every processor has
         for first in range(0, n, 4):
@@ -302,7 +304,7 @@ class Emitter:
             ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
             turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
         width = 4
-        while width < n:  # each iteration combines them into squares of twice the width
+        while width < n:  # each iteration combines squares into squares of twice the width
             for at in (at for at in range(n) if not at & width):
                 a, b = turned[at], turned[at + width]
                 low = [lane if not lane & width else n + lane - width for lane in range(n)]
@@ -324,7 +326,7 @@ class Emitter:
         return low, high
 
     def widened(self, half: ir.Value) -> ir.Value:
-        """Convert bfloat16 (as i16) to float32. Exact."""
+        """Convert bfloat16 (as i16) to float32, exactly."""
         return self.b.bitcast(self.b.shl(self.b.zext(half, self.whole), self.whole_splat(16)), self.vector)
 
     def narrowed(self, x: ir.Value) -> ir.Value:
@@ -338,7 +340,9 @@ class Emitter:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
     def fold(self, x: ir.Value, join: Any) -> ir.Value:
-        """Reduce a vector to one number: combine its halves with ``join`` until one number is left."""
+        """Reduce a vector to one number: combine its two halves with ``join``, again and again until one number is
+        left.
+        """
         count = self.lanes
         while count > 1:
             count //= 2
@@ -350,8 +354,8 @@ class Emitter:
         """Sum the lanes of each of ``lanes`` vectors. Returns a vector with one sum in each lane.
 
         Every sum first adds neighbouring lanes, then neighbouring pairs of lanes, and so on. The work may also be done
-        in two steps: each call of the first step takes only ``width`` vectors and returns partial sums, and one call of
-        the second step takes all partial sums.
+        in two steps. In the first step, each call takes only ``width`` vectors and returns partial sums. In the second
+        step, one call takes all partial sums.
 
         Args:
             width: 1, or in the second step the number of vectors that each call of the first step took.
@@ -374,7 +378,7 @@ class Emitter:
         return self.b.fadd(self.b.shuffle_vector(a, b, _mask(even)), self.b.shuffle_vector(a, b, _mask(odd)))
 
     def exp2(self, x: ir.Value) -> ir.Value:
-        """2 ** x of a vector with x <= 0, with an error of 2e-7. The result is 0 for x below -126."""
+        """Emit 2 ** x of a vector with x <= 0, with an error of 2e-7. The result is 0 for x below -126."""
         tiny = self.b.fcmp_ordered("<", x, self.constant(-126.0))
         x = self.b.select(tiny, self.constant(-126.0), x)
         near = self.call("llvm.rint", x)
@@ -387,26 +391,26 @@ class Emitter:
         return self.b.select(tiny, self.constant(0.0), value)
 
     def scaled_power(self, x: ir.Value) -> ir.Value:
-        """2 ** x of 16 lanes with x <= 0, with an error of 4e-6, in half the operations of ``exp2``. The error is
-        far below that of rounding to bfloat16.
+        """Emit 2 ** x of 16 lanes with x <= 0, with half the operations of ``exp2``. The error is 4e-6, far below the
+        error of rounding to bfloat16.
         """
         near = self.call("llvm.rint", x)
         rest = self.b.fsub(x, near)
         power = self.constant(_POWER[-1])
         for coefficient in reversed(_POWER[:-1]):
             power = self.fma(power, rest, self.constant(coefficient))
-        # the mask of all lanes, and the number for the current rounding mode
+        # a mask with all lanes, and the constant for the current rounding mode
         every, rounding = ir.IntType(16)(0xFFFF), I32(4)
         return self.intrinsic("llvm.x86.avx512.mask.scalef.ps.512", self.vector, power, near, power, every, rounding)
 
     def store_halves(self, value: ir.Value, base: ir.Value, index: ir.Value) -> None:
-        """Store 16 lanes in bfloat16 as ``store_vector`` does, in one instruction. Subnormal numbers become 0."""
+        """Store 16 lanes in bfloat16 like ``store_vector``, but with one instruction. Subnormal numbers become 0."""
         halves = self.intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", ir.VectorType(_BFloat(), self.lanes), value)
         self.store(self.b.bitcast(halves, ir.VectorType(I16, self.lanes)), self.at(base, index, I16), align=2)
 
 
 class Variable:
-    """A local variable; LLVM keeps it in a register."""
+    """A local variable, which LLVM keeps in a register."""
 
     def __init__(self, emitter: Emitter, place: ir.Value, kind: ir.Type) -> None:
         self._emitter, self._place, self._kind = emitter, place, kind
@@ -424,12 +428,12 @@ class Variable:
 _EXP2 = [1.0, 0.6931471805599453, 0.2402265069591007, 0.0555041086648216, 0.009618129107628477]
 _EXP2 += [0.0013333558146428443, 0.00015403530393381608, 1.525273380405984e-05]
 
-# The polynomial of degree 4 with the smallest relative error to 2 ** x on [-0.5, 0.5].
+# Coefficients of the polynomial of degree 4 with the smallest relative error to 2 ** x on [-0.5, 0.5].
 _POWER = [0.9999992614359087, 0.6931218147559814, 0.24024744860429012, 0.05591786021593906, 0.009570100592456837]
 
 
 def long(value: int) -> ir.Value:
-    """A 64-bit integer constant."""
+    """Make a 64-bit integer constant."""
     return I64(value)
 
 

@@ -1,21 +1,21 @@
-"""Emits products with weights in the blocks of GGUF files and x in fixed point, for AVX2 and AVX-512BW.
+"""Emits products of activations x in fixed point with weights in the blocks of GGUF files, for AVX2 and AVX-512BW.
 
 A number of x is a 16-bit integer times a unit, which ``SPAN`` neighbouring inputs share. The rounding error is up to
-1.6e-5 of the largest of these inputs, whereas bfloat16 rounds every number by up to 2e-3 of itself. A group's sum of
-quants times numbers is an exact integer, which is then multiplied by the unit and the group's scale. The sum is
-computed in one of three ways:
+1.6e-5 of the largest of these inputs, whereas bfloat16 rounds every number by up to 2e-3 of itself. For each group of
+weights, the sum of quants times numbers of x is an exact integer, which is then multiplied by the unit and the group's
+scale. The sum is computed in one of three ways:
 
-- If quants have up to 6 bits, the two bytes of a number are each multiplied with the quants. One instruction multiplies
-  32 bytes and adds neighbours in 16 bits, in which several words can be summed. Quants need only a shift and a mask.
-- With four rows or more, or 8-bit quants, 16-bit integers are multiplied. Four rows share a block that is unpacked
-  once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
-- With two rows or more, if the processor has VNNI, the two bytes of a number are each multiplied with the quants. One
-  instruction multiplies 64 bytes and adds four products to a sum in 32 bits. With vectors of 16 lanes and eight rows or
-  more, rows share a block that is unpacked once. With eight lanes, four rows share an unpacked block of 16-bit integers
-  instead.
+- Byte products with sums in 16 bits, for fewer than four rows and quants of up to 6 bits without a table of values. The
+  two bytes of a number are each multiplied with the quants. One instruction multiplies 32 bytes and adds neighbouring
+  products; the sums of several words fit into 16 bits. Quants need only a shift and a mask.
+- Products of 16-bit integers, for four rows or more and for all other quants. Four rows at a time use a block that is
+  unpacked once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
+- Byte products with sums in 32 bits, for two rows or more if the processor has VNNI. One instruction multiplies 64
+  bytes and adds four products to each sum. With vectors of 16 lanes and eight rows or more, a block is unpacked once
+  for all rows. With vectors of eight lanes, four rows or more are products of 16-bit integers instead.
 
-A row has the same bits whatever other rows are computed, because all integers are exact and the groups are added in a
-fixed order.
+The bits of a row do not depend on the other rows, because all integers are exact and the groups are added in a fixed
+order.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LARGEST = 32639.0  # largest number in fixed point: 127 * 256 + 127, so that both bytes are between -128 and 127
 _SMALLEST = 1e-30  # minimum for the largest number of a span, so that a span of zeros is not divided by 0
-_NUMBER_BYTES = 4  # Bytes of a number of x, which is stored twice: as a 16-bit integer, and as two separate bytes.
-_HIGH = 256  # the factor by which the higher byte of a number counts more than the lower byte
+_NUMBER_BYTES = 4  # Bytes of a number of x. It is stored twice: as a 16-bit integer, and as two separate bytes.
+_HIGH = 256  # factor of the higher byte of a number
 _MOST_HALF = 32767  # largest 16-bit integer
-_SHARING_ROWS = 4  # size of the blocks of rows that share unpacked weights
-_FEW_ROWS = (3, 2, 1)  # sizes of the blocks for the remaining rows
-_HALF = 0x00010001  # a word with the value 1 in both halves
+_SHARING_ROWS = 4  # number of rows that are computed together with unpacked weights
+_FEW_ROWS = (3, 2, 1)  # numbers of rows that are computed together if fewer than ``_SHARING_ROWS`` are left
+_HALF = 0x00010001  # a 32-bit word with the value 1 in both halves
 
 
 def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the arrangement of x in fixed point, the sums of its runs and the units of its spans. A tile is a row.
+    """Emit the kernel ``arranged_fixed``, which writes x in fixed point, the sum of each run (``RUN`` inputs) and the
+    unit of each span (``SPAN`` inputs). A tile is one row.
 
     The unit is the span's largest number divided by ``_LARGEST``; it is NaN if a number of the span is not finite. A
-    span takes ``_NUMBER_BYTES`` for each number: the 16-bit integers (of each four numbers, the first and third come
-    before the second and fourth), then their higher bytes, then their lower bytes, each in the order of the inputs.
+    span takes ``_NUMBER_BYTES`` for each number. First come the 16-bit integers: of each four, the first and third come
+    before the second and fourth. Then come their higher bytes, and then their lower bytes, both in the order of the
+    inputs.
 
     Args:
-        kind: kind of x.
+        kind: dtype of x.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, row, _ = e.arguments
@@ -76,7 +78,7 @@ def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> 
         for offset, whole in zip(offsets, wholes, strict=True):
             both = e.b.trunc(e.b.shuffle_vector(whole, whole, mask), ir.VectorType(I16, lanes))
             e.store(both, e.at(here, long(offset), I16), align=2)
-            # The lower byte is signed, so the higher byte is taken from the number plus 128.
+            # Because the lower byte is signed, the higher byte is that of the number plus 128.
             high = e.b.ashr(e.b.add(whole, e.whole_splat(_HIGH // 2)), e.whole_splat(8))
             for byte, place in ((high, 2 * SPAN), (whole, 3 * SPAN)):
                 e.store(e.b.trunc(byte, ir.VectorType(I8, lanes)), e.at(here, long(place + offset), I8), align=1)
@@ -89,16 +91,17 @@ def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> 
 
 
 def emit_product_fixed(module: ir.Module, name: str, lanes: int, number_of_format: int, dots: bool) -> None:
-    """Emit the product of ``TILE_PANELS`` panels with x, which ``arranged_fixed`` has prepared.
+    """Emit the kernel that multiplies ``TILE_PANELS`` panels of blocks with x. The kernel ``arranged_fixed`` has
+    prepared x.
 
     Args:
-        dots: whether the processor has VNNI. The bits of the result do not depend on it.
+        dots: whether the processor has VNNI. The bits of the result are the same with and without it.
     """
     _Product(Emitter(module, name, VOID, (PTR, I64, I64), lanes), FORMATS[number_of_format], dots).emit()
 
 
 class _Product:
-    """Emits the product with weights of one format. All rows have the same order of operations in float32."""
+    """Emits the product with weights of one format. For all rows, the operations in float32 have the same order."""
 
     def __init__(self, e: Emitter, form: Format, dots: bool) -> None:
         self._e, self._form, self._dots = e, form, dots
@@ -107,31 +110,36 @@ class _Product:
         self._inputs, self._outputs = e.longs(Product.INPUTS, Product.OUTPUTS)
         self._blocks, self._columns = e.b.sdiv(self._inputs, long(form.values)), e.lanes * PANEL_VECTORS
         self._zero = form.zero + code_offset(form)
-        # Bytes are used only with 16 lanes, because with eight lanes the sums of four rows need too many registers.
+        # Unpacked quants are bytes only with 16 lanes, because with eight lanes the sums of four rows would need too
+        # many registers.
         self._unpacked = _Unpacked(e, form, dots and e.lanes == 16)
         self._halves = ir.VectorType(I16, 2 * e.lanes)
         largest = _HIGH if form.codes or form.flips else (1 << form.bits) - 1
-        # Maximum number of words of quants whose products with bytes fit a 16-bit sum. Each word adds two products.
+        # Maximum number of words of quants whose products with bytes fit into a 16-bit sum. Each word adds two
+        # products.
         self._depth = min(_MOST_HALF // (2 * (_HIGH // 2) * largest), form.group // RUN_WORDS)
         self._shared = _shared(form) if self._depth else None
 
     def emit(self) -> None:
-        """Emit the whole kernel."""
+        """Emit the kernel's whole body."""
         few = (_SHARING_ROWS, *_FEW_ROWS) if self._unpacked.bytes else _FEW_ROWS
         least = 2 * _SHARING_ROWS if self._unpacked.bytes else _SHARING_ROWS
         each_panel(self._e, self._few_rows, few, (_SHARING_ROWS, least, self._many_rows))
         self._e.end()
 
     def _few_rows(self, row: ir.Value, count: int, panel: ir.Value) -> None:
-        """Emit the product of a panel with ``count`` rows. The panel's blocks are read without unpacking them first."""
+        """Emit the product of a panel with ``count`` rows. Quants are used as they are read, without unpacking a block
+        first.
+        """
         e, form = self._e, self._form
         rows = [e.b.mul(e.b.add(row, long(at)), self._inputs) for at in range(count)]
         totals = [[e.variable(e.constant(0.0)) for _ in range(PANEL_VECTORS)] for _ in rows]
-        # Groups share words only for a single row, because the sums of two groups and several rows need too many
-        # registers.
+        # Only for a single row, two groups use the same loaded words. The sums of two groups and several rows would
+        # need too many registers.
         shared = self._shared if count == 1 else None
         together = 2 if shared else 1
-        # VNNI is not used for a single row, because consecutive additions to its few sums wait for each other.
+        # VNNI is not used for a single row. The row has few sums, and consecutive additions to a sum wait for each
+        # other.
         dots = self._dots and count > 1
         with e.loop(long(0), self._blocks) as block:
             own = self._block(panel, block, shared.quants if shared else ())
@@ -180,7 +188,7 @@ class _Product:
 
     @property
     def _size(self) -> ir.Value:
-        """Bytes of a panel's block."""
+        """Bytes of the interleaved blocks of all outputs of a panel, for the same inputs."""
         return long(self._form.held_bytes * self._columns)
 
     def _block(self, panel: ir.Value, block: ir.Value, quants: Sequence[Bits] = ()) -> BlockLoads:
@@ -189,7 +197,9 @@ class _Product:
         return BlockLoads(e, self._form, e.at(self._packed, place, I8), quants)
 
     def _group(self, index: ir.Value) -> ir.Value:
-        """The ``index``-th group in the order in which groups are added: pairs that share words stay together."""
+        """The ``index``-th group in the order in which groups are added: the two groups of a pair that shares words are
+        neighbours.
+        """
         if self._shared is None or self._shared.ahead == 1:
             return index
         e, ahead = self._e, self._shared.ahead
@@ -199,7 +209,9 @@ class _Product:
         return e.b.add(first, e.b.mul(second, long(ahead)))
 
     def _lines(self, block: ir.Value, rows: list[ir.Value]) -> list[_Line]:
-        """The addresses of each row's numbers that are multiplied with a block."""
+        """Return, for each row, the addresses of the numbers of x that a block is multiplied with, of their sums, and
+        of their units.
+        """
         e, found = self._e, []
         for row in rows:
             place = e.b.add(row, e.b.mul(block, long(self._form.values)))
@@ -218,11 +230,12 @@ class _Product:
         lines_of_x: Sequence[_Line],
         shifts: Sequence[int],
     ) -> list[list[list[ir.Value]]]:
-        """Emit the sums of quants times numbers: for each group, for each row, for each vector of the panel.
+        """Emit the sums of quants times numbers of x, as byte products with sums in 16 bits. Return a sum for each
+        group, each row and each vector of the panel.
 
         Args:
-            first_run: the run of ``block`` with which the first group begins.
-            shifts: the shifts of the second group, if there is one.
+            first_run: index of the run in ``block`` with which the first group begins.
+            shifts: how far the quants of the second group are shifted in addition to those of the first (``_Shared``).
         """
         e, runs = self._e, self._form.group // RUN
         lines = [[self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x] for group in groups]
@@ -255,7 +268,7 @@ class _Product:
         return [self._all(0)] * PANEL_VECTORS
 
     def _all(self, value: int) -> ir.Value:
-        """A vector with one 16-bit integer in every half of a lane."""
+        """Make a vector with the same 16-bit integer in both halves of every lane."""
         return ir.Constant(self._halves, [I16(value)] * self._halves.count)
 
     def _pair_sums(
@@ -265,11 +278,12 @@ class _Product:
         group: ir.Value,
         lines_of_x: Sequence[_Line],
     ) -> list[list[ir.Value]]:
-        """Emit the sums of a group's quants times numbers, for each row and each vector of the panel.
+        """Emit the sums of a group's quants times numbers of x, as products of 16-bit integers. Return a sum for each
+        row and each vector of the panel.
 
         Args:
-            pairs: loads the quants that lie at an index in the unpacked block: ``words`` words, as pairs of 16-bit
-                integers for each vector of the panel.
+            pairs: loads ``words`` words of quants as pairs of 16-bit integers, for each vector of the panel. Its
+                argument n means the words of a block from ``n * words`` on.
         """
         e, steps = self._e, self._form.group // (RUN_WORDS * words)
         lines = [self._numbers_at(line, group, 0, 2) for line in lines_of_x]
@@ -290,11 +304,11 @@ class _Product:
         group: ir.Value,
         lines_of_x: Sequence[_Line],
     ) -> list[list[ir.Value]]:
-        """Emit the same sums as ``_pair_sums``, with VNNI's products of bytes.
+        """Emit the same sums as ``_pair_sums``, as byte products with sums in 32 bits (VNNI).
 
         Args:
-            quants: loads the quants that lie at an index in the unpacked block: ``words`` words, each as one vector for
-                each vector of the panel.
+            quants: loads ``words`` words of quants, each as one vector for each vector of the panel. Its argument n
+                means the words of a block from ``n * words`` on.
         """
         e, steps = self._e, self._form.group // (RUN_WORDS * words)
         lines = [self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x]
@@ -314,8 +328,8 @@ class _Product:
         ]
 
     def _numbers_at(self, line: _Line, group: ir.Value, offset: int, size: int) -> ir.Value:
-        """The address of a group's numbers, in the part of its span that begins at byte ``offset`` and has ``size``
-        bytes for each number.
+        """Return the address of a group's numbers within a part of their span. The part begins at byte ``offset`` of
+        the span and has ``size`` bytes for each number.
         """
         e, values = self._e, self._form.group
         if values == SPAN:
@@ -325,13 +339,13 @@ class _Product:
         return e.at(line.x, e.b.add(place, long(offset)), I8)
 
     def _span(self, group: ir.Value) -> ir.Value:
-        """The span of a block to which a group belongs."""
+        """Return the index of the span to which a group of a block belongs."""
         return self._e.b.udiv(group, long(SPAN // self._form.group))
 
     def _add_group(
         self, group: ir.Value, lines: Sequence[_Line], sums: Sequence[Sequence[ir.Value]], totals: Sums
     ) -> None:
-        """Add a group's part to the totals of the rows."""
+        """Multiply a group's sums by its scales, and add the results to the totals of the rows."""
         e, form = self._e, self._form
         scales = self._unpacked.scales(group)
         for line, some, own in zip(lines, sums, totals, strict=True):
@@ -348,7 +362,7 @@ class _Product:
                 total.value = e.fma(value, step, total.value)
 
     def _sum_of_x(self, line: _Line, group: ir.Value) -> ir.Value:
-        """The sum of a group's numbers of x, in every lane."""
+        """Emit a vector with the sum of a group's numbers of x in every lane."""
         e, runs = self._e, self._form.group // RUN
         first = e.b.mul(group, long(runs))
         found = [e.load(e.at(line.sums, e.b.add(first, long(at)), F32), F32) for at in range(runs)]
@@ -356,7 +370,7 @@ class _Product:
 
 
 class _Line(NamedTuple):
-    """Addresses of a row's numbers, sums and units, from a block's first input on."""
+    """Addresses of a row's numbers, of their sums and of their units, beginning with a block's first input."""
 
     x: ir.Value
     sums: ir.Value
@@ -367,9 +381,10 @@ class _Shared(NamedTuple):
     """Pairs of groups whose quants are in the same words, so that a word is loaded once for both groups.
 
     Args:
-        ahead: number of groups from the first of a pair to the second.
+        ahead: distance from the first group of a pair to the second, in groups.
         quants: positions of the quants in a block, for the runs of the first groups of all pairs.
-        shifts: for each part of the quants, the shift of the second group in addition to the first group's.
+        shifts: for each part of a quant (low bits, high bits), how far the second group is shifted in addition to the
+            first.
     """
 
     ahead: int
@@ -378,8 +393,8 @@ class _Shared(NamedTuple):
 
 
 def _shared(form: Format) -> _Shared | None:
-    """The pairs of groups of a format whose quants are in the same words; None if there are none. If several pairings
-    are possible, the one with the smallest distance between groups.
+    """Find the pairs of groups of a format whose quants are in the same words; return None if there are none. If
+    several pairings are possible, return the one with the smallest distance between groups.
     """
     runs, own = form.values // RUN, form.group // RUN
     for ahead in (1, 2, 4):
@@ -406,13 +421,15 @@ def _picked(values: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
 
 
 def _words_of(block: BlockLoads, run: ir.Value) -> list[list[ir.Value]]:
-    """Emit the quants of a run as bytes: for each word of four inputs, one vector for each vector of the panel."""
+    """Emit the quants of a run as bytes: for each word of four inputs, return one vector for each vector of the
+    panel.
+    """
     return [[block.quants(run, word, vector) for vector in range(PANEL_VECTORS)] for word in range(RUN_WORDS)]
 
 
 def _pairs_of(e: Emitter, block: BlockLoads, run: ir.Value) -> list[list[ir.Value]]:
-    """Emit the quants of a run as pairs of 16-bit integers: for each pair of inputs, one vector for each vector of the
-    panel. Of four inputs, the first and third are paired, and the second and fourth.
+    """Emit the quants of a run as pairs of 16-bit integers: for each pair of inputs, return one vector for each vector
+    of the panel. Of four inputs, the first and third are a pair, and the second and fourth.
     """
     mask, found = e.whole_splat(0xFF * _HALF), []
     for word in range(RUN_WORDS):
@@ -423,7 +440,9 @@ def _pairs_of(e: Emitter, block: BlockLoads, run: ir.Value) -> list[list[ir.Valu
 
 
 class _Unpacked:
-    """Emits access to an unpacked block on the stack: quants as pairs of 16-bit integers, and scales."""
+    """Emits access to an unpacked block on the stack: its scales, and its quants as bytes or as pairs of 16-bit
+    integers.
+    """
 
     def __init__(self, e: Emitter, form: Format, as_bytes: bool) -> None:
         self._e, self._form, self._groups, self.bytes = e, form, form.values // form.group, as_bytes
@@ -431,8 +450,8 @@ class _Unpacked:
         self._scales = e.room(e.vector, self._groups * PANEL_VECTORS * 2)
 
     def take_scales(self, block: BlockLoads) -> None:
-        """Emit code that unpacks the scales of ``block`` into this object's memory. The zero point of the quants is not
-        included in the stored ``least``.
+        """Emit code that unpacks the scales of ``block`` into this object's memory. The number to add to a weight does
+        not include the zero point of the quants, which ``_add_group`` subtracts.
         """
         for group in range(self._groups):
             scales = block.scales(long(group), -self._form.zero)

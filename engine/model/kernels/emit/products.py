@@ -1,13 +1,14 @@
 """Emits products of a few rows with packed weights, which are read once.
 
-Weights lie in panels of output columns, (panels, in, columns). Each column is a lane of a vector, so a lane computes
-one output as a sum over the inputs in order. Weights may be 8-bit quants, or 4-bit quants (``product4``).
+The weights of some neighbouring outputs are stored together as a panel: (panels, in, columns). Each column is a lane of
+a vector, so a lane computes one output as a sum over the inputs in order. Weights may be 8-bit quants, or 4-bit quants
+(``product4``).
 
 Kernels whose names end with ``pairs`` are for models in bfloat16, on processors that multiply pairs of bfloat16 numbers
-(AVX-512 BF16: some x86 from 2022 on). One instruction multiplies 32 numbers and adds the two products of each pair in
-float32, whereas the instruction for float32 multiplies 16 numbers. A lane still computes one output. It holds the
-weights of two inputs, which are neighbours in memory. Activations are rounded to bfloat16, as transformers does in such
-a model.
+(AVX-512 BF16, on some x86 processors from 2022 on). One instruction multiplies 32 numbers and adds the two products of
+each pair in float32, whereas the instruction for float32 multiplies 16 numbers. A lane still computes one output, but
+it holds the weights of two neighbouring inputs. Activations are rounded to bfloat16, as transformers does in models in
+bfloat16.
 """
 
 from __future__ import annotations
@@ -35,24 +36,27 @@ from engine.model.kernels.emit.emitter import (
 )
 from engine.quantization import GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, WORD_QUANTS
 
-# words whose products are summed before the scale is applied; few, so that chains of additions stay short
+# number of words of 4-bit quants whose products are summed before the scale is applied; small, so that chains of
+# additions stay short
 _SUM_WORDS = 2
-_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)  # possible numbers of rows that are computed together, so that they share loads
-# Number of vector registers for sums, keyed by lanes. With 16 lanes there are 32 registers; the rest hold loaded
+# Possible numbers of rows that are computed together, so that a loaded weight serves all of them.
+_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)
+# Number of vector registers for sums, keyed by lanes. With 16 lanes there are 32 registers; the other 16 hold loaded
 # operands.
 ACCUMULATORS = {16: 16}
-FEW_ACCUMULATORS = 12  # number of vector registers for sums, if there are only 16 registers
+FEW_ACCUMULATORS = 12  # number of vector registers for sums on processors that have only 16
 
 Sums = list[list[Variable]]
 """The sums of a product: for each row, one sum for each vector of a panel."""
 
 
 def _emit_product(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
-    """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x and out in float32.
+    """Emit the kernel ``product`` for out (rows, outputs) = x (rows, inputs) @ weights. A tile is ``TILE_PANELS``
+    panels of weights; x and out are in float32.
 
     Args:
-        weights: kind of the weights; "int8" means quants.
-        scales: kind of the quants' scales, one for each output.
+        weights: dtype of the weights; "int8" means quants.
+        scales: dtype of the quants' scales, one for each output.
     """
 
     def load_word(e: Emitter, place: ir.Value) -> list[ir.Value]:
@@ -70,12 +74,12 @@ def emit_product(
     load_word: Callable[[Emitter, ir.Value], list[ir.Value]],
     pairs: bool = False,
 ) -> None:
-    """Emit the product of activations with weights. With ``pairs``, two neighbouring bfloat16 numbers are multiplied by
-    one instruction; otherwise each number alone. A panel holds the weights of some neighbouring outputs. A word is the
-    part of a panel that belongs to one input, or to a pair of inputs.
+    """Emit a kernel for the product of activations with weights. With ``pairs``, one instruction multiplies two
+    neighbouring bfloat16 numbers in each lane, otherwise one number. A panel holds the weights of some neighbouring
+    outputs. A word is the part of a panel that belongs to one input, or to a pair of inputs.
 
     Args:
-        load_word: loads the word at an address, as vectors.
+        load_word: loads the word at an address as ``PANEL_VECTORS`` vectors.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments = e.arguments[0]
@@ -102,14 +106,15 @@ def emit_product(
 
 
 def _emit_product4(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """Emit the product with 4-bit weights. A weight is ``(quant - 8) * scale + middle``; each group of inputs has a
-    scale and a middle.
+    """Emit the kernel ``product4`` for the product with 4-bit weights. A weight is ``(quant - 8) * scale + middle``;
+    each group of inputs has a scale and a middle.
 
     A word of 32 bits in a panel holds the quants of ``WORD_QUANTS`` inputs of one output. A quant is masked but not
-    shifted, so it is too large by a power of 16. ``spread`` has divided x by this power. Both operations are exact.
+    shifted, so it is too large by a power of 16. The kernel ``spread`` has divided x by this power. Both operations are
+    exact.
 
     Args:
-        scales: kind of scales and middles (panels, groups, 2, columns).
+        scales: dtype of scales and middles (panels, groups, 2, columns).
     """
     width = lanes * PANEL_VECTORS
 
@@ -137,14 +142,15 @@ def emit_product4(
     add_some: Callable[[Emitter, ir.Value, ir.Value, list[ir.Value], Sums], None],
     pairs: bool = False,
 ) -> None:
-    """Emit the product of activations with 4-bit weights. With ``pairs``, two neighbouring bfloat16 numbers are
-    multiplied by one instruction; otherwise each number alone.
+    """Emit a kernel for the product of activations with 4-bit weights. With ``pairs``, one instruction multiplies two
+    neighbouring bfloat16 numbers in each lane, otherwise one number.
 
     Args:
-        lowest: number that is added to each quant that ``add_some`` multiplies: -8 if these quants are 0 to 15, 0 if
-            they are -8 to 7.
+        lowest: number to add to each quant as ``add_some`` multiplies it: -8 if quants are 0 to 15, 0 if they are -8 to
+            7.
         words: number of words of a group.
-        step: number of words of one call of ``add_some``. Its sums are multiplied by the group's scale.
+        step: number of words in one call of ``add_some``. After each call, the sums are multiplied by the group's
+            scale.
         add_some: adds the products of ``step`` words with rows of x to the sums. Its arguments after the emitter are
             the address of the group's words, the index of the first of the ``step`` words, the address of the group's
             inputs in each row of x, and the sums.
@@ -197,10 +203,10 @@ def emit_product4(
 
 
 def _quant(e: Emitter, words: ir.Value, place: int) -> ir.Value:
-    """Emit the quant at ``place`` of each word as float32. The quant is not shifted, so the result is too large by a
-    power of 16: it is the quant divided by ``_spread_of(place)``.
+    """Emit the quant at ``place`` of each word as float32. Because the quant is not shifted, the result is too large by
+    a power of 16: it is the quant divided by ``_spread_of(place)``.
     """
-    if place == WORD_QUANTS - 1:  # if the highest quant were not shifted, the integer could be negative
+    if place == WORD_QUANTS - 1:  # only the highest quant is shifted, because otherwise the integer could be negative
         return e.b.sitofp(e.b.lshr(words, e.whole_splat(QUANT_BITS * place)), e.vector)
     return e.b.sitofp(e.b.and_(words, e.whole_splat(LAST_QUANT << QUANT_BITS * place)), e.vector)
 
@@ -210,9 +216,9 @@ def _spread_of(place: int) -> float:
 
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit x (rows, inputs) in the form that ``product4`` takes. ``OUT`` gets x in float32, each number multiplied by
-    the power of 16 that makes up for unshifted quants (``_spread_of``). ``SUMS`` (rows, groups) gets the sum of x over
-    each group. A tile is a row.
+    """Emit the kernel ``spread``, which writes x (rows, inputs) in the form that ``product4`` takes. ``OUT`` gets x in
+    float32, each number multiplied by the power of 16 that makes up for unshifted quants (``_spread_of``). ``SUMS``
+    (rows, groups) gets the sum of x over each group. A tile is one row.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -238,14 +244,14 @@ def each_panel(
     sizes: Sequence[int] | None = None,
     leading_rows: tuple[int, int, Callable[[ir.Value, ir.Value], None]] | None = None,
 ) -> None:
-    """Emit a loop over the panels of a tile, and within it loops over blocks of rows. The body is ``rows_of(first row,
-    number of rows, panel)``.
+    """Emit a loop over the panels of a tile, and within it loops over blocks of rows. ``rows_of(first row, number of
+    rows, panel)`` emits the body.
 
     Args:
         sizes: numbers of rows in a block, the largest first; None takes ``row_blocks``.
         leading_rows: (n, minimum, emit), or None. ``emit(panel, count)`` emits the product of the first ``count`` rows,
-            and the loops compute the remaining rows. ``count`` is the largest multiple of n that is no more than the
-            number of rows. It is 0 if there are fewer rows than the minimum.
+            and the loops compute the remaining rows. ``count`` is the number of rows, rounded down to a multiple of n,
+            or 0 if there are fewer rows than the minimum.
     """
     _, tile, _ = e.arguments
     rows, count, panels = e.longs(Product.ROWS, Product.TILE_PANELS, Product.PANELS)
@@ -276,8 +282,8 @@ def add_products(
     sums: list[list[Variable]],
     pairs: bool = False,
 ) -> None:
-    """Add to ``sums`` the products of the vectors ``loaded`` with the ``k``-th number (or pair) of every row of x.
-    ``lines`` are the addresses of these rows.
+    """Multiply the vectors ``loaded`` by the ``k``-th number (or pair) of each row of x, and add the products to
+    ``sums``. ``lines`` are the addresses of the rows.
     """
     multiply = e.dot_pairs if pairs else e.fma
     for line, own in zip(lines, sums, strict=True):
@@ -311,20 +317,21 @@ def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
 
 
 def row_blocks(lanes: int, vectors: int) -> list[int]:
-    """The possible numbers of rows in a block, the largest first. The sums of a block, ``vectors`` vectors for each
-    row, fit the registers.
+    """The possible numbers of rows in a block, the largest first. The sums of each block, ``vectors`` vectors for each
+    row, fit into the registers.
     """
     most = max(1, ACCUMULATORS.get(lanes, FEW_ACCUMULATORS) // vectors)
     return [rows for rows in _ROW_BLOCKS if rows <= most]
 
 
 def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
-    """Emit out (rows, outputs) = x (rows, inputs) @ weights, for ``TILE_PANELS`` panels; x in bfloat16, out in float32.
+    """Emit the kernel ``product_pairs`` for out (rows, outputs) = x (rows, inputs) @ weights. A tile is ``TILE_PANELS``
+    panels of weights; x is in bfloat16, out in float32.
 
     Args:
-        weights: kind of the weights, "bfloat16" or "int8" (quants), in panels of pairs: (panels, inputs / 2, columns,
-            2). The columns of quants are in ``LOOKED_UP`` order.
-        scales: kind of the quants' scales, one for each output.
+        weights: dtype of the weights, "bfloat16" or "int8" (quants), in panels of pairs: (panels, inputs / 2, columns,
+            2). The columns of quants are in the order ``abi.LOOKED_UP``.
+        scales: dtype of the quants' scales, one for each output.
     """
 
     def load_word(e: Emitter, place: ir.Value) -> list[ir.Value]:
@@ -338,15 +345,15 @@ def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, 
 
 
 def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) -> None:
-    """Emit the product with 4-bit weights in pairs. A weight is ``(quant - 8) * scale + middle``; each group of inputs
-    has a scale and a middle.
+    """Emit the kernel ``product4_pairs`` for the product with 4-bit weights in pairs. A weight is ``(quant - 8) * scale
+    + middle``; each group of inputs has a scale and a middle.
 
     A byte holds two quants. Of four inputs, the first two are in the lower bits of two bytes, and the last two in the
-    upper bits. Panels are (panels, inputs / 4, columns, 2), with columns in ``LOOKED_UP`` order. ``SUMS`` (rows,
-    groups) holds the sum of each group of x.
+    upper bits. Panels are (panels, inputs / 4, columns, 2), with columns in the order ``abi.LOOKED_UP``. ``SUMS``
+    (rows, groups) holds the sum of each group of x.
 
     Args:
-        scales: kind of scales and middles (panels, groups, 2, columns).
+        scales: dtype of scales and middles (panels, groups, 2, columns).
     """
     words, width = GROUP // 2, lanes * PANEL_VECTORS
 
@@ -362,7 +369,9 @@ def _emit_product4_pairs(module: ir.Module, name: str, lanes: int, scales: str) 
 
 
 def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit ``SUMS`` (rows, groups), the sum of each group of x. x (rows, inputs) is in bfloat16. A tile is a row."""
+    """Emit the kernel ``group_sums``, which writes the sum of each group of x to ``SUMS`` (rows, groups). x (rows,
+    inputs) is in bfloat16. A tile is one row.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, sums = e.load_pointer(arguments, Spread.X), e.load_pointer(arguments, Spread.SUMS)
@@ -378,7 +387,7 @@ def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _half(value: int) -> int:
-    """The bits in bfloat16 of a number that bfloat16 holds exactly."""
+    """Return the bits of a number in bfloat16, which must hold it exactly."""
     return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
 
 

@@ -1,13 +1,13 @@
-"""Emits three kernels for passes over few tokens. They update a head's state token by token, while the state stays
-in the CPU's cache.
+"""Emits three kernels for recurrent layers in passes over few tokens. They update a head's state token by token, while
+the state stays in the CPU's cache.
 
-- ``delta``: the gated delta rule.
-- ``scan``: the rule of Mamba-2, which adds whole values without reading the state first.
-- ``replayed``: applies the changes that one of the other kernels recorded, in the same order and with the same
-  rounding, so that the state has the bits of a pass that ended after the replayed tokens.
+- ``delta`` computes the gated delta rule.
+- ``scan`` computes the rule of Mamba-2, in which a token adds its whole value without reading the state first.
+- ``replayed`` applies changes that ``delta`` or ``scan`` recorded, in the same order and with the same rounding. So the
+  state has the bits of a pass that ended after the replayed tokens.
 
-A tile is one head. Tokens are computed one after another, and every sum goes over the state's rows in order, so a token
-has the same bits however many tokens are in the pass.
+A tile is one head. Tokens are computed one after another, and every sum goes over the state's rows in order, so the
+bits of a token do not depend on the number of tokens in the pass.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from engine.model.kernels.abi import Recurrence as Slot
 from engine.model.kernels.emit.emitter import F32, I64, PTR, VOID, Emitter, long
 
 _LOG2E = 1.4426950408889634
-_BLOCKS = (4, 2, 1)  # possible numbers of vectors of a row of the state that are computed together
+_BLOCKS = (4, 2, 1)  # possible numbers of vectors of a state's row that are computed together
 
 
 def _emit_delta(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the kernel ``delta``, which computes for one head the output of every token, the value that the token adds
+    """Emit the kernel ``delta``, which computes for one head the output of every token, the value that each token adds
     to the state, and the state after the last token.
     """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=True)
 
 
 def _emit_scan(module: ir.Module, name: str, lanes: int, key_dim: int, value_dim: int) -> None:
-    """Emit the kernel ``scan``. It computes the same as ``delta``, but a token adds its value times its rate without
-    subtracting what the state holds for the token's key.
+    """Emit the kernel ``scan``. It computes the same as ``delta``, but does not subtract the value that the state holds
+    for a token's key: the token adds its whole value times its rate.
     """
     _emit(module, name, lanes, key_dim, value_dim, answers=True, corrects=False)
 
@@ -107,8 +107,8 @@ def _emit(
 def _faded(
     e: Emitter, state: ir.Value, row: ir.Value, places: list[ir.Value], fades: ir.Value, value_dim: int
 ) -> list[ir.Value]:
-    """Emit vectors of row ``row`` of the state, multiplied by the token's decay ``fades``. ``places`` are the vectors'
-    first columns.
+    """Emit the product of the state's row ``row`` with the token's decay ``fades``, as vectors. ``places`` are the
+    vectors' first columns.
     """
     base = e.b.mul(row, long(value_dim))
     return [e.b.fmul(e.load_vector(state, e.b.add(base, place)), fades) for place in places]

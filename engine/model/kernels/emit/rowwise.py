@@ -1,9 +1,9 @@
-"""Emits the operations of a decoder layer between its products: norms, RoPE, SiLU, residual sums. ``gathered`` copies
-chunks of KV.
+"""Emits the operations of a decoder layer between its matrix products: norms, RoPE, SiLU, residual sums. Another
+kernel, ``gathered``, copies chunks of KV.
 
-A tile is one row, or a piece of a row, computed in float32 in a fixed order, so it has the same bits however many rows
-are in the pass. Inputs and outputs of a layer have the model's dtype. All numbers in between are float32, except
-inputs of products, which have the dtype that the product takes.
+A tile is one row, or a piece of a row. It is computed in float32 in a fixed order, so its bits do not depend on the
+number of rows in the pass. Inputs and outputs of a layer have the model's dtype. All numbers in between are float32,
+except inputs of products, which have the dtype that the product takes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LN2 = 0.6931471805599453
 
 
 def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool, result_dtype: str) -> None:
-    """Emit the RMS norm of row ``tile`` of x, stored in the dtype ``result_dtype``. If ``adds`` is true, ``DELTA`` is
-    added to x before the norm, and this sum is also stored, in float32.
+    """Emit the kernel ``normed``, which stores the RMS norm of row ``tile`` of x in the dtype ``result_dtype``. If
+    ``adds`` is true, the kernel first adds ``DELTA`` to x, and also stores this sum, in float32.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -56,7 +56,9 @@ def _emit_normed(module: ir.Module, name: str, lanes: int, kind: str, adds: bool
 
 
 def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit row ``tile`` of the residual stream ``SUM`` plus the product ``DELTA``, in the model's dtype."""
+    """Emit the kernel ``added``, which adds a product's result ``DELTA`` to row ``tile`` of the residual stream ``SUM``
+    and stores the sum in the model's dtype.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     kept, out, width = (
@@ -71,7 +73,7 @@ def _emit_added(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 def _delta(e: Emitter, row: ir.Value, column: ir.Value) -> ir.Value:
-    """Load a vector of the product ``DELTA``, and add its bias."""
+    """Load a vector of the product's result ``DELTA``, and add the product's bias."""
     arguments = e.arguments[0]
     delta, bias = e.load_pointer(arguments, Residual.DELTA), e.load_pointer(arguments, Residual.BIAS)
     start = e.b.mul(row, e.load_long(arguments, Residual.DELTA_STRIDE))
@@ -86,13 +88,14 @@ def _inverse_root(e: Emitter, squares: ir.Value, count: ir.Value, epsilon: ir.Va
 def _emit_rotated(
     module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, rotary: int, normed: bool
 ) -> None:
-    """Emit queries, keys and values of row ``tile`` from their joint product, in the model's dtype. Queries and keys
-    are rotated. ``UNTURNED``, unless it is 0, gets the keys before their rotation.
+    """Emit the kernel ``rotated``, which splits row ``tile`` of the joint product into queries, keys and values,
+    rotates queries and keys, and stores all three in the model's dtype. The keys before their rotation are stored at
+    ``UNTURNED``, unless this address is 0.
 
     Args:
         lanes: a divisor of half of ``rotary``, and of ``head_dim``.
-        rotary: numbers of a head that RoPE rotates; each number of the first half is paired with its counterpart in the
-            second half.
+        rotary: how many numbers of a head RoPE rotates. Each number of their first half is rotated together with its
+            counterpart in the second half.
         normed: whether queries and keys have an RMS norm.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -159,7 +162,7 @@ def _turned(
 
 
 def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_dim: int, result_dtype: str) -> None:
-    """Emit the concatenation of all heads for row ``tile``, stored in the dtype ``result_dtype``."""
+    """Emit the kernel ``collected``, which concatenates all heads of row ``tile`` in the dtype ``result_dtype``."""
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
     x, out = e.load_pointer(arguments, Collected.X), e.load_pointer(arguments, Collected.OUT)
@@ -174,8 +177,8 @@ def _emit_collected(module: ir.Module, name: str, lanes: int, kind: str, head_di
 
 
 def _emit_gated(module: ir.Module, name: str, lanes: int, result_dtype: str) -> None:
-    """Emit SiLU(gates) * values for piece ``tile``, stored in the dtype ``result_dtype``. In a row of ``X`` the values
-    follow the gates.
+    """Emit the kernel ``gated``, which stores SiLU(gates) * values for piece ``tile`` in the dtype ``result_dtype``. In
+    a row of ``X``, the gates come before the values.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     _, tile, _ = e.arguments
@@ -200,8 +203,8 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, result_dtype: str) -> 
 
 
 def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
-    """Emit the copy of the chosen chunks of one head, one chunk after another. Line ``tile`` (a ``GatheredLine``) names
-    the head and the chunks.
+    """Emit the kernel ``gathered``, which copies the chosen chunks of one head, one chunk after another. Line ``tile``
+    (a ``GatheredLine``) says which head and chunks.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
@@ -229,8 +232,8 @@ def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _emit_norm(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows, rounded as in transformers' RMS
-    norms.
+    """Emit the kernel ``norm``, which computes out = weights * x / sqrt(mean(x ** 2) + epsilon) for ``TILE_ROWS`` rows.
+    Results are rounded as in transformers' RMS norms.
 
     Args:
         kind: the dtype of x and out. If it is bfloat16, the normalized x is rounded before it is multiplied by the

@@ -1,22 +1,22 @@
-"""Emits kernels for sampling from rows of logits. They find the most likely token, the tokens that top-k and top-p
-keep, the sum of the weights of these tokens, and the probabilities of one row.
+"""Emits kernels for sampling from rows of logits. They compute the most likely token, the tokens that top-k and top-p
+keep with the sum of their weights, and the probabilities of one row.
 
-Today's vocabularies have 150,000 tokens, of which a model's settings keep a few. So no row is sorted. Instead, a lower
-bound first leaves out most tokens. Among the remaining tokens, bisection finds the smallest value that top-k or top-p
-keeps. The bound leaves out no token that has to be kept:
+A vocabulary may have 150,000 tokens, but top-k and top-p usually keep only a few. So no row is sorted. Instead, a lower
+bound first rules out most tokens. Among the remaining tokens, bisection finds the smallest value that top-k or top-p
+keeps. The bound never rules out a token that must be kept:
 
 - For top-k, a row is cut into blocks. The k-th largest of the blocks' maxima is at most the k-th largest value of the
   row, so it is a lower bound.
 - For top-p, let W be the sum of the weights of all V tokens. Tokens that weigh less than (1 - top_p) * W / V weigh less
-  than (1 - top_p) * W together. So the other tokens reach top_p without them.
+  than (1 - top_p) * W together. So the heavier tokens alone reach top_p.
 
 Probabilities are written only for a row that a token is drawn from.
 
-A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Tokens of equal
-weight are kept in the order of their ids until top_p is reached. Top-k also keeps all tokens that are as likely as the
-last kept one, as transformers does. Logits that were changed, for example by a repetition penalty, are passed
-separately (``abi.Logits.PATCHES``) and first written over those of the row. One thread computes a row, so a row has the
-same bits whatever other rows are computed.
+A weight is exp((logit - largest logit) / temperature) in float32, sums of weights are in float64. Of tokens with equal
+weight, top-p keeps those with the lowest ids until top_p is reached. Top-k also keeps all tokens that are as likely as
+the k-th, as transformers does. Logits that were changed, for example by a repetition penalty, are passed separately
+(``abi.Logits.PATCHES``) and first replace those of the row. One thread computes a row, so the bits of a row do not
+depend on other rows.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ F64, I1 = ir.DoubleType(), ir.IntType(1)
 _INFINITE = float("inf")
 
 
-# Number of halvings that reduce the interval of all integers of ``_key`` to one integer.
+# Number of halvings after which the interval of all values of ``_key`` has only one integer left.
 _KEY_BITS = 33
-# Number of halvings of the interval after which few tokens are left in it.
+# Number of halvings after which only a few tokens are left in the interval.
 _FIRST_HALVINGS = 10
 
 
 def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the most likely token of row ``tile``, the first one among equals; -1 if the row has a NaN or its largest
-    logit is infinite. Patches are ignored.
+    """Emit the kernel ``likeliest``, which finds the most likely token of row ``tile``, the first one among equals. The
+    result is -1 if the row has a NaN or its largest logit is infinite. Patches, which are changed logits, are ignored.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -69,8 +69,8 @@ def _emit_likeliest(module: ir.Module, name: str, lanes: int, kind: str) -> None
 
 
 def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit a kernel that finds the tokens of row ``tile`` that top-k and top-p keep, and stores the ``Stats`` of the
-    row.
+    """Emit the kernel ``measured``, which finds the tokens of row ``tile`` that top-k and top-p keep, and stores the
+    ``Stats`` of the row.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, worker = e.arguments
@@ -114,7 +114,7 @@ def _emit_measured(module: ir.Module, name: str, lanes: int, kind: str) -> None:
 
 
 class _Chosen:
-    """Variables of a kernel that say which tokens of a row are kept.
+    """Holds a kernel's variables that say which tokens of a row are kept.
 
     A token is kept if its logit is at least ``least_logit`` and its weight is above ``least_weight``. Of the tokens
     whose weight equals ``least_weight``, those with ids up to ``last_id`` are kept. ``mass`` is the sum of the weights
@@ -136,8 +136,8 @@ class _Chosen:
 
 
 def _choose_top_k(e: Emitter, chosen: _Chosen, top_k: ir.Value, peaks: ir.Value, blocks: ir.Value) -> None:
-    """Choose the tokens whose logit is at least the ``top_k``-th largest. ``peaks`` are the largest values of the row's
-    ``blocks``.
+    """Choose the tokens whose logit is at least the ``top_k``-th largest. ``peaks`` are the largest logits of the row's
+    ``blocks`` blocks.
     """
     some, count = chosen.some, chosen.count
     bound = e.variable(F32(-_INFINITE))
@@ -158,11 +158,11 @@ def _choose_top_k(e: Emitter, chosen: _Chosen, top_k: ir.Value, peaks: ir.Value,
 
 
 def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Choose the tokens that top-p may keep: those above the lower bound (1 - top_p) * W / V of the module's
-    docstring.
+    """Choose the tokens that top-p may keep: those that weigh at least (1 - top_p) * W / V, the lower bound in the
+    module's docstring.
     """
     rest = e.b.fsub(F64(1.0), top_p)
-    # Half of the bound is used, so that rounding errors leave out no token that is needed.
+    # Half of the bound is used, so that rounding errors never rule out a token that is needed.
     share = e.b.fdiv(e.b.fmul(e.b.fmul(rest, chosen.mass.value), F64(0.5)), e.b.sitofp(chosen.width, F64))
     bound = e.splat(e.b.fptrunc(share, F32))
     chosen.count.value = _compress(e, chosen.values, chosen.width, chosen.some, chosen.weigh, bound)
@@ -170,12 +170,12 @@ def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
 
 
 def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Keep only the heaviest of the chosen tokens: as few as together weigh at least ``top_p * mass``."""
+    """Keep only the heaviest of the chosen tokens: the fewest that together weigh at least ``top_p * mass``."""
     wanted = e.b.fmul(top_p, chosen.mass.value)
     more, tau = _nucleus(e, chosen.some, chosen.count, wanted)
     chosen.least_weight.value = tau
-    # tau is the lowest kept weight. It is 0 if, because of rounding, the sum of all tokens is below ``wanted``. Then
-    # all tokens are kept.
+    # tau is the lowest kept weight. If rounding makes the sum of all weights smaller than ``wanted``, tau is 0, and all
+    # tokens are kept.
     with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
         # Keep as many tokens of weight tau as needed, and at least one.
         needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
@@ -188,7 +188,9 @@ def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
 
 
 def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the probabilities of the tokens of piece ``tile``. There is only one row."""
+    """Emit the kernel ``probabilities``, which computes the probabilities of the tokens in piece ``tile`` of the only
+    row.
+    """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments
     logits, out = e.load_pointer(arguments, Logits.LOGITS), e.load_pointer(arguments, Logits.OUT)
@@ -208,8 +210,8 @@ def _emit_probabilities(module: ir.Module, name: str, lanes: int, kind: str) -> 
 
 
 def _emit_asked(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the probability of the token that ``TOKENS`` names for row ``tile``, with the same bits as in
-    ``probabilities``.
+    """Emit the kernel ``asked``, which computes the probability of the token that ``TOKENS`` names for row ``tile``.
+    The probability has the same bits as the one that the kernel ``probabilities`` computes.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, row, _ = e.arguments
@@ -266,7 +268,9 @@ def _copy(e: Emitter, row: ir.Value, values: ir.Value, width: ir.Value, kind: st
 
 
 def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Emit a loop over the patches of a row: their ids (-1 means none) and their logits."""
+    """Emit a loop over the patches (changed logits) of a row. Yields the token id, where -1 means no token, and the
+    logit.
+    """
     arguments = e.arguments[0]
     count = e.load_long(arguments, Logits.PATCH_COUNT)
     first = e.b.mul(row, count)
@@ -276,18 +280,20 @@ def _patches(e: Emitter, row: ir.Value) -> Iterator[tuple[ir.Value, ir.Value]]:
 
 
 class _Odd:
-    """Detects rows with NaN or with an infinite largest value, while the largest value is searched."""
+    """Detects rows with a NaN or with an infinite largest value. The check runs while a kernel searches the row's
+    largest value.
+    """
 
     def __init__(self, e: Emitter) -> None:
         self._e, self._lanes = e, e.variable(e.whole_splat(0))
 
     def look(self, x: ir.Value) -> None:
-        """Emit the check of a vector."""
+        """Emit the check of a vector for NaN."""
         b = self._e.b
         self._lanes.value = b.or_(self._lanes.value, b.sext(b.fcmp_unordered("uno", x, x), self._e.whole))
 
     def found(self, largest: ir.Value) -> ir.Value:
-        """Emit a bit: 1 if a checked vector had a NaN, or if the ``largest`` value is infinite."""
+        """Emit a bit that is 1 if a checked vector had a NaN, or if the ``largest`` value is infinite."""
         e = self._e
         none = e.b.icmp_signed("==", e.fold(self._lanes.value, e.b.or_), I32(0))
         above = e.b.fcmp_ordered(">", largest, F32(-_INFINITE))
@@ -329,9 +335,9 @@ def _compress(
     bound: ir.Value,
     below: ir.Value | None = None,
 ) -> ir.Value:
-    """Apply ``function`` to the values, and write the results that are at least ``bound`` (and below ``below``) without
-    gaps. Return their number. ``out`` may overlap the values, because only places that were already read are
-    overwritten.
+    """Apply ``function`` to the values, and write the results that are at least ``bound``, and less than ``below`` if
+    it is given, to ``out`` without gaps. Return the number of these results. ``out`` may overlap the values, because
+    only places that were already read are overwritten.
     """
     found = e.variable(long(0))
     with e.loop(long(0), width, e.lanes) as at:
@@ -354,7 +360,7 @@ def _pad(e: Emitter, values: ir.Value, count: ir.Value, value: float) -> None:
 def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> ir.Value:
     """Find the k-th largest of ``count`` values; -inf if there are fewer than k.
 
-    Bisects an interval of integers that are ordered like floats.
+    The code bisects an interval of integers that are ordered like floats (``_key``).
     """
     _pad(e, values, count, -_INFINITE)
     low, high = e.variable(_key(e, F32(-_INFINITE))), e.variable(e.b.add(_key(e, F32(_INFINITE)), long(1)))
@@ -371,8 +377,8 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, candidates: ir.Value, count: Variable, mass: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Find the largest weight w for which ``candidates`` that weigh at least w together reach ``mass``.
-    Return the sum of all weights above w, and w. Overwrites ``candidates`` and ``count``.
+    """Find the largest weight w for which ``candidates`` that weigh at least w together reach ``mass``. Return the sum
+    of all weights above w, and w itself. ``candidates`` and ``count`` are overwritten.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
     above = e.variable(F64(0.0))  # the sum of all weights whose ``_key`` is at least ``high``
@@ -396,7 +402,7 @@ def _nucleus(e: Emitter, candidates: ir.Value, count: Variable, mass: ir.Value) 
             above.value = e.b.select(enough, above.value, reached)
 
     halve(_FIRST_HALVINGS)
-    # After these halvings, few candidates are left in the interval. Only these candidates are kept.
+    # After these halvings, few candidates are left in the interval. All other candidates are dropped.
     bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
     count.value = _compress(e, candidates, count.value, candidates, lambda x: x, *bounds)
     _pad(e, candidates, count.value, 0.0)
@@ -440,8 +446,8 @@ def _last_tie(
 
 @contextmanager
 def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[ir.Value]:
-    """Emit a bisection of the integers [low, high). Yields the middle until one integer is left, but at most ``times``
-    times. The body of the loop sets ``low`` or ``high`` to the middle.
+    """Emit a bisection of the integers [low, high). Yields the middle, at most ``times`` times and only until one
+    integer is left. The body of the loop sets ``low`` or ``high`` to the middle.
     """
     left = e.variable(long(times))
     with e.loop_while() as leave_if:
@@ -452,19 +458,19 @@ def _halving(e: Emitter, low: Variable, high: Variable, times: int) -> Iterator[
 
 
 def _key(e: Emitter, value: ir.Value) -> ir.Value:
-    """Map a float32 to an integer, so that comparing integers gives the same order as comparing floats."""
+    """Map a float32 to an integer, so that the integers have the same order as the floats."""
     bits = e.b.bitcast(value, I32)
     return e.b.sext(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), I64)
 
 
 def _value(e: Emitter, key: ir.Value) -> ir.Value:
-    """The float32 that ``_key`` maps to this integer."""
+    """Return the float32 that ``_key`` maps to the integer ``key``."""
     bits = e.b.trunc(key, I32)
     return e.b.bitcast(e.b.xor(bits, e.b.and_(e.b.ashr(bits, I32(31)), I32(0x7FFFFFFF))), F32)
 
 
 def _bits(e: Emitter, mask: ir.Value) -> ir.Value:
-    """The lanes of a mask as the bits of an integer."""
+    """Return the lanes of a mask as the bits of an integer."""
     return e.b.zext(e.b.bitcast(mask, ir.IntType(e.lanes)), I32)
 
 
@@ -473,7 +479,7 @@ def _first_bit(e: Emitter, mask: ir.Value) -> ir.Value:
 
 
 def _folded(e: Emitter, total: ir.Value) -> ir.Value:
-    """The sum of the lanes of a float64 vector."""
+    """Return the sum of the lanes of a float64 vector."""
     return e.fold(total, e.b.fadd)
 
 
