@@ -89,7 +89,7 @@ class RecordedBackend:
         not committed.
 
         Args:
-            usual: keys of passes (``Replays.run``).
+            usual: keys of passes, as ``Replays.run`` takes them.
             tokens_of: makes the input of a pass over the given number of tokens.
             view_of: makes the view of a pass over the given number of new tokens; None if the cache has no room.
         """

@@ -3,8 +3,8 @@ the signature ``kernel(q, k, v, scaling) -> (out, lse)``.
 
 Queries are packed: in q (1, kv_heads, rows, head_dim), a KV head has one row for each pair of a query head and a new
 token. k and v are (1, kv_heads, seq, head_dim); out has the shape of q; the log-sum-exp lse is (1, kv_heads, rows) in
-float32. Every query sees all keys. Some models cap scores to cap * tanh(score / cap). The plain path and our own
-kernels for processors can do so.
+float32. Every query sees all keys. Some models cap scores to cap * tanh(score / cap). Only the plain path and our own
+kernels for processors support caps.
 
 This module has the plain path, which defines the right result, and functions that cut the keys of one sequence into
 pieces, run a kernel on them and merge the results. Without pieces, one sequence would not keep a processor or a GPU

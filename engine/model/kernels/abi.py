@@ -157,8 +157,8 @@ class Residual:
 
 
 class Rotated:
-    """Slots of ``rotated``: queries, keys and values from their joint product, with RoPE on queries and keys. A tile is
-    one row.
+    """Slots of ``rotated``, which splits a joint product into queries, keys and values, and applies RoPE to queries and
+    keys. A tile is one row.
 
     A row of ``X`` has the heads of the queries, then of the keys, then of the values. ``X_STRIDE`` is the row stride of
     ``X`` in numbers. ``COS`` and ``SIN`` are (rows, rotary). ``QUERIES`` receives (heads, rows, head_dim). The first
@@ -242,8 +242,8 @@ class Logits:
     """Slots of ``likeliest``, ``measured``, ``asked`` and ``probabilities``: rows of ``WIDTH`` logits, ``STRIDE``
     numbers apart.
 
-    A tile is one row; for ``probabilities`` it is ``PIECE`` tokens of a row. Each row has ``PATCH_COUNT`` changed
-    logits ``PATCHES``, for the tokens ``PATCH_IDS``; an id of -1 marks an unused patch. ``SCALE`` is log2(e) /
+    A tile is one row; for ``probabilities`` it is ``PIECE`` tokens of a row. Each row has ``PATCH_COUNT`` patches: the
+    changed logits ``PATCHES`` of the tokens ``PATCH_IDS``; an id of -1 marks an unused patch. ``SCALE`` is log2(e) /
     temperature as a float, ``TOP_P`` the bits of a double. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker.
     ``STATS`` are the ``Stats`` of a row. ``OUT`` gets the most likely ids or the probabilities. ``TOKENS`` holds one id
     for each row.

@@ -51,11 +51,11 @@ def reads_quants(q: torch.Tensor) -> bool:
 
 
 def reads_in_pairs(q: torch.Tensor) -> bool:
-    """Whether our attention kernel is faster than torch's even for many tokens, which it computes 96 query rows at a
-    time. Queries are (1, heads, n, head_dim).
+    """Whether our attention kernel is faster than torch's kernel even for many tokens. Our kernel then gets 96 query
+    rows at a time. Queries are (1, heads, n, head_dim).
 
-    It is faster if it multiplies pairs of bfloat16 numbers: it reaches 240 to 340 GFLOP/s, torch's kernel 120 to 160 (2
-    cores with AVX-512 BF16, after 2,048 and 7,168 tokens). In float32 both kernels reach about 140.
+    Our kernel is faster if it multiplies pairs of bfloat16 numbers: it reaches 240 to 340 GFLOP/s, torch's kernel 120
+    to 160 (2 cores with AVX-512 BF16, after 2,048 and 7,168 tokens). In float32 both kernels reach about 140.
     """
     own = native.own() if q.dtype is torch.bfloat16 else None
     return own is not None and own.attention.answers(q) and own.attention.takes_pairs(q.shape[3])

@@ -1,5 +1,5 @@
-"""Computes products, norms and recurrences of a few rows with our own kernels. ``own`` returns the set of kernels, of
-which a process has only one.
+"""Computes products, norms and recurrences of a few rows with our own kernels. ``own`` returns the process's only set
+of these kernels.
 
 The kernels need llvmlite, and a model whose widths are multiples of the processor's SIMD width.
 ``engine.model.kernels.cpu`` decides whether attention uses these kernels or torch's.

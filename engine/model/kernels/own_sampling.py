@@ -37,7 +37,7 @@ class OwnSampling:
         return self._kernels.lanes
 
     def takes(self, logits: torch.Tensor) -> bool:
-        """Whether the kernels support logits (n, vocabulary)."""
+        """Whether the kernels support these logits (n, vocabulary)."""
         return logits.is_cpu and logits.dtype in WIDE_DTYPES and logits.stride(1) == 1
 
     def likeliest(self, logits: torch.Tensor) -> torch.Tensor:

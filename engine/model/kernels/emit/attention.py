@@ -129,8 +129,8 @@ class Vectors:
 
 
 class Ahead:
-    """Emits prefetches of keys or values while the block that begins at ``start`` is computed: those of the block after
-    it.
+    """Emits prefetches of the keys or values of the next block, for use while the block that begins at ``start`` is
+    computed.
 
     The prefetches are spread over the computation. If all ran at once, prefetching and multiplying would alternate and
     wait for each other. With many rows, each step of the loops over products prefetches a few cache lines
@@ -177,7 +177,7 @@ def block_of(
     head_dim: int,
     kind: ir.Type,
 ) -> Vectors:
-    """Make the block's keys or values loadable (``Vectors``), and emit the code that prepares them.
+    """Emit code that prepares a block's keys or values for loading, and return them as ``Vectors``.
 
     A whole block is read in place. An incomplete block is copied to ``room``, followed by zeros. The scales of quants
     are written to ``room``, after the space for the copy.
@@ -291,7 +291,7 @@ def _soften(
     shift = e.splat(now)
     added = e.constant(0.0)
     for at, vector in enumerate(vectors):
-        # Hidden keys get weight 0 here, because 2 ** (score - maximum) is 1 if the row has seen no key so far.
+        # The weight of a hidden key is set to 0, because exp2 would return 1 as long as the row has seen no key.
         hidden = e.b.fcmp_ordered("<=", vector, e.constant(LOWEST))
         weight = e.b.select(hidden, e.constant(0.0), e.exp2(e.b.fsub(vector, shift)))
         added = e.b.fadd(added, weight)

@@ -211,7 +211,8 @@ def _soften(
     nothing = e.b.fcmp_ordered("<=", maximum, e.constant(LOWEST))
     factor = scale if cap is None else e.constant(1.0)
     maximum = e.b.fmul(maximum, factor)
-    # If the row sees no key, its maximum counts as 0 instead of ``LOWEST``, so that hidden keys get weight 0 here too.
+    # If the row sees no key, its maximum ``LOWEST`` is replaced by 0. Otherwise hidden keys would get the weight 2 **
+    # (LOWEST - LOWEST) = 1.
     below = e.b.fneg(e.b.select(nothing, e.constant(0.0), maximum))
     sums = [e.variable(e.constant(0.0)) for _ in together]
     with e.loop(long(0), stop, width) as start:

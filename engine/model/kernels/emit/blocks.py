@@ -31,8 +31,8 @@ _LINE = 64  # bytes of a cache line
 # Minimum distance in bytes from a block to the block that is prefetched meanwhile; rounded up to whole blocks.
 _AHEAD = 4096
 _BYTE = 0x01010101  # a word with the value 1 in each byte
-# The number of rows for which no code is emitted. Six rows are computed as four and two, which takes hardly longer.
-# Code for one more number of rows would take time to compile.
+# A number of rows for which no code is emitted, because compiling more code takes time. Six rows are computed as four
+# and two, which takes hardly longer.
 _LEFT_OUT = 6
 _CODE_OFFSET = 128  # added to the numbers of a format's table ``codes``, so that they are unsigned bytes
 
@@ -328,8 +328,8 @@ def emit_interleaved(module: ir.Module, name: str, lanes: int, number_of_format:
 
 
 def emit_arranged(module: ir.Module, name: str, lanes: int, kind: str) -> None:
-    """Emit the kernel ``arranged``, which writes x in float32 and the sum of each run of x. Each number of x is
-    multiplied by the power of 256 that makes up for unshifted quants (``_share_of``). A tile is a row.
+    """Emit the kernel ``arranged``, which writes x in float32 and the sum of each run of x. Each number of x is divided
+    by the power of 256 by which the unshifted quant is too large (``_share_of``). A tile is one row.
 
     Args:
         kind: dtype of x.

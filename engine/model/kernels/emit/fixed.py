@@ -197,8 +197,8 @@ class _Product:
         return BlockLoads(e, self._form, e.at(self._packed, place, I8), quants)
 
     def _group(self, index: ir.Value) -> ir.Value:
-        """The ``index``-th group in the order in which groups are added: the two groups of a pair that shares words are
-        neighbours.
+        """Return the group that is added as the ``index``-th. The two groups of a pair that shares words are added one
+        after the other.
         """
         if self._shared is None or self._shared.ahead == 1:
             return index
@@ -241,7 +241,7 @@ class _Product:
         lines = [[self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x] for group in groups]
         totals = [[[e.whole_splat(0)] * PANEL_VECTORS for _ in own] for own in lines]
         for first in range(0, runs * RUN_WORDS, self._depth):
-            # for each row, the sums for the higher bytes and the sums for the lower bytes
+            # for each row of x, the sums for the higher bytes and the sums for the lower bytes of its numbers
             sums = [[[self._zeros(), self._zeros()] for _ in own] for own in lines]
             for word in range(first, first + self._depth):
                 run = e.b.add(first_run, long(word // RUN_WORDS))
@@ -312,7 +312,7 @@ class _Product:
         """
         e, steps = self._e, self._form.group // (RUN_WORDS * words)
         lines = [self._numbers_at(line, group, 2 * SPAN, 1) for line in lines_of_x]
-        # for each row, the sums for the higher bytes and the sums for the lower bytes
+        # for each row of x, the sums for the higher bytes and the sums for the lower bytes of its numbers
         sums = [[[e.variable(e.whole_splat(0)) for _ in range(PANEL_VECTORS)] for _ in range(2)] for _ in lines]
         with e.loop(long(0), long(steps)) as at:
             for word, vectors in enumerate(quants(e.b.add(e.b.mul(group, long(steps)), at))):

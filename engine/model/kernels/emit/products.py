@@ -41,10 +41,10 @@ from engine.quantization import GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, WOR
 _SUM_WORDS = 2
 # Possible numbers of rows that are computed together, so that a loaded weight serves all of them.
 _ROW_BLOCKS = (8, 6, 4, 3, 2, 1)
-# Number of vector registers for sums, keyed by lanes. With 16 lanes there are 32 registers; the other 16 hold loaded
-# operands.
+# Number of vector registers that hold sums, keyed by lanes. With 16 lanes there are 32 registers, and the other 16 hold
+# loaded operands.
 ACCUMULATORS = {16: 16}
-FEW_ACCUMULATORS = 12  # number of vector registers for sums on processors that have only 16
+FEW_ACCUMULATORS = 12  # number of registers for sums on processors with only 16 vector registers
 
 Sums = list[list[Variable]]
 """The sums of a product: for each row, one sum for each vector of a panel."""
@@ -217,7 +217,7 @@ def _spread_of(place: int) -> float:
 
 def _emit_spread(module: ir.Module, name: str, lanes: int, kind: str) -> None:
     """Emit the kernel ``spread``, which writes x (rows, inputs) in the form that ``product4`` takes. ``OUT`` gets x in
-    float32, each number multiplied by the power of 16 that makes up for unshifted quants (``_spread_of``). ``SUMS``
+    float32, each number divided by the power of 16 by which the unshifted quant is too large (``_spread_of``). ``SUMS``
     (rows, groups) gets the sum of x over each group. A tile is one row.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)

@@ -33,9 +33,9 @@ F64, I1 = ir.DoubleType(), ir.IntType(1)
 _INFINITE = float("inf")
 
 
-# Number of halvings after which the interval of all values of ``_key`` has only one integer left.
+# Number of times that bisection halves the interval of all values of ``_key`` until one integer is left.
 _KEY_BITS = 33
-# Number of halvings after which only a few tokens are left in the interval.
+# Number of times that bisection halves the interval of weights until only a few tokens have a weight in it.
 _FIRST_HALVINGS = 10
 
 
@@ -177,7 +177,7 @@ def _keep_top_p(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
     # tau is the lowest kept weight. If rounding makes the sum of all weights smaller than ``wanted``, tau is 0, and all
     # tokens are kept.
     with e.b.if_then(e.b.fcmp_ordered(">", tau, F32(0.0))):
-        # Keep as many tokens of weight tau as needed, and at least one.
+        # Keep as many tokens of weight tau as ``wanted`` needs, and at least one.
         needed = e.b.fdiv(e.b.fsub(wanted, more), e.b.fpext(tau, F64))
         ties = e.variable(e.b.fptosi(e.intrinsic("llvm.ceil.f64", F64, needed), I64))
         with e.b.if_then(e.b.icmp_signed("<", ties.value, long(1))):
@@ -402,7 +402,7 @@ def _nucleus(e: Emitter, candidates: ir.Value, count: Variable, mass: ir.Value) 
             above.value = e.b.select(enough, above.value, reached)
 
     halve(_FIRST_HALVINGS)
-    # After these halvings, few candidates are left in the interval. All other candidates are dropped.
+    # The interval now contains the weights of few candidates. All other candidates are dropped.
     bounds = [e.splat(_value(e, end.value)) for end in (low, high)]
     count.value = _compress(e, candidates, count.value, candidates, lambda x: x, *bounds)
     _pad(e, candidates, count.value, 0.0)
