@@ -2,10 +2,10 @@
 
 A pass over a few tokens reads all weights, and on a fast GPU its small operations take as long as its matrix products.
 A layer in transformers takes 27 launches for a token, and about 45 with attention over a cache. Here one product
-computes queries, keys and values, and one product the gate and up projections. RoPE takes three operations for queries
-and keys together. The product of the down projection also adds its result to the residual stream. On an H200, joining
-products alone shortens a layer of Llama-3.1-8B from 170 us to 155, because small products do not use the memory's full
-bandwidth.
+computes queries, keys and values, and another product computes the gate and up projections. RoPE takes three operations
+for queries and keys together. The product of the down projection also adds its result to the residual stream. On an
+H200, joining products alone shortens a layer of Llama-3.1-8B from 170 us to 155, because small products do not use the
+memory's full bandwidth.
 
 Model families with Llama's layers (``Family.plain``) use this backend. Products whose weights are quantized or stay in
 host memory are not joined.

@@ -164,7 +164,7 @@ class FusedLayers:
     def _add_mlp(
         self, summed: dict[int, int], norm: PackedNorm, gates: PackedLinear, down: PackedLinear, residual: torch.Tensor
     ) -> tuple[int, int]:
-        """Append the second norm and the MLP. Return the indices of the norm and of the last sum.
+        """Append the second norm and the MLP. Return the indices of the norm and of the last residual sum.
 
         Args:
             summed: kernel arguments for adding the attention's output to the residual stream.
@@ -379,7 +379,7 @@ class FusedExpert:
 
 def _add_gates(program: Program, kernels: Native, product: torch.Tensor, bias: int, gated: torch.Tensor) -> None:
     """Append the kernel of an MLP's activation, SiLU(gate) * up, to the program. ``bias`` is the address of the biases
-    of both.
+    of gate and up.
     """
     width = gated.shape[1]
     pieces = -(-width // _GATE_PIECE)

@@ -73,7 +73,7 @@ class TiledBackend(Walk):
 def _tiled(block: Any, device: torch.device, shared: dict[int, torch.Tensor]) -> nn.Module:
     twin: nn.Module = copy.deepcopy(block, dict(shared))
     for hooks in (twin._forward_pre_hooks, twin._forward_hooks):
-        hooks.clear()  # without hooks, because these would copy the block's weights from host memory in every pass
+        hooks.clear()  # drop the hooks, which would copy the block's weights from host memory in every pass
     for path, layer in list(twin.named_modules()):
         if isinstance(layer, Experts):
             layer.fetch_by(iter)

@@ -46,7 +46,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _FLASH_ROWS = 128
 # Number of blocks of work that each multiprocessor of a GPU should get.
 _BLOCKS_PER_PROCESSOR = 2
-# Number of keys in the test in which kernels are compared. The test is like a verification.
+# Number of keys in the test in which kernels are compared.
 _PROBE_KEYS = 16_384
 # Number of query rows of each head in the test in which kernels are compared.
 _PROBE_ROWS = 8
@@ -170,7 +170,7 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, keys: torch.Tensor) -> Lengths:
-        """Make a ``Lengths`` for queries of which number i sees the first ``keys[i]`` keys."""
+        """Make a ``Lengths`` from the number of keys of each query: query i sees the first ``keys[i]`` keys."""
         ends = torch.arange(len(keys) + 1, dtype=torch.int32, device=keys.device)
         return cls(keys.int(), ends, torch.zeros_like(ends))
 
@@ -415,8 +415,7 @@ def measure(
     results.
 
     Args:
-        timed: measures a call. None measures a call including the time that the host needs to launch it, as in an
-            ordinary pass.
+        timed: measures a call. With None, the time includes the launches by the host, as in an ordinary pass.
 
     Raises:
         RuntimeError: memory ran out, so that the kernel could not be tested.

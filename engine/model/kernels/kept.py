@@ -30,8 +30,8 @@ _folder: Path | None = None
 
 
 def keep_in(folder: str) -> None:
-    """Set the folder to keep kernels in. The environment variable takes precedence over ``folder``. If both are empty,
-    no kernels are kept.
+    """Set the folder to keep kernels in. The environment variable ``TRIFOLD_KERNELS`` takes precedence over ``folder``.
+    If both are empty, no kernels are kept.
     """
     global _folder
     named = os.environ.get(VARIABLE) or folder

@@ -188,7 +188,7 @@ def _pause(e: Emitter) -> None:
 
 
 class Code:
-    """Emits and compiles a module, or loads its machine code from disk (``kept``), and gives the addresses of its
+    """Emits and compiles an LLVM module, or loads its machine code from disk (``kept``), and gives the addresses of its
     functions.
 
     Args:
@@ -218,7 +218,7 @@ class Code:
 
 
 def _compiled(text: str, machine: Any) -> bytes:
-    """Compile a module to machine code, as an object file."""
+    """Compile an LLVM module to machine code, as an object file."""
     parsed = binding.parse_assembly(text)
     parsed.verify()
     options = binding.create_pipeline_tuning_options(speed_level=2)

@@ -63,8 +63,8 @@ def attend_pieces(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the attention to each piece of the keys separately. There are at most ``splits`` pieces.
 
-    Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with contiguous components; out (pieces,
-    kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.
+    Shapes: q (1, kv_heads, rows, dim), k and v (1, kv_heads, seq, dim) with a contiguous last axis; returned are out
+    (pieces, kv_heads, rows, dim) and lse (pieces, kv_heads, rows), both float32.
     """
     q = q.contiguous()
     heads, rows, dim = q.shape[1:]

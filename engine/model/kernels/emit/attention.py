@@ -18,8 +18,8 @@ from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KIN
 from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
 
 _KEYS = 4  # number of keys whose products with a query are computed together
-# Possible numbers of queries that are multiplied with a key at once. If two are, a key is converted to float32 once for
-# both.
+# Possible numbers of queries that are multiplied with a key at once. With two queries, a key is converted to float32
+# only once for both.
 _SCORE_ROWS = (2, 1)
 VALUE_VECTORS = 2
 """Number of a value's vectors whose sums are computed at once for the largest block of rows."""
@@ -27,7 +27,7 @@ VALUE_VECTORS = 2
 # number of a value's vectors and whose sums, for all rows of a block, fit into the registers.
 _VALUE_CHUNKS = (8, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # fractional bits of a fixed-point number of cache lines in ``ask_share``
+_SHARE_BITS = 20  # number of fractional bits of the fixed-point numbers in ``ask_share``, which count cache lines
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
@@ -40,8 +40,9 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     log2(e) / cap times the usual scale; ``scaled`` explains this.
 
     Args:
-        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means that a key or value is
-            quants, followed by their scale in bfloat16. Queries then have float32, and otherwise the dtype ``stored``.
+        stored: the dtype of keys and values; strides count numbers of this dtype. "int8" means that a key or value
+            consists of quants, followed by their scale in bfloat16. Queries are then float32, and otherwise have the
+            dtype ``stored``.
         capped: whether scores have a cap.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
@@ -129,7 +130,7 @@ class Vectors:
 
 
 class Ahead:
-    """Emits prefetches of the keys or values of the next block, for use while the block that begins at ``start`` is
+    """Emits prefetches of the next block's keys or values, which run while the block that begins at ``start`` is
     computed.
 
     The prefetches are spread over the computation. If all ran at once, prefetching and multiplying would alternate and
@@ -146,9 +147,7 @@ class Ahead:
         self._lines = -(-head_dim // self._numbers)  # number of cache lines of one token's key or value
 
     def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Prefetch the share with the index ``share``, if the block's cache lines are divided into ``shares`` equal
-        shares.
-        """
+        """Prefetch share number ``share`` of the ``shares`` equal shares of the block's cache lines."""
         e, lines = self._e, self._lines
         # The size of a share is rounded up, so that the last share ends at or after the last line.
         step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)

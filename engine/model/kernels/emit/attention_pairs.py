@@ -106,7 +106,9 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
 def _collect_scales(
     e: Emitter, quants: ir.Value, stride: ir.Value, count: ir.Value, room: ir.Value, head_dim: int
 ) -> None:
-    """Emit a copy of the scales of a piece's values to ``room``, with zeros up to ``PIECE`` numbers."""
+    """Emit code that copies the scales of a piece's values to ``room``, and fills it with zeros up to ``PIECE``
+    numbers.
+    """
     with e.loop(long(0), count) as at:
         e.store(scale_of(e, e.at(quants, e.b.mul(at, stride), I8), head_dim), e.at(room, at, F32))
     with e.loop(count, long(PIECE)) as at:

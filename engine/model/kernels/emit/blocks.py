@@ -28,7 +28,7 @@ from engine.model.kernels.emit.products import Sums, each_panel, emit_product, r
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LINE = 64  # bytes of a cache line
-# Minimum distance in bytes from a block to the block that is prefetched meanwhile; rounded up to whole blocks.
+# Minimum distance in bytes from the block that is read to the block that is prefetched; rounded up to whole blocks.
 _AHEAD = 4096
 _BYTE = 0x01010101  # a word with the value 1 in each byte
 # A number of rows for which no code is emitted, because compiling more code takes time. Six rows are computed as four

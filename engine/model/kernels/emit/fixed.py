@@ -8,11 +8,12 @@ scale. The sum is computed in one of three ways:
 - Byte products with sums in 16 bits, for fewer than four rows and quants of up to 6 bits without a table of values. The
   two bytes of a number are each multiplied with the quants. One instruction multiplies 32 bytes and adds neighbouring
   products; the sums of several words fit into 16 bits. Quants need only a shift and a mask.
-- Products of 16-bit integers, for four rows or more and for all other quants. Four rows at a time use a block that is
+- Products of 16-bit integers, for all other quants and for four rows or more. Four rows at a time use a block that is
   unpacked once for all rows. This is faster than torch's products with unpacked weights, however many rows there are.
-- Byte products with sums in 32 bits, for two rows or more if the processor has VNNI. One instruction multiplies 64
-  bytes and adds four products to each sum. With vectors of 16 lanes and eight rows or more, a block is unpacked once
-  for all rows. With vectors of eight lanes, four rows or more are products of 16-bit integers instead.
+- Byte products with sums in 32 bits, instead of both other ways, for two rows or more if the processor has VNNI. One
+  instruction multiplies 64 bytes and adds four products to each sum. With vectors of 16 lanes and eight rows or more, a
+  block is unpacked once for all rows. With vectors of eight lanes, every four rows still use products of 16-bit
+  integers.
 
 The bits of a row do not depend on the other rows, because all integers are exact and the groups are added in a fixed
 order.

@@ -387,7 +387,7 @@ def _emit_group_sums(module: ir.Module, name: str, lanes: int) -> None:
 
 
 def _half(value: int) -> int:
-    """Return the bits of a number in bfloat16, which must hold it exactly."""
+    """Return the bits that ``value`` has in bfloat16. The value must be exact in bfloat16."""
     return int.from_bytes(struct.pack("<f", float(value)), "little") >> 16
 
 

@@ -204,7 +204,7 @@ def _emit_gated(module: ir.Module, name: str, lanes: int, result_dtype: str) -> 
 
 def _emit_gathered(module: ir.Module, name: str, lanes: int) -> None:
     """Emit the kernel ``gathered``, which copies the chosen chunks of one head, one chunk after another. Line ``tile``
-    of ``Gathered.LINES`` has the addresses of the head and of the chunks' indices.
+    of ``Gathered.LINES`` has the addresses of the head's chunks and of the chosen chunks' indices.
     """
     e = Emitter(module, name, VOID, (PTR, I64, I64), lanes)
     arguments, tile, _ = e.arguments

@@ -158,8 +158,8 @@ def _choose_top_k(e: Emitter, chosen: _Chosen, top_k: ir.Value, peaks: ir.Value,
 
 
 def _choose_heavy(e: Emitter, chosen: _Chosen, top_p: ir.Value) -> None:
-    """Choose the tokens that top-p may keep: those that weigh at least (1 - top_p) * W / V, the lower bound in the
-    module's docstring.
+    """Choose the tokens that top-p may keep: those that weigh at least (1 - top_p) * W / V, where W is the sum of the
+    weights of all V tokens. The module's docstring explains this bound.
     """
     rest = e.b.fsub(F64(1.0), top_p)
     # Half of the bound is used, so that rounding errors never rule out a token that is needed.
@@ -377,8 +377,8 @@ def _largest_of(e: Emitter, values: ir.Value, count: ir.Value, k: ir.Value) -> i
 
 
 def _nucleus(e: Emitter, candidates: ir.Value, count: Variable, mass: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Find the largest weight w for which ``candidates`` that weigh at least w together reach ``mass``. Return the sum
-    of all weights above w, and w itself. ``candidates`` and ``count`` are overwritten.
+    """Find the largest weight w for which the weights of at least w among ``candidates`` have a sum of at least
+    ``mass``. Return the sum of all weights above w, and w itself. ``candidates`` and ``count`` are overwritten.
     """
     low, high = e.variable(long(0)), e.variable(e.b.add(_key(e, F32(1.0)), long(1)))
     above = e.variable(F64(0.0))  # the sum of all weights whose ``_key`` is at least ``high``
