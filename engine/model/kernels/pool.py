@@ -27,7 +27,7 @@ from engine.threads import is_limited
 # The caller and the workers share memory, called the board. Its entries are ``_LINE`` words apart, so that each entry
 # has its own cache line.
 _LINE = 8
-_WORDS = 7  # number of entries of the board
+_WORDS = 7  # number of entries of the board, the memory that the caller and the workers share
 TICKET, FINISHED, KERNEL, ARGUMENTS, TILES, ASLEEP, BUSY = (index * _LINE for index in range(_WORDS))
 MOST_WORKERS = 64
 _NO_TILE = (1 << 32) - 1

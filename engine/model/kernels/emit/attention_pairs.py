@@ -134,7 +134,7 @@ def _turn(e: Emitter, keys: Vectors, prefetch: Ahead, later: ir.Value, transpose
 
 
 def _pair(e: Emitter, values: Vectors, prefetch: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Emit a loop that interleaves the values of each two neighbouring keys to (BLOCK / 2, head_dim) pairs.
+    """Emit a loop that interleaves the values of neighbouring keys, two at a time, to (BLOCK / 2, head_dim) pairs.
     ``prefetch`` and ``later`` are as in ``_turn``.
     """
     with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:

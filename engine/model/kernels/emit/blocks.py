@@ -45,8 +45,8 @@ class BlockLoads:
 
     Args:
         base: address of the blocks.
-        quants: positions of the quants, only for the runs with which the method ``quants`` is called; () takes the
-            format's positions for all runs.
+        quants: positions of the quants of those runs with which the method ``quants`` is called; () takes the format's
+            positions of all runs.
     """
 
     def __init__(self, e: Emitter, form: Format, base: ir.Value, quants: Sequence[Bits] = ()) -> None:

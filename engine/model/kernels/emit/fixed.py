@@ -37,7 +37,7 @@ from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 _LARGEST = 32639.0  # largest number in fixed point: 127 * 256 + 127, so that both bytes are between -128 and 127
 _SMALLEST = 1e-30  # minimum for the largest number of a span, so that a span of zeros is not divided by 0
 _NUMBER_BYTES = 4  # Bytes of a number of x. It is stored twice: as a 16-bit integer, and as two separate bytes.
-_HIGH = 256  # factor of the higher byte of a number
+_HIGH = 256  # a 16-bit number is its higher byte times this factor, plus its lower byte
 _MOST_HALF = 32767  # largest 16-bit integer
 _SHARING_ROWS = 4  # number of rows that are computed together with unpacked weights
 _FEW_ROWS = (3, 2, 1)  # numbers of rows that are computed together if fewer than ``_SHARING_ROWS`` are left
