@@ -1,16 +1,16 @@
-"""Manages bounded layers. The memory of such a layer has a fixed size, however long the context is, because the layer
-holds a sliding window or a recurrent state.
+"""Manages bounded layers: layers with a sliding window or a recurrent state. Their memory has a fixed size, however
+long the context is.
 
 Bounded layers stay on the compute device and are never stored in 8 bits, even if other KV is spilled or quantized. The
 full cache and the middle level (the target on the retrieval cache) share these layers, so both compute with exactly the
 same windows and states. A pass of the middle level writes entries after the committed tokens. The verification
 overwrites these entries before any other pass reads them.
 
-A window or a state cannot restore old tokens. So a bounded layer can be cropped only to recent lengths, and to a few
-places for which it has a copy. One copy is made at the end of the book, where every chat about the book begins. A layer
-with a state can go back only within the newest pass. So a model with such layers also keeps copies at the newest places
-of the chat. ``nearest`` returns the length that all layers can be cropped to. All later tokens have to be prefilled
-again.
+A bounded layer has lost its older windows and states. So it can be cropped only to recent lengths, and to a few earlier
+lengths for which copies are kept. One copy is made at the end of the book, where every chat about the book begins. A
+layer with a state can otherwise be cropped only within the newest pass. So for a model with such layers, copies are
+also made at the newest places of the chat. ``nearest`` returns the length that all layers can be cropped to. All later
+tokens have to be prefilled again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Sizes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 @dataclass(frozen=True)
 class BoundedCopy:
-    """A copy, in host memory, of what the bounded layers hold for the tokens [start, stop). ``layers`` has the tensors
-    of each layer, keyed by name. A state covers all tokens from 0 on.
+    """A copy, in host memory, of the bounded layers. ``layers`` has the tensors of each layer, keyed by name: the KV of
+    the tokens [start, stop) in a layer with a sliding window, the state after ``stop`` tokens in a recurrent layer.
     """
 
     start: int
@@ -44,7 +44,7 @@ class BoundedCopy:
 
 
 class BoundedLayer(Protocol):
-    """A layer with memory of fixed size: a window, or a state."""
+    """A layer whose memory has a fixed size, because it holds a sliding window or a recurrent state."""
 
     @property
     def allocated(self) -> int:
@@ -63,13 +63,14 @@ class BoundedLayer(Protocol):
         """Mark all stored tokens as committed. Call this only after every layer of the model has stored them."""
 
     def forget_uncommitted(self, length: int) -> None:
-        """Undo the eviction of committed tokens by uncommitted tokens, if there was any. The layer then ends with the
-        ``length`` committed tokens.
+        """If uncommitted tokens have evicted committed tokens, bring the committed tokens back. The layer then ends
+        with the ``length`` committed tokens.
         """
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return the first of the tokens [start, stop) that a copy of the layer should hold. Earlier tokens are no
-        longer held, or decoding does not need them. None if decoding could not continue from a copy.
+        """Return the first of the tokens [start, stop) that a copy of the layer should hold. Earlier tokens are left
+        out, because the layer no longer holds them, or because decoding does not need them. None if decoding could not
+        continue from a copy.
         """
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
@@ -85,7 +86,7 @@ class BoundedLayer(Protocol):
 
 
 class BoundedCache:
-    """All layers of a model that have a window or a state; there may be none.
+    """All layers of a model that have a sliding window or a recurrent state; a model may have no such layer.
 
     Args:
         shape: the shape of the model's KV.
@@ -132,14 +133,14 @@ class BoundedCache:
         return found
 
     def store(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store new KV in a layer with a window. See ``WindowedLayer.store``."""
+        """Store new KV in a layer with a sliding window. See ``WindowedLayer.store``."""
         return self._windows[layer].store(start, k, v, self._length)
 
     def near(
         self, layer: int, start: int, count: int, k: torch.Tensor | None, v: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens attend to in a layer of the
-        model. The first of these tokens is at ``start``.
+        """Return the keys and values (1, kv_heads, seq, head_dim) that ``count`` tokens from ``start`` on attend to in
+        a layer of the model.
 
         The given ``k`` and ``v`` of the tokens are stored first, so the result includes them. If they are None, the
         layer reads the KV of its source layer.
@@ -151,7 +152,7 @@ class BoundedCache:
         return found[0].unsqueeze(0), found[1].unsqueeze(0)
 
     def recur(self, layer: int, start: int, count: int, advance: Advance) -> torch.Tensor:
-        """Run a pass over a layer with a state. See ``RecurrentLayer.recur``."""
+        """Run a pass over a layer with a recurrent state. See ``RecurrentLayer.recur``."""
         return self._states[layer].recur(start, count, advance, self._length)
 
     def commit(self, length: int) -> None:
@@ -199,7 +200,7 @@ class BoundedCache:
 
     def keep(self) -> None:
         """Copy all layers at the end of the committed tokens, so that the chat can be cropped to this length later.
-        Only the newest copies are kept (``CHAT_PLACES``). Do nothing if no layer has a state.
+        Only the newest copies are kept (``CHAT_PLACES``). Do nothing if no layer has a recurrent state.
         """
         if not self._states or any(place.stop == self._length for place in self._places()):
             return
@@ -216,9 +217,9 @@ class BoundedCache:
         return kept or self.copy(max(0, stop - window), stop)
 
     def copy(self, start: int, stop: int) -> BoundedCopy | None:
-        """Copy what the layers hold for the committed tokens [start, stop). If a layer no longer holds or no longer
-        needs the first of these tokens, the copy begins later. None if decoding could not continue from the copy, or if
-        there are no bounded layers.
+        """Copy all layers for the committed tokens [start, stop). The copy begins later than ``start`` if a layer no
+        longer holds the first of these tokens, or if decoding does not need them. None if decoding could not continue
+        from the copy, or if there are no bounded layers.
         """
         self._forget_uncommitted()
         layers = self._layers.values()
@@ -231,7 +232,7 @@ class BoundedCache:
         return BoundedCopy(first, stop, tuple(held))
 
     def adopt(self, place: BoundedCopy) -> None:
-        """Append the tokens of the copy ``place`` to the committed tokens. The appended tokens become committed when
+        """Append the tokens of the copy ``place``, which follow the committed tokens. They become committed when
         ``commit`` is called.
         """
         self._forget_uncommitted()

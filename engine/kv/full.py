@@ -1,15 +1,15 @@
-"""The target model's full cache, which holds every token. It is the only cache that must exist.
+"""Holds the target model's full cache, which has the KV of every token. Plain decoding needs no other cache.
 
 Axis order (kv_heads, seq, head_dim) per layer. Keys are stored after RoPE, and read with position id = index.
-``length`` counts the tokens whose KV is in all layers. A layer is stored in the tier that the placement names, in the
-model's dtype or quantized to 8 bits. Before a pass attends in a layer, the layer is brought "at hand": into the memory
-of the compute device, in the model's dtype (or in 8 bits if a kernel reads 8 bits). An ``Observer`` may read a layer's
-queries while the layer's KV is at hand.
+``length`` counts the tokens whose KV is in all layers. A layer is stored in the model's dtype or quantized to 8 bits,
+in the tier that the placement names (memory of the device, memory of the host, or disk). Before a pass attends in a
+layer, the layer is brought "at hand": into the memory of the compute device, in the model's dtype (or in 8 bits if a
+kernel reads 8 bits). An ``Observer`` may read a layer's queries while the layer's KV is at hand.
 
-Layers with a window or a state are stored separately (``bounded``). Layer numbers in this module count only the
-remaining layers. The newest tokens can be cropped: to any length, or only to lengths that ``nearest`` returns if the
-model has layers with a window or a state. If memory runs out while the engine works, ``spilling`` moves layers of this
-cache to a slower tier.
+Layers with a sliding window or a recurrent state are stored separately (``bounded``). Layer numbers in this module
+count only the remaining layers. The newest tokens can be cropped to any length. If the model has layers with a window
+or a state, they can be cropped only to lengths that ``nearest`` returns. If memory runs out while the engine works,
+``spilling`` moves layers of this cache to a slower tier.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
-# The capacity is a multiple of this number of tokens, because growing copies all KV, and a chat should rarely cause
-# such a copy.
+# The cache's capacity is a multiple of this number of tokens. Whenever the capacity grows, all KV is copied, and a chat
+# should rarely cause such a copy.
 _GROWTH = 4096
 # Maximum tokens that are copied at once when a layer is spilled.
 _PIECE = 1024
 
-# Number of slots that a pass of fixed shape reads under a mask. When the pass is recorded (as a CUDA graph), a quarter
-# of these slots hold earlier tokens. The other slots are for the tokens of this pass and of later passes. When the
-# context outgrows the slots, the pass is recorded again. With more slots, passes would be recorded less often, but
-# attention reads all slots in every layer.
+# Number of slots that a pass recorded as a CUDA graph reads under a mask. When the pass is recorded, a quarter of these
+# slots hold earlier tokens. The other slots are for the tokens of this pass and of later passes. When the context
+# outgrows the slots, the pass is recorded again. With more slots, passes would be recorded less often, but attention
+# reads all slots in every layer.
 _RECORDED = 1024
-# Number of these slots if the attention kernel skips unused slots (``attention.reads_lengths``). It is larger than
-# ``_RECORDED``, because only passes over more than 16 tokens then read all slots under a mask.
+# Replaces ``_RECORDED`` if the attention kernel skips unused slots (``attention.reads_lengths``). It is larger, because
+# then only passes over more than 16 tokens read all these slots.
 _RECORDED_BY_LENGTH = 4096
 
 
@@ -88,13 +88,14 @@ class PassQueries:
 
 @dataclass(frozen=True)
 class FixedSpan:
-    """The slots that a pass of fixed shape writes to and reads from.
+    """The slots that a pass of fixed shape (recorded as a CUDA graph) reads and writes.
 
     Args:
         start: committed tokens before the pass.
         count: tokens of the pass.
-        mask_start: the slots [0, past) hold tokens that every row sees, so they are read without a mask.
-        stop: the slots [past, stop) are read under a mask.
+        mask_start: the slots [0, mask_start) hold tokens that every token of the pass sees, so they are read without a
+            mask.
+        stop: the slots [mask_start, stop) are read under a mask.
         memory: number of the cache's reallocations so far; a change means that the memory has moved.
     """
 
@@ -111,7 +112,7 @@ class FixedSpan:
 
 
 class FullCache:
-    """The KV of every token.
+    """Holds the KV of every token.
 
     Args:
         shape: KV shape of the target model.
@@ -135,22 +136,22 @@ class FullCache:
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the memory of the KV of all layers
         self._spill_folder = spill_folder
-        # Number of tokens that any layer may hold. While a segment is prefilled layer by layer, this is more than
-        # ``length``.
+        # Number of tokens in the layer that holds the most. While a segment of a prompt is prefilled layer by layer,
+        # this is more than ``length``.
         self._written = 0
-        # Keyed by index in ``shape.parts``, which has a part for each device: the staging that moves KV to the device,
-        # and the workspace in which KV is dequantized.
+        # For each device, the staging that moves KV to the device, and the workspace in which KV is dequantized. Both
+        # are keyed by the device's index in ``shape.parts``.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
         self._has_buffers = False  # whether all needed buffers exist; if not, the next pass allocates them
-        # bytes moved and seconds waited by buffers that have been freed
+        # bytes that freed buffers have moved, and seconds that passes have waited for freed buffers
         self._moved_bytes, self._waited_s = 0, 0.0
         self._stores: list[ResidentStore | SlowStore] = []
         self.bounded = BoundedCache(shape, limit)
         self.place(placement or Placement.resident(shape.layers))
 
     def place(self, placement: Placement, capacity: int = 0) -> None:
-        """Set the tier of each layer, and allocate for ``capacity`` tokens at once.
+        """Set the tier of each layer, and allocate memory for ``capacity`` tokens.
 
         The cache must be empty. Its memory is freed before the new allocation. Layers that do not fit are spilled.
 
@@ -193,7 +194,7 @@ class FullCache:
                 store.close()
             raise
         self._memory += 1
-        self._blocks = None  # the blocks would keep the freed memory alive
+        self._blocks = None  # drop the references to the old memory, so that it is freed
         for layer, store in moved.items():
             self._stores[layer], tiers[layer] = store, tier
         self.placement = Placement(tuple(tiers))
@@ -276,7 +277,7 @@ class FullCache:
 
     def _grow(self, capacity: int) -> None:
         self._memory += 1
-        self._blocks = None  # the blocks would keep the freed memory alive
+        self._blocks = None  # drop the references to the old memory, so that it is freed
         for staging in self._stagings.values():
             staging.settle()  # wait, because the staging reads the stores that are about to be replaced
         for store in self._stores:
@@ -306,7 +307,7 @@ class FullCache:
             tell(length)
 
     def keep_place(self) -> None:
-        """Remember the end of the committed tokens, so that a chat can be cropped to it later."""
+        """Remember the present number of committed tokens, so that a chat can be cropped to this length later."""
         if self.shape.bounded:
             self.bounded.keep()
 
@@ -489,9 +490,9 @@ class FullCache:
     def fixed_span(self, start: int, count: int) -> FixedSpan | None:
         """Return the span of a pass of fixed shape over ``count`` new tokens, the first at position ``start``.
 
-        None if such a pass is impossible. A pass of fixed shape requires a model without windows and states, and the KV
-        of all layers on one device in the compute dtype. ``count`` may not exceed ``MAX_TOKENS``, and ``start`` must be
-        the cache's length. The previous span is reused while the new tokens fit into it.
+        None if such a pass is impossible. A pass of fixed shape requires a model without sliding windows and recurrent
+        states, and the KV of all layers on one device in the compute dtype. ``count`` may not exceed ``MAX_TOKENS``,
+        and ``start`` must be the cache's length. The previous span is reused while the new tokens fit into it.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -502,8 +503,8 @@ class FullCache:
         self.reserve(start + count)
         span, memory = self._fixed, self._memory
         if span is None or span.memory != memory or not span.mask_start <= start <= span.stop - count:
-            # A quarter of the masked slots are for earlier tokens, so that a shorter context, such as another question
-            # about the book, can use the same span.
+            # A quarter of the masked slots are for earlier tokens. So a shorter context, such as another question about
+            # the book, can use the same span.
             slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
             past = max(0, min(start - slots // 4, self.capacity - slots))
             stop = min(past + slots, self.capacity)
@@ -612,7 +613,7 @@ class FullPass:
         quants = cache.quants(layer, stop) if as_stored else None
         keys, values = quants or (cache.keys(layer, 0, stop), cache.values(layer, 0, stop))
         out = attention.attend_newest(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, sinks=sinks, cap=cap)
-        # if k is None, the layer reads the KV of another layer and shares that layer's selection
+        # a layer without its own k reads the KV of another layer, whose queries are observed instead
         if self._observer is not None and k is not None:
             self._observer.observe(layer, q, scaling)
         return out
@@ -636,7 +637,7 @@ class FullPass:
 
 
 class QueriesPass(FullPass):
-    """A ``FullPass`` that also stores the ``queries`` of each layer, for an observer after the pass."""
+    """A ``FullPass`` that stores the queries of each layer in ``queries``, to be read after the pass."""
 
     def __init__(self, cache: FullCache, start: int) -> None:
         kept = PassQueries()
@@ -669,13 +670,13 @@ class FullForm:
 
 
 class FixedFullPass(FixedView):
-    """A ``FullPass`` over a ``FixedSpan``. Wherever the pass begins within the span, it runs the same operations on the
-    same memory. Implements ``View``.
+    """A ``FullPass`` over a ``FixedSpan``, which can be recorded as a CUDA graph: wherever the pass begins within the
+    span, it runs the same operations on the same memory. Implements ``View``.
 
     ``place`` (1,), the slot of the pass's first token, is a tensor on the device. The host does not read its value. A
     pass over a single token attends to all keys in one kernel call if the kernel skips unused slots
-    (``reads_lengths``). Otherwise the attention to the keys [0, past) and to the remaining keys is computed separately
-    and then joined. ``queries`` holds the queries of each layer.
+    (``reads_lengths``). Otherwise the attention to the keys before ``span.mask_start`` and the attention to the
+    remaining keys are computed separately and then joined. ``queries`` holds the queries of each layer.
     """
 
     def __init__(self, cache: FullCache, place: torch.Tensor, span: FixedSpan) -> None:
@@ -708,7 +709,7 @@ class FixedFullPass(FixedView):
 
 
 def _usual_length(count: int) -> int:
-    """Number of tokens to which a pass over ``count`` tokens is padded, so that passes of few shapes are recorded as
-    CUDA graphs: 1, 4, or a larger power of two.
+    """Number of tokens to which a pass over ``count`` tokens is padded: 1, 4, or a larger power of two. With so few
+    lengths, few CUDA graphs have to be recorded.
     """
     return 1 if count == 1 else max(4, 1 << (count - 1).bit_length())

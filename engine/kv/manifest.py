@@ -1,9 +1,9 @@
-"""Writes, reads and checks the manifest of saved KV, which describes a folder of shards.
+"""Writes, reads and checks manifests. A manifest describes KV that is saved in a folder of several files (shards).
 
 The snapshot of a book is a folder with ``snapshot.json`` and safetensors shards. A turn of a chat is a folder with
-``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If any part differs from the
-present model or book, the saved KV is refused, and the error says why. The checks use only names, hashes and JSON, so
-no tensor is read before them.
+``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If one of these facts
+differs for the present model or book, the saved KV is refused, and the error names the fact. The checks use only names,
+hashes and JSON, so no tensor is read before them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANIFEST, TURN_MANIFEST = "snapshot.json", "turn.json"
 # Maximum bytes of a manifest. A larger file was not written by this module, and is refused before it is parsed.
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_SHARDS = 1 << 16
-_SHOWN = 20  # maximum characters of a manifest's value that an error quotes
+_SHOWN = 20  # maximum characters that an error quotes of a value in a manifest
 BOOK_DIGITS = 32
 """Number of digits of a book's hash at the start of its folder's name."""
 
@@ -59,8 +59,8 @@ class Identity:
 
     @property
     def folder(self) -> str:
-        """Name of the snapshot's folder: digits of the book's hash, and of a hash of the whole identity. So a book has
-        another folder for another model or other token ids.
+        """Name of the snapshot's folder: digits of the book's hash, and of a hash of the whole identity. So the same
+        book has a different folder for a different model or different token ids.
         """
         text = json.dumps(asdict(self), sort_keys=True)
         return f"{self.book[:BOOK_DIGITS]}-{sha256(text.encode())[:_IDENTITY_DIGITS]}"
@@ -82,8 +82,8 @@ class Shard:
 
 
 class WindowShard(Shard):
-    """The windows and states at ``stop``, the end of the saved tokens. A window covers the newest tokens before
-    ``stop``, a state covers all tokens.
+    """The file with the sliding windows and recurrent states after the first ``stop`` tokens, which are all saved
+    tokens. A window holds the KV of the tokens [start, stop).
     """
 
     @property
@@ -96,7 +96,8 @@ class Snapshot:
     """The manifest of a book's snapshot, after its checks.
 
     ``tokens`` is the number of saved tokens, counted from the start of the book. ``prefix`` is the hash of their ids.
-    ``shards`` are the files with KV, and ``window`` is the file for the layers of fixed size, if the model has any.
+    ``shards`` are the files with KV, and ``window`` is the file with sliding windows and recurrent states, if the model
+    has any.
 
     ``borders`` has a pair for each document that ends before the last saved token: the index after the document's last
     token, and the hash of all ids before this index.
@@ -118,10 +119,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SavedTurn:
-    """The manifest of a turn, after its checks. The turn is the KV of the tokens [start, tokens) of a chat's context.
+    """The manifest of a turn, after its checks. It describes the KV of the tokens [start, tokens) of a chat's context.
 
-    ``ids`` are the ids of these tokens and of the next token. The next token has no saved KV, because only the next
-    question computes it.
+    ``ids`` are the ids of these tokens and of the next token. The KV of the next token is not saved, because it is
+    computed only when the next question is asked.
     """
 
     folder: Path
@@ -143,8 +144,8 @@ def write_manifest(
     window: Shard | None = None,
     borders: Sequence[int] = (),
 ) -> None:
-    """Write the manifest of a book's snapshot, with ``shards`` from the first token on and the ``ids`` of all tokens of
-    the book.
+    """Write the manifest of a book's snapshot. ``shards`` begin at the book's first token, and ``ids`` are those of all
+    its tokens.
 
     Args:
         borders: tokens at which one of several documents ends and the next begins.
@@ -166,7 +167,7 @@ def write_turn_manifest(
         reading: name of the folder of the book's snapshot.
         ids: token ids of the whole context, up to and including the token after the last shard.
         shards: the files with the turn's KV, in order.
-        window: the file for the layers of fixed size, if the model has any.
+        window: the file with sliding windows and recurrent states, if the model has any.
     """
     start, stop = shards[0].start, shards[-1].stop
     own, whole = list(ids[start : stop + 1]), ids_hash(ids[: stop + 1])
@@ -185,7 +186,7 @@ def read_manifest(folder: Path) -> Snapshot:
     """Read and check the manifest of a book's snapshot.
 
     Raises:
-        SnapshotRefused: the manifest is missing, is no manifest, or contradicts itself or the files in its folder.
+        SnapshotRefused: the manifest is missing or malformed, or contradicts itself or the files in its folder.
         SnapshotUnreadable: the manifest could not be opened.
     """
     try:
@@ -246,8 +247,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, ...]:
-    """Read the shards that a manifest names. Check that they follow one another from token ``start`` on, and that all
-    files exist.
+    """Read what the manifest says about the shards. Check that they follow one another from token ``start`` on, and
+    that all files exist.
     """
     shards = [Shard(*_numbers(shard)) for shard in manifest["shards"][:_MAX_SHARDS]]
     stop = start
@@ -260,8 +261,8 @@ def _shards(folder: Path, manifest: dict[str, Any], start: int) -> tuple[Shard, 
 
 
 def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | None:
-    """Read the shard of windows and states, if there is one. This shard must end at token ``stop``, like the last shard
-    of KV.
+    """Read what the manifest says about the shard of sliding windows and recurrent states; None if there is no such
+    shard. Check that the shard ends at token ``stop``, like the last shard of KV.
     """
     if manifest.get("window") is None:
         return None
@@ -273,7 +274,7 @@ def _window(folder: Path, manifest: dict[str, Any], stop: int) -> WindowShard | 
 
 
 def _borders(manifest: dict[str, Any], stop: int) -> tuple[tuple[int, str], ...]:
-    """Read the borders of documents within the first ``stop`` tokens."""
+    """Read the borders between documents that the manifest names within the first ``stop`` tokens."""
     found = [(_typed(tokens, "int"), _typed(digest, "str")) for tokens, digest in manifest.get("borders", ())]
     return tuple((tokens, digest) for tokens, digest in found[:_MAX_SHARDS] if 0 < tokens < stop)
 
@@ -299,7 +300,7 @@ def check_identity(found: Identity, expected: Identity) -> None:
     """Check that the identity ``found`` in a manifest is the ``expected`` one.
 
     Raises:
-        SnapshotRefused: the two differ; the message says in which part.
+        SnapshotRefused: the two differ; the message names a difference.
     """
     what = {
         "book": "another book",

@@ -3,8 +3,8 @@
 Tiers, fastest first: ``DEVICE`` is the memory of the device that computes (a GPU's; without a GPU, host memory),
 ``HOST`` is host memory next to a GPU, ``DISK`` is a file. A whole layer lives in one tier (``Placement``). A resident
 store holds keys and values in the order that kernels need, (kv_heads, seq, storage_dim). The slow tiers hold one row
-per token, (seq, 2, kv_heads, storage_dim), with the key before the value. So new tokens are appended, and any span of
-tokens moves in one piece.
+per token, (seq, 2, kv_heads, storage_dim), with the key before the value. So new tokens are appended at the end, and
+consecutive tokens are contiguous and move in one piece.
 
 ``Staging`` prefetches: while a pass attends to the layer in one of two buffers, a thread fills the other buffer with
 the next spilled layer. After the last spilled layer, the thread fetches the first spilled layer for the next pass. If a
@@ -13,9 +13,9 @@ layers are on several GPUs, each GPU has its own staging and bus.
 
 On CUDA the thread works with two streams. The first stream copies rows over the bus from pinned memory into two small
 device buffers. The second stream writes these rows into the layer's buffer, in the order that kernels need. So the next
-copy can start without waiting for this conversion. Events make sure that a buffer is neither overwritten while it is
-read, nor read before it is filled. On a device that only one thread may use, the pass waits for the prefetch instead of
-computing meanwhile.
+copy can start without waiting for this conversion. CUDA events ensure that a buffer is overwritten only after it has
+been read, and read only after it has been filled. On a device that only one thread may use, the pass waits for the
+prefetch instead of computing meanwhile.
 
 KV in 8 bits moves in its stored format, and is dequantized in the layer's buffer. Resident layers in 8 bits need no
 thread. They are dequantized into a separate buffer (``Workspace``).
@@ -46,10 +46,10 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes of a layer's rows that are moved at once without CUDA. The piece stays in the CPU's cache between file and
-# buffer.
+# Bytes of a layer's rows that are moved at once without CUDA. So few bytes stay in the CPU's cache until they are
+# written to the buffer.
 _CPU_PIECE = 1 << 20
-# Bytes of a layer's rows that are moved at once with CUDA. A bus is fast only with large pieces.
+# Bytes of a layer's rows that are moved at once with CUDA. A bus is fast only if it moves many bytes at once.
 _CUDA_PIECE = 32 << 20
 # Minimum number of pieces in which a layer's reserved memory is moved with CUDA. So the two device buffers for rows, of
 # one piece each, take at most a quarter of a layer's memory.
@@ -72,7 +72,7 @@ class Placement:
 
     @staticmethod
     def resident(layers: int) -> Placement:
-        """Make a placement with every layer on the compute device, the fastest one."""
+        """Make the fastest placement, with every layer on the compute device."""
         return Placement((Tier.DEVICE,) * layers)
 
     @staticmethod
@@ -152,9 +152,9 @@ class HostStore:
     def __init__(self, shape: KvShape) -> None:
         self._shape = shape
         self._has_streams = shape.device_kind.streams
-        self._sent: Any = None  # CUDA event that follows the newest copy from a GPU
+        self._sent: Any = None  # CUDA event that marks the end of the newest copy from a GPU
         self._pinned = False
-        self._asked = False  # whether pinning these rows has been attempted
+        self._asked = False  # whether an attempt to pin these rows was made
         self._rows = self._empty(0)
 
     @property
@@ -180,10 +180,10 @@ class HostStore:
             self._asked, self._pinned = True, pin(self._rows, self._shape.device)
 
     def arrived(self) -> None:
-        """Wait until the data that a GPU has sent has arrived, before the processor reads it.
+        """Wait until all data that a GPU has sent is in this store. Call this before the processor reads the data.
 
-        Only copies to this store are waited for. A wait for the whole device, called by another thread, would abort the
-        recording of a CUDA graph.
+        Only copies to this store are waited for. If another thread waited for the whole device instead, the recording
+        of a CUDA graph would be aborted.
         """
         if self._sent is not None:
             self._sent.synchronize()
@@ -232,8 +232,7 @@ class HostStore:
 class DiskStore:
     """KV in its own file, which the system deletes when this process ends, even if the process crashes.
 
-    The file is read into buffers instead of being mapped into memory, so that the size of the buffers limits the memory
-    that it takes.
+    The file is read into buffers and not mapped into memory, so that it takes no more memory than the buffers.
 
     Args:
         folder: where the file is made; None takes the system's temporary folder.
@@ -306,7 +305,7 @@ class DiskStore:
     def _read(self, buffer: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [buffer], offset)
-        with self._lock:  # on Windows reading at an offset moves the file's only cursor
+        with self._lock:  # without ``preadv`` (on Windows), all threads share one file position
             self._file.seek(offset)
             return self._file.readinto(buffer) or 0
 
@@ -343,8 +342,8 @@ class LayerBuffer:
     """One layer in the model's dtype. The first ``valid`` tokens of ``keys`` and ``values`` (kv_heads, capacity,
     head_dim) are filled.
 
-    ``job`` is the running fetch. ``limit`` is the maximum of ``valid`` after this fetch: a crop during the fetch lowers
-    it, because the fetched tokens after the crop are invalid.
+    ``job`` is the running fetch. ``limit`` is the maximum of ``valid`` after this fetch. If the cache is cropped during
+    the fetch, ``limit`` is lowered, because the fetched tokens beyond the new length are invalid.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -391,8 +390,8 @@ class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
     If the cache is quantized and the compute device is a processor, the buffer also holds the keys and values in the
-    8-bit storage format: ``quants``, each (kv_heads, capacity, storage_dim). The CPU kernels read this format, as they
-    do for resident layers, so a spilled layer and a resident layer give the same bits.
+    8-bit storage format: ``quants``, each (kv_heads, capacity, storage_dim). The CPU kernels read the same format in
+    resident layers, so a spilled layer gives the same bits as a resident layer.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -460,8 +459,8 @@ class Workspace:
         return self._buffer.layer == layer
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Copy the KV of new tokens into the buffer too, if the buffer holds this layer. ``k`` and ``v`` (1, kv_heads,
-        n, storage_dim) belong to the tokens from position ``start`` on.
+        """Copy KV that has just been stored in the cache into the buffer, if the buffer holds this layer. ``k`` and
+        ``v`` (1, kv_heads, n, storage_dim) belong to the tokens from position ``start`` on.
         """
         if self.has(layer):
             self._buffer.take(start, k, v)
@@ -483,7 +482,7 @@ class Staging:
         self._cuda = shape.device_kind.streams
         self._stream: Any = stream_of(shape.device, "copies") if self._cuda else None
         self._turns: Any = stream_of(shape.device, "transposes") if self._cuda else None
-        # Device buffers for rows, used alternately, each with the event after which its rows have been read.
+        # Two device buffers for rows, used alternately, each with a CUDA event that marks when its rows have been read.
         self._arrived: list[tuple[torch.Tensor, Any]] = []
         piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
@@ -501,8 +500,8 @@ class Staging:
         return arrived + sum(buffer.allocated for buffer in self._buffers)
 
     def settle(self) -> None:
-        """Wait until the thread has enqueued all copies, and make the current stream wait for them. Stores and buffers
-        may be freed afterwards.
+        """Wait until the thread has enqueued all copies, and make the current stream wait for these copies. Afterwards
+        stores and buffers may be freed.
         """
         for buffer in self._buffers:
             self._wait(buffer)
@@ -531,8 +530,8 @@ class Staging:
         """End the thread and free the memory."""
         self._mover.shutdown(wait=True, cancel_futures=True)
         if self._turns is not None:
-            # Copies may still be running, and would write to buffers that have been freed and reused. The stream
-            # ``_turns`` waits for every copy, so synchronising this stream is enough.
+            # Wait for running copies, which could otherwise write to memory that has been freed and is used again. The
+            # stream ``_turns`` waits for every copy, so synchronising this stream is enough.
             self._turns.synchronize()
         self._buffers, self._arrived = [], []
 
@@ -566,7 +565,8 @@ class Staging:
         return self._holding(layer) is not None
 
     def wrote(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """If a buffer holds this layer, copy KV into it, because the same KV is now stored in the cache.
+        """Copy KV that has just been stored in the cache into the buffer that holds this layer. Do nothing if no buffer
+        holds this layer.
 
         Args:
             start: index in the context of the first token of the KV.
@@ -595,7 +595,8 @@ class Staging:
             return
         start, buffer.limit = buffer.valid, stop
         self.moved_bytes += (stop - start) * self._shape.bytes_per_token // self._shape.layers
-        # Work that the pass has enqueued may still read this buffer, or write the rows that are to be moved.
+        # The thread waits for this event, because the pass may have enqueued work that still reads this buffer, or that
+        # writes the rows to be moved.
         before = torch.cuda.current_stream(self._shape.device).record_event() if self._cuda else None
         buffer.job = self._mover.submit(self._fill, buffer, self._stores[layer], start, stop, before)
         if not self._shape.device_kind.takes_threads:
@@ -635,7 +636,9 @@ class Staging:
         return stop
 
     def _stream_in(self, buffer: StagedLayer, store: SlowStore, first: int, last: int) -> None:
-        """Enqueue the copy of a few rows on one stream and their reordering on another."""
+        """Enqueue the copy of rows [first, last) to the device on one stream, and their reordering into the buffer on
+        another stream.
+        """
         self._arrived.append(self._arrived.pop(0))
         held, taken = self._arrived[-1]
         rows = held[: last - first]
@@ -651,8 +654,8 @@ class Staging:
             taken.record(self._turns)
 
     def _row_buffer(self) -> tuple[torch.Tensor, Any]:
-        """One of the thread's host buffers for rows that cannot be sent directly, with the event after which the buffer
-        may be used again.
+        """One of the thread's host buffers, for rows that cannot be sent directly from their store. The event that is
+        returned with it marks when the buffer may be used again.
         """
         buffers = getattr(self._local, "row_buffers", None)
         if buffers is None:

@@ -3,9 +3,9 @@
 ``KvPersistence`` finds the saved KV of a session's documents and chats, restores it into the cache, and saves new KV.
 ``engine.kv.snapshots`` manages the folders. Without a snapshot folder, nothing is saved or restored.
 
-Saved KV is valid only for the model that computed it. The weights, configuration, tokenizer and RoPE of the loaded
-model are fingerprinted, not the model's files. So the fingerprint does not depend on how the model was stored, and
-different weights have a different fingerprint.
+Saved KV is valid only for the model that computed it. The fingerprint of a model is computed from the weights,
+configuration, tokenizer and RoPE of the loaded model, and not from its files. So it does not depend on how the model
+was stored, but it differs if any weight differs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dt
 _WORD = 8  # bytes of the integers that a fingerprint sums
 # Number of 8-byte words in a block of a fingerprint. Each word of a block has its own multiplier.
 _BLOCK = 4096
-# Number of blocks of a fingerprint that are multiplied at once.
+# Number of blocks of a fingerprint that are multiplied and summed at once.
 _BLOCKS = 256
 
 
@@ -50,8 +50,8 @@ class Restored:
     Args:
         tokens: number of tokens that came from disk.
         refused: why saved KV was refused; "" if none was.
-        changed: whether the conversation's turns have changed. Cached turns are forgotten before a saved turn takes
-            their place, so ``changed`` is True even if restoring this turn failed.
+        changed: whether the conversation's turns have changed. Cached turns are forgotten before a saved turn is
+            restored in their place. So ``changed`` is True even if restoring the saved turn failed.
     """
 
     tokens: int = 0
@@ -131,9 +131,8 @@ class KvPersistence:
     def save(self, document: Document, book: BookTokens, tokens: int) -> None:
         """Begin to write the first ``tokens`` tokens in the background, unless a snapshot already has them.
 
-        If the book's snapshot cannot be opened, its number of tokens is unknown. It is then replaced only when the
-        whole book has been read. A snapshot that was refused when it was restored is replaced even if it already has
-        ``tokens`` tokens.
+        A snapshot that ``restore`` refused is replaced even if it has ``tokens`` tokens. A snapshot that cannot be
+        opened has an unknown number of tokens, so it is replaced only when the whole book has been read.
         """
         self.cancel()
         # snapshots are deleted together with the file of their book, so a text without a file gets no snapshot
@@ -160,7 +159,7 @@ class KvPersistence:
         """Append the saved turns of a chat to the cached turns, and update ``conversation``.
 
         Restoring ends at the first turn that is missing or refused. This turn and all later turns have to be prefilled.
-        After any outcome, ``conversation`` and the cache contain the same turns.
+        In any case, ``conversation`` and the cache contain the same turns afterwards.
         """
         position, restored, changed = conversation.known(turns), 0, False
         store = self._turn_store(chat, conversation) if position < len(turns) else None
@@ -255,7 +254,7 @@ class KvPersistence:
 
 
 def _is_damaged(error: SnapshotRefused) -> bool:
-    """Whether a refused snapshot can never be used. Only such a snapshot is deleted."""
+    """Whether a refused snapshot can never be used, and is therefore deleted."""
     return not isinstance(error, SnapshotUnreadable)
 
 
@@ -270,8 +269,9 @@ def model_fingerprint(decoder: Decoder) -> str:
 
 
 def fingerprint(weights: torch.Tensor) -> bytes:
-    """SHA-256 over sums of a tensor's bits. Each block of ``_BLOCK`` words of 8 bytes is summed, after each word is
-    multiplied by an odd random number that is fixed for its place in the block.
+    """SHA-256 over sums of a tensor's bits. The tensor is divided into words of 8 bytes, and the words into blocks of
+    ``_BLOCK``. Each word is multiplied by an odd random number, which depends only on its place in the block, and the
+    products of a block are summed.
 
     The sums are computed on the tensor's device at the speed of its memory, or on the host if the device cannot sum
     64-bit integers correctly. Two different tensors have the same fingerprint with a probability of about 2 ** -64.

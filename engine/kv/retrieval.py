@@ -1,28 +1,29 @@
-"""The retrieval cache. For each layer and KV head it holds the chunks with the highest scores, and all recent tokens.
+"""Holds the retrieval cache: for each layer and KV head, the chunks of the context with the highest scores, and all
+recent tokens.
 
 The context is divided at ``boundary``. The tokens before it are divided into chunks of ``chunk_size`` neighbouring
 tokens. A ``SelectionPolicy`` scores the chunks, and the chunks with the highest scores fill ``num_slots`` slots. The
 number of slots may grow with the context. The first tokens, the attention sinks, are always held. The tail is all
-tokens from ``boundary`` on, and is held completely. The selection can only change speed, never the answer, because the
-full cache verifies every token.
+tokens from ``boundary`` on, and is held completely. The choice of chunks can only change speed, never the answer,
+because every token is verified on the full cache.
 
-Layers with a window or a state have no retrieval cache. In such layers, a pass of this level uses the full cache's
-windows and states (``bounded``).
+Layers with a sliding window or a recurrent state have no retrieval cache. In such layers, a pass over the retrieval
+cache uses the full cache's windows and states (``bounded``).
 
 Axis order (kv_heads, seq, head_dim) per layer: first the chosen chunks in any order, then the tail in order. Keys are
 stored after RoPE with their true positions. The newest tokens can be cropped, down to ``boundary``. The tail holds KV
-that this level itself computed, until ``copy_from_full`` replaces it by the full cache's exact KV.
+that passes over the retrieval cache computed, until ``copy_from_full`` replaces it by the full cache's exact KV.
 
 Source: TriForce (arXiv 2404.11912), section 4.1. Differences from the paper:
 
-- The heads of a GQA group share a selection.
-- The selection is refreshed with the queries of a verification. If copying is expensive, only chunks that changed are
+- The heads of a GQA group share their chunks.
+- The chunks are chosen again with the queries of a verification. If copying is expensive, only newly chosen chunks are
   copied.
-- The budget may be a share of the context.
+- The number of tokens in chosen chunks (the budget) may be a share of the context.
 - The mean keys of chunks are quantized.
 
-At the end of the file are the observers (``full.Observer``), which use the queries of a pass over the full cache for
-the selection.
+At the end of the file are the observers (``full.Observer``), which score or choose chunks with the queries of a pass
+over the full cache.
 """
 
 from __future__ import annotations
@@ -65,21 +66,21 @@ to be scored.
 
 # Minimum number of chunks without a mean key that a layer must have before ``index_layer`` computes mean keys.
 _INDEXED_AT_ONCE = 64
-_SHOWN_LAYERS = 8  # maximum number of layers that are scored only to show which pages are read
+_SHOWN_LAYERS = 8  # maximum number of layers whose chunks are scored only to show which pages an answer reads
 # Maximum number of scores that are computed at once: chunks times queries times heads, over several layers. Scoring
 # eight small layers one by one took three times as long. Larger groups would exceed the processor's cache.
 _SCORED_AT_ONCE = 1 << 18
 
 
 def _of_prompt(q: torch.Tensor) -> torch.Tensor:
-    """Choose the queries of q (1, heads, n, head_dim) that score chunks for a new context: spread over the newest
-    positions.
+    """Choose the queries of a prompt, q (1, heads, n, head_dim), with which chunks are scored. They are spread over the
+    prompt's newest positions.
     """
     return newest_spaced(q[:, :, -PROMPT_QUERIES:], SCORED_QUERIES)
 
 
 class RetrievalCache:
-    """Chosen chunks and the tail of one full cache.
+    """Holds the chosen chunks and the newest tokens (the tail) of one full cache.
 
     Args:
         full: the full cache that this cache selects from.
@@ -122,7 +123,7 @@ class RetrievalCache:
         self._slots: list[torch.Tensor | None] = [None] * shape.layers
         # sums of scores (chunks,), keyed by the index of the device in ``shape.parts``
         self._scores: dict[int, torch.Tensor] = {}
-        # Chooses the chunks if ``aim`` has delayed this; None if nothing is delayed
+        # The function that chooses the chunks, if ``aim`` has delayed this choice; otherwise None
         self._awaited: Callable[[], None] | None = None
         self._is_finite = False  # whether unused memory holds only finite numbers
 
@@ -189,8 +190,8 @@ class RetrievalCache:
         self._awaited = None
 
     def aim(self, recent: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Prepare a selection for the full cache's tokens, with the boundary ``recent`` tokens before the last token.
-        ``queries`` are each layer's queries (1, heads, n, head_dim).
+        """Prepare to choose chunks among the full cache's tokens, except about the newest ``recent`` tokens, which
+        become the tail. ``queries`` are each layer's queries (1, heads, n, head_dim).
 
         A few layers are scored immediately, for ``chunk_scores``. ``ensure_selected`` later scores all layers and
         chooses their chunks. This work is delayed because many answers need no pass over the retrieval cache, and
@@ -209,7 +210,7 @@ class RetrievalCache:
         return self._awaited is None
 
     def ensure_selected(self) -> None:
-        """Choose the chunks if ``aim`` has delayed this, unless they are chosen already."""
+        """Choose the chunks now if ``aim`` has delayed the choice and they have not been chosen since."""
         if self._awaited is not None:
             self._awaited()
 
@@ -250,7 +251,9 @@ class RetrievalCache:
         return RetrievalPass(self)
 
     def make_finite(self) -> None:
-        """Make unused memory finite, because a pass of fixed shape reads it under a mask."""
+        """Fill unused memory with zeros. A pass that is recorded as a CUDA graph reads this memory under a mask, and a
+        mask does not stop NaN.
+        """
         if not self._is_finite:
             for slots in (*self._keys, *self._values):
                 slots[:, self.held :].zero_()
@@ -265,7 +268,7 @@ class RetrievalCache:
         return self.tail_capacity - (self.length - self.boundary)
 
     def begin_scores(self) -> None:
-        """Start a new sum of chunk scores. Every ``score`` and ``select`` adds to it."""
+        """Start a new sum of chunk scores, to which every call of ``score`` and ``select`` adds."""
         self._scores = {}
 
     def chunk_scores(self) -> torch.Tensor | None:
@@ -281,7 +284,7 @@ class RetrievalCache:
         return total
 
     def score(self, queries: Queries) -> None:
-        """Score the chunks of some layers. ``chunk_scores`` returns the result."""
+        """Score the chunks of some layers, and add the scores to those that ``chunk_scores`` returns."""
         for _ in self._scored(queries):
             pass
 
@@ -325,8 +328,8 @@ class RetrievalCache:
             index.forget_after(length // self.chunk_size)
 
     def _place(self, layers: list[int], chosen: torch.Tensor, chunks: int) -> None:
-        """Copy the chosen chunks (layers, kv_heads, slots) into the buffers. Our CPU kernel copies all of them, which
-        takes less time than finding the chunks that are not held yet.
+        """Copy the chosen chunks (layers, kv_heads, slots) into the buffers. Our CPU kernel copies all chosen chunks,
+        because finding out which of them the buffers already hold would take longer.
         """
         found = [self.full.resident(layer) for layer in layers]
         held = [kv for kv in found if kv is not None]
@@ -355,8 +358,8 @@ class RetrievalCache:
         self._copy(layer, heads, places, chosen[heads, places])
 
     def _only_changes(self, layer: int, chunks: int) -> bool:
-        """Whether to copy only the chunks that changed. A GPU copies all chunks of a layer whose KV is on the device,
-        because such a copy is quick, whereas the host would have to wait to find the changed chunks.
+        """Whether to copy only the newly chosen chunks of a layer. If the layer's KV is on a GPU, all its chosen chunks
+        are copied. Such a copy is quick, but to find the newly chosen chunks the host would have to wait for the GPU.
         """
         return self.full.shape.device.type == "cpu" or not self.full.is_at_hand(layer, chunks * self.chunk_size)
 
@@ -451,12 +454,12 @@ class RetrievalForm:
         return FixedRetrievalPass(self._cache, places[:1], places[1:], self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Do nothing, because the retrieval cache has no observer."""
+        """Do nothing, because no observer reads the queries of passes over the retrieval cache."""
 
 
 class FixedRetrievalPass(FixedView):
-    """A ``RetrievalPass`` over the whole buffers with a mask. Wherever the pass begins, it runs the same operations on
-    the same memory.
+    """A ``RetrievalPass`` over the whole buffers with a mask, which can be recorded as a CUDA graph: wherever the pass
+    begins, it runs the same operations on the same memory.
 
     Args:
         position: (1,), index of the first token in the context.
@@ -468,8 +471,8 @@ class FixedRetrievalPass(FixedView):
         self.queries: Sequence[torch.Tensor] = ()
         places = place + torch.arange(count, device=place.device)
         split = cache.full.shape.split
-        # The first layer on a device computes there which slots the tokens see (``_seen``), for all layers on this
-        # device.
+        # Which slots the tokens see is computed once per device, in the device's first layer, and kept in ``_seen`` for
+        # its other layers.
         self._places = {device: sent(places, device) for device in (split.devices if split else (place.device,))}
         self._seen: dict[torch.device, Seen] = {}
 
@@ -513,18 +516,20 @@ class VerifyObserver(Protocol):
     def observe(self, layer: int, q: torch.Tensor, scaling: float) -> None: ...
 
     def finish(self) -> None:
-        """Do the work that follows the pass. Call this after the round's tokens have been committed."""
+        """Score or choose chunks with the queries of the pass. Call this after the pass, when the round's tokens have
+        been committed.
+        """
 
 
 def shown_step(layers: int) -> int:
-    """Return n, where every n-th layer is scored to show which pages an answer reads."""
+    """Return the distance between the layers whose chunks are scored to show which pages an answer reads."""
     return -(-layers // _SHOWN_LAYERS)
 
 
 class SelectionRefresh:
-    """Chooses each layer's chunks with the queries of the running pass. A layer that is resident in the compute dtype
-    is scored after the pass, together with others (``finish``). A spilled or quantized layer is scored during the pass,
-    while its keys are on the compute device in that dtype (``observe``).
+    """Chooses each layer's chunks with the queries of the running pass. Layers that are resident in the compute dtype
+    are scored together after the pass (``finish``). A spilled or quantized layer is scored during the pass
+    (``observe``), while its keys are on the compute device in that dtype.
     """
 
     refreshes = True
@@ -550,11 +555,11 @@ class SelectionRefresh:
 
 
 class ChunkScoring:
-    """Scores the chunks with the queries of the running pass, only to show which pages the pass reads. The selection of
-    chunks does not change.
+    """Scores the chunks with the queries of the running pass, only to show which pages the pass reads. The chosen
+    chunks stay the same.
 
-    A few layers, spread over the model, are scored, because they show the same pages as all layers do. Scoring all of
-    30 layers made every sixteenth token take 1.5 times as long.
+    Only a few layers, spread over the model, are scored, because they show the same pages as all layers do. When all of
+    30 layers were scored at every sixteenth token, such a token took 1.5 times as long.
     """
 
     refreshes, refresh_ms = False, 0.0
@@ -574,7 +579,7 @@ class ChunkScoring:
 
 
 class QueryRecorder:
-    """Stores each layer's newest queries over several passes, for a later selection."""
+    """Stores each layer's newest queries over several passes. Chunks are later chosen with these queries."""
 
     def __init__(self, layers: int, keep: int = PROMPT_QUERIES) -> None:
         self._keep = keep
@@ -589,8 +594,8 @@ class QueryRecorder:
 
 
 class BoundaryRefresh(QueryRecorder):
-    """Moves the boundary to ``recent`` tokens before the end of the context, and chooses chunks with the queries of the
-    running pass.
+    """Limits the tail to about the newest ``recent`` tokens of the context, and chooses chunks among all earlier
+    tokens, with the queries of the running pass.
     """
 
     refreshes, refresh_ms = True, 0.0

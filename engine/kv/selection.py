@@ -1,5 +1,5 @@
 """Chooses the chunks of the context that a retrieval cache holds. Contains the policy that scores chunks, and the index
-of mean keys.
+of the chunks' mean keys.
 
 To try a different scoring, write a class with the one method of ``SelectionPolicy`` and give it to ``RetrievalCache``.
 A policy can only change speed, never the answer, because the full cache verifies every token.
@@ -18,8 +18,8 @@ import torch
 
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
-# Number of a prompt's newest queries that may choose the first selection. Older queries say no more about the answer,
-# and may displace useful chunks.
+# Number of a prompt's newest queries with which the first chunks of an answer may be chosen. Older queries say no more
+# about the answer, and may displace useful chunks.
 PROMPT_QUERIES = 16
 # Maximum number of queries used for scoring. They are evenly spread over a prompt's newest positions or over a
 # verification, because neighbouring tokens attend to the same places. Of a prompt's newest 16 queries, 4 spread queries
@@ -28,10 +28,10 @@ SCORED_QUERIES = 4
 
 # Number of tokens at the start of a context that count as attention sinks. They attract attention whatever they say.
 _SINKS = 8
-# An answer that copies the book moves forward through it. So a chunk's score, decayed, also counts for
-# the chunks after it (``spread_forward``), up to this number of tokens away.
+# Maximum distance, in tokens, over which a chunk passes its score on to later chunks (``spread_forward``). An answer
+# that copies the book needs these chunks next.
 _FORWARD_REACH = 32
-_FORWARD_DECAY = 0.7  # a passed score is multiplied by this for every ``_FORWARD_STEP`` tokens of distance
+_FORWARD_DECAY = 0.7  # factor of a score that is passed on, for every ``_FORWARD_STEP`` tokens of distance
 _FORWARD_STEP = 8
 # The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
 _SCALE_DTYPE = torch.bfloat16
@@ -54,8 +54,8 @@ class SelectionPolicy(Protocol):
 
 
 class MeanKeyAttention:
-    """Scores a chunk by the attention that the queries pay to its mean key, averaged over the GQA group and over the
-    queries.
+    """Scores a chunk by the attention that the queries pay to its mean key, averaged over the queries and over the
+    query heads of the GQA group.
 
     Source: TriForce (arXiv 2404.11912), section 4.1, which uses one query.
     """
@@ -97,8 +97,8 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
     """
     decay = _FORWARD_DECAY ** (chunk_size / _FORWARD_STEP)
     reach, held, wanted = scores, 1, 1 + max(1, _FORWARD_REACH // chunk_size)
-    # ``reach`` holds maxima over ``held`` chunks each. The maximum of ``reach`` and of a copy shifted by up to ``held``
-    # chunks covers up to twice as many chunks.
+    # Each element of ``reach`` is a maximum over ``held`` chunks. The maximum of ``reach`` and of a copy of ``reach``,
+    # shifted by up to ``held`` chunks, covers up to twice as many chunks.
     while held < wanted:
         step = min(held, wanted - held)
         further = reach.clone()
@@ -108,14 +108,15 @@ def spread_forward(scores: torch.Tensor, chunk_size: int) -> torch.Tensor:
 
 
 def exchanged(slots: torch.Tensor, chosen: torch.Tensor, chunks: int) -> torch.Tensor:
-    """Update ``slots`` (kv_heads, count), which says which chunk each slot holds, to the chunks ``chosen`` (kv_heads,
-    count). Chunks that stay chosen keep their slots; newly chosen chunks take the slots of the others. The host does
-    not wait for the device.
+    """Assign the chunks ``chosen`` (kv_heads, count) to slots. ``slots`` (kv_heads, count) and the result hold the
+    number of each slot's chunk. Chunks that stay chosen keep their slots, and newly chosen chunks take the slots of
+    chunks that are no longer chosen. The host does not wait for the device.
     """
     none = torch.zeros(slots.shape[0], chunks, dtype=torch.bool, device=slots.device)
     leaves = ~none.scatter(1, chosen, True).gather(1, slots)
     comes = ~none.scatter(1, slots, True).gather(1, chosen)
-    # Each head has as many freed slots as new chunks. Both are sorted to the front, so that they pair up.
+    # Each head has as many freed slots as new chunks. The freed slots and the new chunks are sorted to the front, so
+    # that the first freed slot takes the first new chunk, and so on.
     free, incoming = (x.byte().argsort(dim=1, descending=True, stable=True) for x in (leaves, comes))
     taken = torch.where(leaves.gather(1, free), chosen.gather(1, incoming), slots.gather(1, free))
     return slots.scatter(1, free, taken)
@@ -152,13 +153,11 @@ class KeyIndex:
         return self._means.nbytes + self._scales.nbytes
 
     def forget_after(self, count: int) -> None:
-        """Drop all but the first ``count`` mean keys, because the tokens of the dropped chunks are about to be
-        replaced.
-        """
+        """Drop all but the first ``count`` mean keys, because the tokens of later chunks are about to be replaced."""
         self.count = min(self.count, count)
 
     def reach(self, count: int) -> None:
-        """Compute missing mean keys so that the index has at least ``count``."""
+        """Compute missing mean keys, so that the index has at least ``count`` mean keys."""
         if self._source is not None and self.count < count:
             self.extend(self._source(self.count * self._chunk_size, count * self._chunk_size), self._chunk_size)
 
@@ -181,7 +180,7 @@ class KeyIndex:
         return new
 
     def products(self, rows: torch.Tensor, count: int) -> torch.Tensor:
-        """Products of rows (kv_heads, n, head_dim) with the first ``count`` mean keys: (kv_heads, n, count)."""
+        """Dot products (kv_heads, n, count) of rows (kv_heads, n, head_dim) with the first ``count`` mean keys."""
         self.reach(count)
         if not self._quantized:
             return rows @ self._means[:, :count].transpose(1, 2)

@@ -1,12 +1,13 @@
 """Writes and restores the shards of ``engine.kv.snapshots``: the KV of a book, and of the turns of chats about it.
 
-A writer copies a part of a full cache on its own thread. KV of a book does not change while the book is open, and KV of
-a turn does not change while its chat goes on, so questions need not wait for the writer. A cancelled writer stops
-between two shards. ``restore`` maps the shards and copies them straight into the cache's tiers, and checks each before
-its first byte is used.
+A writer saves tokens of a full cache on its own thread. The KV of a book does not change while the book is open, and
+the KV of a turn does not change while its chat goes on. So questions need not wait for the writer. A cancelled writer
+stops between two shards. ``restore`` maps the shards into memory, checks the checksum of each, and copies it straight
+into the cache's tiers.
 
-Windows and states change with every token, so a writer copies them when it is constructed, and writes them as one more
-shard at the end. Therefore the saved KV of a model with such layers can only be used as a whole.
+Sliding windows and recurrent states change with every token. So a writer copies them when it is constructed, and writes
+them as one more shard at the end. The saved KV of a model with such layers can only be used as a whole, because only
+the state at its end is saved.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from engine.kv.full import FullCache, retry_with_spill
 from engine.kv.manifest import Identity, SavedTurn, Shard, Snapshot, WindowShard, unreadable, write_synced
 from engine.kv.snapshots import SnapshotStore, TurnStore
 
-# Approximate bytes of a shard: small enough to be copied and stopped quickly, large enough to be read fast.
+# Approximate bytes of a shard. A smaller shard is read more slowly. A larger shard takes longer to write, and a
+# cancelled writer first completes its shard.
 _SHARD_BYTES = 64 << 20
 # Shards are cut at multiples of this many tokens.
 _SHARD_STEP = 64
@@ -48,8 +50,8 @@ _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Writes KV of a cache on its own thread, beginning at once. If only one thread may use the device, the constructor
-    waits until everything is written.
+    """Writes KV of a cache on its own thread, which the constructor starts. If only one thread may use the device, the
+    constructor waits until everything is written.
 
     Args:
         full: the cache; its first ``stop`` tokens must not change until the writer has ended.
@@ -115,8 +117,9 @@ class Writer:
 
 
 class SnapshotWriter(Writer):
-    """Writes the snapshot of a book: the first ``tokens`` tokens of a cache. If cancelled, the writer saves the shards
-    written so far, unless the snapshot on disk holds at least as many tokens, or the model has windows or states.
+    """Writes the snapshot of a book: the first ``tokens`` tokens of a cache. If the writer is cancelled, it saves the
+    shards written so far. It does not save them if the snapshot on disk holds at least as many tokens, or if the model
+    has sliding windows or recurrent states.
 
     Args:
         store: the store to write to.
@@ -174,8 +177,8 @@ class SnapshotWriter(Writer):
         return bool(shards) and (kept is None or shards[-1].stop > kept.tokens)
 
     def _take_over(self, partial: Path) -> list[Shard]:
-        """Reuse the saved shards of the same first tokens, through hard links in ``partial``. If the file system has no
-        hard links, nothing is reused.
+        """Reuse the shards of the known snapshot by making hard links to them in the folder ``partial``. Return the
+        reused shards; none if the file system has no hard links.
         """
         taken: list[Shard] = []
         known = self._known
@@ -253,15 +256,16 @@ class TurnWriter(Writer):
 
 
 def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
-    """Append saved KV to a cache that holds exactly the tokens before the saved tokens. After every shard, yield the
-    number of usable tokens.
+    """Append saved KV to a cache, which must hold exactly the tokens that come before the saved tokens. After every
+    shard, yield the number of usable tokens.
 
     If the last shard holds more tokens than ``snapshot.tokens``, only the tokens up to this number are used. If the
-    generator is closed early, the cache ends with the last restored shard. Tokens of a model with windows or states are
-    usable only after the last shard.
+    generator is closed early, the cache ends with the last restored shard. If the model has sliding windows or
+    recurrent states, tokens are usable only after the last shard.
 
     Raises:
-        SnapshotRefused: a shard is damaged, cut short or has a wrong shape. After any error the cache is as before.
+        SnapshotRefused: a shard is damaged, cut short or has a wrong shape. After any error, the cache holds the same
+            tokens as before.
         SnapshotUnreadable: a shard could not be opened, or the context window is too small.
         ResourceError: memory ran out.
     """
@@ -305,7 +309,7 @@ def restore(snapshot: Snapshot | SavedTurn, full: FullCache) -> Iterator[int]:
 
 
 def _check_fits(snapshot: Snapshot | SavedTurn, full: FullCache) -> None:
-    """Refuse a snapshot that cannot follow the tokens of a cache. Raises the errors of ``restore``."""
+    """Check that a snapshot can follow the tokens of a cache. Raises the errors of ``restore``."""
     if full.length != snapshot.start:
         raise ValueError(f"a cache of {full.length} tokens cannot go on from token {snapshot.start}")
     if snapshot.tokens > full.limit:

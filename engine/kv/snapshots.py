@@ -4,14 +4,14 @@ takes only the time to read the bytes.
     <folder>/<book>-<identity>/                       a book: snapshot.json and shards of consecutive tokens
     <folder>/<book>-<identity>.chats/<chat>/<turn>/   a turn of a chat about it: turn.json and shards
 
-A book's snapshot is written under a temporary name, synced and renamed, so that it exists completely or not at all. An
-older snapshot of the same book is renamed first. It gets its name back if the new snapshot cannot be renamed. A turn is
-written in the same way, and never changes the book's snapshot.
+A book's snapshot is written under a temporary name, synced to disk and renamed, so that it exists completely or not at
+all. Before that, an older snapshot of the same book is renamed. The older snapshot gets its name back if the new
+snapshot cannot be renamed. A turn is written in the same way, and never changes the book's snapshot.
 
 ``SnapshotStore`` owns names, deletion and the cap on disk: the least recently used book or chat is deleted first.
-``TurnStore`` finds a turn by its question, its answer and the exact tokens before it. So the branches of a chat are
-stored side by side. Turns are deleted with their chat and with the book. If a chat or book is deleted while a turn is
-being written, the turn is not saved. ``engine.kv.snapshot_io`` reads and writes the shards.
+``TurnStore`` finds a turn by its question, its answer and the exact tokens before it. So several branches of a chat can
+be stored. Turns are deleted with their chat and with the book. If a chat or book is deleted while a turn is being
+written, the turn is not saved. ``engine.kv.snapshot_io`` reads and writes the shards.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SnapshotStore:
         """Find the snapshot of a book, or None if there is none.
 
         Raises:
-            SnapshotRefused: the snapshot is damaged or holds a different text; the message says which.
+            SnapshotRefused: the snapshot is damaged or holds a different text; the message tells these cases apart.
         """
         folder = self.folder / identity.folder
         self._put_back(folder)
@@ -93,8 +93,9 @@ class SnapshotStore:
         """Find the snapshot that has the longest prefix in common with a text, whatever book it was saved for. The
         returned snapshot counts only the tokens of this prefix; None if there is none.
 
-        A prefix ends at the border of a document or at the snapshot's end. If the model has windows or states, it ends
-        at the snapshot's end, because windows and states are saved only there. Damaged snapshots are skipped.
+        A prefix ends at the border of a document or at the snapshot's end. If the model has sliding windows or
+        recurrent states, it can only end at the snapshot's end, because windows and states are saved only there.
+        Damaged snapshots are skipped.
         """
         best: Snapshot | None = None
         hashes: dict[int, str] = {}
@@ -142,8 +143,8 @@ class SnapshotStore:
         window: Shard | None = None,
         borders: Sequence[int] = (),
     ) -> None:
-        """Write the manifest, sync, and give the folder its final name. An older snapshot of the same book is
-        removed.
+        """Write the manifest of a new snapshot, sync its folder ``partial`` to disk, and give the folder its final
+        name. An older snapshot of the same book is removed.
         """
         write_manifest(partial, identity, ids, shards, window, borders)
         sync_folder(partial)
@@ -158,7 +159,7 @@ class SnapshotStore:
             self._put_back(folder)
 
     def abandon(self, partial: Path) -> None:
-        """Delete a snapshot that is being written."""
+        """Delete the temporary folder of a snapshot that is not completed."""
         shutil.rmtree(partial, ignore_errors=True)
 
     def discard(self, identity: Identity) -> None:
@@ -203,8 +204,8 @@ class SnapshotStore:
             less: bytes of existing snapshots that do not count against the cap.
 
         Raises:
-            ResourceError: the bytes would not fit even without all books and chats that may be deleted. In this case
-                nothing is deleted.
+            ResourceError: the bytes would not fit even if all books and chats were deleted, except those to keep. In
+                this case nothing is deleted.
         """
         self._sweep()
         if needed > self.cap:
@@ -294,7 +295,7 @@ class TurnStore:
         """Find the turn with this ``question`` and ``answer`` after the tokens ``prefix``, or None if there is none.
 
         Raises:
-            SnapshotRefused: the turn is damaged or holds a different text; the message says which.
+            SnapshotRefused: the turn is damaged or holds a different text; the message tells these cases apart.
         """
         folder = self._place(prefix, question, answer)
         if not folder.is_dir():
@@ -304,14 +305,14 @@ class TurnStore:
         return found
 
     def holds(self, prefix: Sequence[int], question: str, answer: str) -> bool:
-        """Whether the turn that ``find`` looks for exists, damaged or not."""
+        """Whether this turn is saved, even if it is damaged. The arguments are as in ``find``."""
         return self._place(prefix, question, answer).is_dir()
 
     def prepare(self) -> None:
         """Make the folder for the chat's turns. No other method makes this folder, so that turns written after the
         chat's deletion are not saved.
         """
-        with suppress(OSError):  # if the folder cannot be made, ``begin`` raises the cause
+        with suppress(OSError):  # if the folder cannot be made, ``begin`` raises the error later
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, needed: int) -> Path:
@@ -338,11 +339,11 @@ class TurnStore:
         shards: Sequence[Shard],
         window: Shard | None = None,
     ) -> None:
-        """Write the manifest, sync, and give the folder its final name. Nothing is renamed if the turn is saved
-        already.
+        """Write the manifest of a turn, sync its folder ``partial`` to disk, and give the folder its final name, unless
+        the same turn is saved already.
 
         Args:
-            ids: token ids of the whole context up to the turn's last token.
+            ids: token ids of the whole context, up to and including the token after the last shard.
         """
         write_turn_manifest(partial, self.reading, ids, shards, window)
         sync_folder(partial)
@@ -397,13 +398,13 @@ def _aside(folder: Path) -> Path:
 
 
 def chat_folder(chat: str) -> str:
-    """Name of a chat's folder, which is valid whatever the chat is called."""
+    """Name of a chat's folder: a hash, because a chat's own name may not be a valid file name."""
     return sha256(chat.encode("utf-8", "surrogatepass"))[:_CHAT_DIGITS]
 
 
 def mark_used(path: Path) -> None:
-    """Set the time of a book's manifest or of a chat's folder to now, so that the book or chat is deleted last.
-    Does nothing if the folder cannot be written to, since it can still be read.
+    """Set the time of a book's manifest or of a chat's folder to now, so that the book or chat is deleted last. Does
+    nothing if the folder cannot be written to, because its snapshots can be used all the same.
     """
     with suppress(OSError):
         os.utime(path)

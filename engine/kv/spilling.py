@@ -1,4 +1,4 @@
-"""Frees memory in a fixed order when it runs out, so that the engine can continue. First, prefill uses smaller blocks,
+"""Frees memory step by step when memory runs out, so that the engine can continue. First, prefill uses smaller blocks,
 down to ``SMALLEST_BLOCK`` tokens. Then resident layers are spilled step by step (``spill_more``): from a GPU to host
 memory if there is room, otherwise to disk. The request fails only when no resident layer is left (``exhausted``).
 Committed tokens stay committed, so the chat is never lost.
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SMALLEST_BLOCK = 16
 """Minimum tokens of a block of prefill."""
 
-# Number of buffers of a ``Staging``. They are allocated at the first spill, and each can be larger than a layer in 8
-# bits. So the first spill moves enough layers to make room for the buffers too.
+# Number of buffers of a ``Staging``. They are allocated at the first spill, and a buffer can be larger than a layer's
+# KV, if that is in 8 bits. So the first spill moves enough layers to make room for the buffers too.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ def _next_to_spill(full: Spillable, part: int) -> list[int]:
     resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
     stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token
     count = 1 if len(resident) < len(mine) else 1 - (-_BUFFERS * staged // stored)
-    # Layers are taken from the middle of a run of resident layers, so that spilled layers are spread evenly.
+    # The next layers are the middle ones of the resident layers, so that spilled layers are not all at one end of the
+    # model.
     middle = max(0, (len(resident) - count) // 2)
     return resident[middle : middle + count]
 
@@ -89,7 +90,7 @@ def retry_with_spill(full: Spillable, work: Callable[[], _T]) -> _T:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            # drop the traceback, because it refers to every tensor that the failed work had made
+            # drop the traceback, because it keeps alive every tensor that the failed work had made
             failed = error.with_traceback(None)
         if not spill_more(full, failed):
             raise exhausted(full) from failed

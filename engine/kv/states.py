@@ -1,16 +1,16 @@
-"""Stores a layer's recurrent states instead of KV: the states after certain tokens, and traces of how the newest tokens
-changed the state.
+"""Stores the recurrent states of a layer without KV: the states after certain tokens, and traces of how the newest
+tokens changed the state.
 
 An older state cannot be recovered from a newer state. So a pass over a few tokens, such as a verification, leaves a
 trace of every token. If the next pass begins after one of these tokens, the state after this token is computed from an
 older state and the traces of the tokens in between. A trace is about fifty times smaller than a state. Applying the
-traces takes half as long as the pass, and is needed only for accepted tokens. (Storing a state for every token was
-tried instead. Passes over 4 to 33 tokens then took at least five times as long, because a state has 2 MB in every layer
-of Qwen3.5-9B; measured on two cores.)
+traces takes half as long as the pass that left them, and is needed only for accepted tokens. (When a state was stored
+for every token instead, passes over 4 to 33 tokens took at least five times as long, because a state has 2 MB in every
+layer of Qwen3.5-9B; measured on two cores.)
 
 Three states are stored: the state after the committed tokens, and the states before and after the newest pass. A pass
-of another level, or the first pass after an answer was stopped, begins at the committed tokens. If memory runs out in a
-pass, the pass is repeated from the state before it.
+of the other level (over the retrieval cache or over the full cache) and the first pass after an answer was stopped
+begin after the committed tokens. If memory runs out in a pass, the pass is repeated from the state before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RecurrentLayer:
-    """One layer's states.
+    """The recurrent states of one layer, and the traces of its newest tokens.
 
     Args:
         size: dimensions of a state.
@@ -60,7 +60,8 @@ class RecurrentLayer:
         return self._way_to(length) is not None
 
     def recur(self, start: int, count: int, advance: Advance, length: int) -> torch.Tensor:
-        """Run a pass over ``count`` tokens, which follow the first ``start`` tokens. Forget all later tokens.
+        """Run a pass over the ``count`` tokens that follow the first ``start`` tokens. Forget all tokens from ``start``
+        on that earlier passes computed.
 
         Args:
             length: committed tokens, at most ``start``.
@@ -86,14 +87,14 @@ class RecurrentLayer:
         ]
 
     def move(self, count: int) -> None:
-        """Count ``count`` tokens that this layer skips as tokens before the newest state. Forget all other states and
-        traces.
+        """Skip ``count`` tokens: take the newest state, without a change, as the state after them. Forget all other
+        states and traces.
         """
         newest = max(self._states)
         self._states, self._traces = {newest + count: self._states[newest]}, []
 
     def commit(self) -> None:
-        """Do nothing, because every pass says which tokens are committed."""
+        """Do nothing, because each call of ``recur`` says how many tokens are committed."""
 
     def forget_uncommitted(self, length: int) -> None:
         """Do nothing, because the state after the committed tokens is always stored."""
@@ -136,7 +137,9 @@ class RecurrentLayer:
         return state
 
     def _way_to(self, tokens: int) -> tuple[RecurrentState, list[Trace]] | None:
-        """A stored state, and the traces that lead from it to the state after ``tokens`` tokens."""
+        """A stored state, and the traces that lead from it to the state after ``tokens`` tokens; None if there is no
+        such way.
+        """
         for known in sorted((known for known in self._states if known <= tokens), reverse=True):
             reached, traces = known, []
             for start, trace in self._traces:

@@ -1,4 +1,5 @@
-"""The draft model's streaming cache: attention sinks and a recent window (StreamingLLM, arXiv 2309.17453).
+"""Holds the draft model's streaming cache: attention sinks and a window of recent tokens (StreamingLLM, arXiv
+2309.17453).
 
 Axis order (kv_heads, slot, head_dim) per layer. A token's position for RoPE is its slot in the cache instead of its
 index in the context. So a draft model with a short window can be used on a long context. Keys are stored BEFORE RoPE. A
@@ -9,7 +10,7 @@ that held speculated tokens and was cropped equals a cache that never held them.
 to the length at the last ``settle``.
 
 After ``settle``, the cache holds the sinks, the newest tokens of one window, and fewer than ``slack`` older tokens.
-Layers with a state evict nothing, because a state covers all tokens that the draft has seen.
+Layers with a recurrent state evict nothing, because a state depends on all tokens that the draft model has read.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RoPE.
 
 
 class StreamingCache:
-    """KV of the sinks and the recent window.
+    """Holds the KV of the attention sinks and of a window of recent tokens.
 
     Args:
         shape: KV shape of the draft model.
@@ -58,7 +59,7 @@ class StreamingCache:
         self.length = 0
         self._floor = 0
         self._evicted = 0
-        self._is_finite = False  # whether unused slots hold only finite numbers
+        self._is_finite = False  # whether unused slots hold only finite numbers (``make_finite``)
         states = shape.recurrent
         self._states = (
             {layer: RecurrentLayer(states.size, shape.dtype, shape.device, self.capacity) for layer in states.layers}
@@ -106,8 +107,8 @@ class StreamingCache:
         self._renew()
 
     def skip(self, count: int) -> None:
-        """Count ``count`` tokens as part of the context, but as already evicted. Call this right after the sinks have
-        been computed. The draft model never computes the skipped tokens.
+        """Skip the next ``count`` tokens of the context: they count as already evicted, and the draft model never reads
+        them. Call this right after the sinks have been computed.
         """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")
@@ -120,7 +121,7 @@ class StreamingCache:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The memory of all layers."""
+        """The tensors in which the KV of all layers is stored."""
         return Blocks(*(tuple(held.values()) for held in (self._rotated, self._values, self._raw)))
 
     def _renew(self) -> None:
@@ -136,7 +137,9 @@ class StreamingCache:
         return StreamingPass(self, self.held, count)
 
     def make_finite(self) -> None:
-        """Make unused slots finite, because a pass of fixed shape reads them under a mask."""
+        """Fill unused slots with zeros. A pass that is recorded as a CUDA graph reads these slots under a mask, and a
+        mask does not stop NaN.
+        """
         if not self._is_finite:
             for slots in (*self._rotated.values(), *self._values.values()):
                 slots[:, self.held :].zero_()
@@ -152,7 +155,7 @@ class StreamingCache:
 
 
 class StreamingPass:
-    """A view for one forward pass of the draft model. It takes unrotated queries and keys. Implements ``View``."""
+    """A view for one forward pass of the draft model, which takes queries and keys before RoPE. Implements ``View``."""
 
     def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
         self._cache, self._start, self._count = cache, start, count
@@ -219,12 +222,12 @@ class StreamingForm:
         return FixedStreamingPass(self._cache, places, self.count)
 
     def observe(self, queries: Sequence[torch.Tensor], scaling: Callable[[int], float]) -> None:
-        """Do nothing: the draft has no observer."""
+        """Do nothing, because no observer reads the queries of the draft model."""
 
 
 class FixedStreamingPass(FixedView):
-    """A ``StreamingPass`` over all slots with a mask. Wherever the pass begins, it runs the same operations on the same
-    memory.
+    """A ``StreamingPass`` over all slots with a mask, which can be recorded as a CUDA graph: wherever the pass begins,
+    it runs the same operations on the same memory.
     """
 
     def __init__(self, cache: StreamingCache, place: torch.Tensor, count: int) -> None:
@@ -258,7 +261,9 @@ class FixedStreamingPass(FixedView):
         return attention.attend_seen(q, keys.unsqueeze(0), values.unsqueeze(0), scaling, seen, sinks, cap)
 
     def _seen_through(self, window: int | None) -> Seen:
-        """The slots that each token sees through ``window``; all slots up to its own if ``window`` is None."""
+        """The slots that each token attends to: the newest ``window`` slots up to its own, or all slots up to its own
+        if ``window`` is None.
+        """
         if window not in self._seen:
             near = torch.arange(self._cache.capacity, device=self._slots.device) > self._slots[:, None] - (window or 0)
             self._seen[window] = Seen(self._seen[None].keys & near)

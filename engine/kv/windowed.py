@@ -5,7 +5,8 @@ Axis order (kv_heads, slot, head_dim). Keys are stored after RoPE.
 A buffer holds the newest tokens without gaps. Its slot 0 belongs to a position that is a multiple of
 ``SLIDING_BORDER``, because CPU kernels split their sums at such positions. So a token's result has the same bits
 whatever other tokens are in the pass. If the buffer is full, the oldest tokens are evicted, but at least
-``SLIDING_SLACK`` tokens before the window stay. So speculated tokens or the last question can be cropped.
+``SLIDING_SLACK`` tokens before the window are kept. So speculated tokens or the last question can be cropped, and the
+window at the new length is still complete.
 
 A long segment of a prompt is computed layer by layer, and is committed only after the last layer. Until then its tokens
 may have evicted the committed window from some layers. These layers keep a copy of the committed window until
@@ -31,7 +32,7 @@ class WindowedLayer:
     def __init__(self, sliding: Sliding, dtype: torch.dtype, device: torch.device, capacity: int) -> None:
         self._window, self._dtype = sliding.window, dtype
         size = (sliding.kv_heads, capacity, sliding.head_dim)
-        # Masked slots are multiplied by zero, so they must be finite.
+        # Masked slots are multiplied by zero, so they must not hold infinity or NaN.
         self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
         self.origin = self.first = self.stop = 0
         self.committed: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -58,8 +59,8 @@ class WindowedLayer:
             length: committed tokens.
 
         Returns:
-            Views (kv_heads, seq, head_dim) of keys and values that end with the stored tokens and include every token
-                that the stored tokens see.
+            Views (kv_heads, seq, head_dim) of keys and values. They end with the stored tokens, and include every token
+                to which the stored tokens attend.
         """
         if start == length:
             self.forget_uncommitted(length)
@@ -67,8 +68,8 @@ class WindowedLayer:
         return self.seen(start, self.stop)
 
     def seen(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views (kv_heads, seq, head_dim) of keys and values that end before token ``stop`` and include every token
-        that the tokens from ``start`` on see.
+        """Views (kv_heads, seq, head_dim) of keys and values. They end before token ``stop``, and include every token
+        to which the tokens from ``start`` on attend.
         """
         return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), stop)
 
@@ -89,7 +90,9 @@ class WindowedLayer:
         self.stop = stop
 
     def _make_room(self, start: int, length: int) -> None:
-        """Evict the oldest tokens, before the tokens from ``start`` on are stored."""
+        """Evict the oldest tokens to make room for the tokens from ``start`` on. Keep a copy of the committed window if
+        it is evicted.
+        """
         origin = _aligned(max(0, start - self._window + 1 - SLIDING_SLACK))
         needed = max(self.first, length - self._window + 1, 0)
         if origin > needed and self.committed is None:
@@ -121,8 +124,8 @@ class WindowedLayer:
         self.committed = None
 
     def forget_uncommitted(self, length: int) -> None:
-        """Remove the uncommitted tokens if they have evicted the committed window: put the copy of this window
-        (``committed``) back. Otherwise do nothing.
+        """If uncommitted tokens have evicted the committed window, put the copy of this window (``committed``) back in
+        their place. Otherwise do nothing.
         """
         if self.committed is not None:
             self.put(*self.committed)
@@ -130,8 +133,9 @@ class WindowedLayer:
             self.stop = min(self.stop, length)
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return the first of the tokens [start, stop) that a copy of the layer should hold. Earlier tokens are no
-        longer held, or decoding does not need them. None if decoding could not continue from a copy.
+        """Return the first of the tokens [start, stop) that a copy of the layer should hold. Earlier tokens are left
+        out, because the layer no longer holds them, or because decoding does not need them. None if decoding could not
+        continue from a copy.
         """
         first = max(start, stop - self._window - SLIDING_SLACK, self.first)
         return first if first == start or self.reaches(stop) else None
