@@ -1,13 +1,14 @@
-"""Learns acceptance rates and the costs of passes for the controller, and decides when to refresh the retrieval
-selection.
+"""Learns acceptance rates and the costs of passes for the controller, and decides when the chunks of the retrieval
+cache are chosen again (a refresh).
 
-A trial is a proposed token that was accepted or rejected. Tokens in which their proposer has a high confidence are
-accepted more often. So rates are kept separately for each level, each class of confidence and each class of a match's
-length. Older trials fade. Every rate starts from a prior of little weight, so that the first rounds are sensible.
+A trial is a proposed token that was accepted or rejected. A token to which its proposer gave a high probability
+(confidence) is accepted more often, and so is a token that is copied from the book after a long match. So rates are
+kept separately for each level, each class of confidence and each class of match lengths. Older trials fade. Every rate
+starts from a prior of little weight, so that the first rounds are sensible.
 
-A verification computes the queries and reads the KV that a refresh needs. So a refresh in the same pass costs only the
-scoring of chunks and the copying of chunks that changed. The policy "never" is that of TriForce's published code. The
-policy "every" with a count of 1 refreshes at every verification.
+A refresh needs queries and KV that a verification computes and reads anyway. So a refresh in the same pass costs only
+the time of scoring chunks and of copying newly chosen chunks. TriForce's published code never refreshes (policy
+"never"). The policy "every" with a count of 1 refreshes at every verification.
 
 The costs of a round's passes on this machine and this context are measured or derived once, then updated. A pass over n
 tokens costs about base + slope * (n - 1) milliseconds. The base is the time of reading weights and KV once, the slope
@@ -44,8 +45,8 @@ class AcceptanceRates:
     """Probabilities that a proposed token is accepted.
 
     ``middle``: a drafted token, judged by the target on the retrieval cache. ``verify``: a token of the target on the
-    retrieval cache, judged on the full cache. ``direct``: a drafted token at the full cache. ``lookup``: a token of the
-    book at the full cache.
+    retrieval cache, judged by the target on the full cache. ``direct``: a drafted token, judged on the full cache.
+    ``lookup``: a token copied from the book, judged on the full cache.
     """
 
     middle: float
@@ -58,7 +59,8 @@ class AcceptanceRates:
 class EarlyStop:
     """Ends a proposal when the probability that all its tokens are accepted falls below ``threshold``.
 
-    ``rates``: acceptance rates for each class of confidence; ``edges``: borders of these classes.
+    ``rates``: acceptance rate of each class of confidence (probability that the proposer gave to a token). ``edges``:
+    borders of these classes.
     """
 
     threshold: float = 0.0
@@ -66,7 +68,7 @@ class EarlyStop:
     edges: tuple[float, ...] = TUNING.confidence_edges
 
     def chance(self, confidence: float) -> float:
-        """The probability that a token with this confidence is accepted."""
+        """The probability that a token to which its proposer gave the probability ``confidence`` is accepted."""
         return self.rates[bisect_right(self.edges, confidence)]
 
 
@@ -79,11 +81,11 @@ _ANOTHER_BOOK = 100_000
 
 
 class FadingRate:
-    """An acceptance rate in which older trials fade.
+    """An acceptance rate, estimated from trials (accepted or rejected tokens). Older trials weigh less.
 
     Args:
         prior: the rate before any trial.
-        memory: time constant, in trials, with which older trials fade; None takes ``Tuning.memory``.
+        memory: time constant, in trials, with which older trials lose weight; None takes ``Tuning.memory``.
     """
 
     def __init__(self, prior: float, memory: float | None = None, tuning: Tuning = TUNING) -> None:
@@ -99,7 +101,7 @@ class FadingRate:
 
     @property
     def num_trials(self) -> float:
-        """Number of trials, in which older trials count less because they have faded."""
+        """Sum of the weights of all trials, in which older trials weigh less."""
         return self._trials
 
     @property
@@ -123,16 +125,16 @@ class FadingRate:
         return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
 
     def add(self, accepted: float, trials: float) -> None:
-        """Add ``trials``: the ``accepted`` tokens of a proposal, and the rejected token after them, if there is one.
-        Tokens after the rejected token are no trials.
+        """Add the outcome of a proposal. ``trials`` is the number of ``accepted`` tokens, plus 1 if a token was
+        rejected. Tokens after the rejected token do not count.
         """
         fade = max(0.0, 1.0 - trials / self._memory)
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + trials
 
     def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add ``trials`` that were made at another level. ``accepted`` is an estimate of how many of these trials this
-        level would have accepted. They have the weight ``Tuning.indirect_weight``.
+        """Add ``trials`` proposed tokens that another level judged. ``accepted`` is an estimate of how many of them
+        this level would have accepted. Such trials have the weight ``Tuning.indirect_weight``.
         """
         weight = self._tuning.indirect_weight
         self.add(weight * accepted, weight * trials)
@@ -159,7 +161,7 @@ class RatesByConfidence:
             self._rates[bisect_right(self._edges, trial.confidence)].add(int(trial.accepted), 1)
 
     def age(self, tokens: int = 1) -> None:
-        """Age every class as ``FadingRate.age`` does."""
+        """Reduce the weight of the trials in every class (``FadingRate.age``)."""
         for rate in self._rates:
             rate.age(tokens)
 
@@ -202,8 +204,9 @@ class AcceptanceStatistics:
             self.direct.add_indirect(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
-        """Age the rates after ``tokens`` tokens that were made without speculation. The rates of matches do not age,
-        because matches are scored without speculation too.
+        """Age the rates after ``tokens`` tokens that were made without speculation. The rates of copied tokens do not
+        age, because they are learned without speculation too: in every round, the text shows whether a copy from the
+        book would have been right.
         """
         self.verify.age(tokens)
         self.middle_by_confidence.age(tokens)
@@ -220,13 +223,15 @@ class AcceptanceStatistics:
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def begin_answer(self) -> None:
-        """Begin another answer. The rates of matches become priors, which the answer's own trials soon outweigh."""
+        """Begin another answer. The present rates of copied tokens become priors, which the answer's own trials soon
+        outweigh.
+        """
         for rate in self._lookup:
             rate.begin_answer()
 
     def for_another_book(self) -> AcceptanceStatistics:
-        """Reduce the weight of all observations to a few trials, and return these statistics. For another book the
-        observations are still better than priors, but its own trials must soon outweigh them.
+        """Reduce the weight of all observations to a few trials, and return these statistics. For the next book, the
+        old observations are still better than priors, but the new trials must soon outweigh them.
         """
         for rate in (self.verify, self.middle, self.direct, *self._lookup):
             rate.age(_ANOTHER_BOOK)
@@ -235,14 +240,14 @@ class AcceptanceStatistics:
         return self
 
     def lookup(self, match_length: int) -> FadingRate:
-        """Return the acceptance rate of copied tokens after a match of ``match_length`` tokens. All match lengths of
-        a class share one rate.
+        """Return the acceptance rate of tokens that are copied from the book after a match of ``match_length`` tokens.
+        All match lengths of a class share one rate.
         """
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:
-        """Return the present rates. ``lookup`` is the rate of a match with ``match_length`` tokens; 0 if
-        ``match_length`` is 0.
+        """Return the present rates. Their ``lookup`` is the rate of tokens copied after a match of ``match_length``
+        tokens; 0 if ``match_length`` is 0.
         """
         middle, verify = self.middle.rate, self.verify.rate
         lookup = self.lookup(match_length).rate if match_length else 0.0
@@ -256,7 +261,7 @@ class RefreshPolicy(Protocol):
     """Decides whether the next verification is a refresh, that is, chooses the retrieval cache's chunks again."""
 
     def due(self) -> bool:
-        """Whether to refresh now."""
+        """Whether the next verification should be a refresh."""
 
     def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
         """Learn from a round with passes over the retrieval cache. ``refreshed``: whether the round chose this cache's
@@ -275,12 +280,12 @@ class Never:
 
 
 class Every:
-    """Refreshes at every ``count``-th verification. Only verifications of rounds with passes over the retrieval cache
-    are counted.
+    """Refreshes at every ``count``-th verification. Only verifications that follow passes over the retrieval cache are
+    counted.
 
     Args:
         first: number of the verification with the first refresh, counted from 1; 0 takes ``count``.
-        tokens: minimum number of tokens that are verified between two refreshes.
+        tokens: minimum number of tokens between two refreshes.
         share: maximum share of the rounds' time that refreshes may take, if the next refresh takes as long as the
             previous one; None sets no limit.
     """
@@ -360,8 +365,8 @@ def policy_of(name: str, interval: int | None, *, timed: bool = True) -> Refresh
 
 @dataclass(frozen=True)
 class ExpertReads:
-    """How many bytes of experts a pass of a mixture of experts reads. A token uses ``chosen`` of the ``count`` experts
-    of a layer. ``share``: share of the experts in all bytes that a pass over one token reads.
+    """Describes which experts a pass reads in a mixture of experts. A token uses ``chosen`` of the ``count`` experts of
+    a layer. ``share`` is the experts' share of all bytes that a pass over one token reads.
     """
 
     count: int = 1
@@ -411,16 +416,17 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # Milliseconds of a round that are spent outside of passes that decode: the chunks of the retrieval cache are chosen
-    # again, and the draft model and the target on the retrieval cache read the newest tokens.
+    # Milliseconds of a round with passes over the retrieval cache, without its drafting, these passes and the
+    # verification. In this time, newest tokens are fed to the draft model and copied to the retrieval cache, and chunks
+    # are chosen again.
     overhead: float = 0.0
     # milliseconds to choose the chunks of the retrieval cache before the answer's first pass over this cache
     selection: float = 0.0
 
     def behind_another_book(self, plain_ms: float) -> Costs:
         """Estimate the costs on another book, on which a plain step takes ``plain_ms``. All costs of a verification
-        change in proportion to a plain step. The draft model and the target on the retrieval cache read as much as on
-        this book, so their costs stay.
+        change in proportion to a plain step. The costs of the draft model and of passes over the retrieval cache stay
+        the same, because these passes read as many bytes on any book.
         """
         longer = plain_ms / self.verify.ms(1)
         verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
@@ -439,7 +445,7 @@ def cost_of(
     Args:
         one_ms: milliseconds of a pass over one token.
         long_ms: milliseconds of a pass over ``long_tokens`` tokens.
-        experts: the experts that a pass reads; only for a mixture of experts.
+        experts: the experts that a pass reads, if the model is a mixture of experts.
         two_ms: milliseconds of a pass over two tokens. If it is given, base and slope follow from the passes over two
             and over ``long_tokens`` tokens, and the pass over one token is kept apart from them (``PassCost.one``).
     """
@@ -449,7 +455,7 @@ def cost_of(
     two, long = experts.growth(2), experts.growth(long_tokens)
     base = ((long_tokens - 1) * two_ms - long_ms) / ((long_tokens - 1) * two - long)
     base = min(max(base, TUNING.least_ms), two_ms / two)
-    # If a one-token pass took longer than a two-token pass, another program slowed it down
+    # If the one-token pass took longer than the two-token pass, another program slowed it down.
     one_ms = min(one_ms, two_ms)
     return PassCost(base, two_ms - base * two, max(one_ms, TUNING.least_ms), experts)
 
@@ -466,8 +472,8 @@ class PassCostEstimate:
         self._first, self._tuning = first, tuning
         self._one, self._ones = first.ms(1), 1
         self._newest_ones = deque([first.ms(1)], tuning.undisturbed_passes)
-        # Weighted sums of gg, gx, xx, gy and xy for the least squares. g: ``ExpertReads.growth`` (1 without experts),
-        # x: tokens - 1, y: milliseconds.
+        # Weighted sums of gg, gx, xx, gy and xy, from which base and slope are fitted by least squares. g:
+        # ``ExpertReads.growth`` (1 without experts), x: tokens - 1, y: milliseconds.
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:
@@ -495,9 +501,9 @@ class PassCostEstimate:
         return min(self._newest_ones)
 
     def forget(self, steps: int, *, one: bool) -> None:
-        """Reduce the weight of earlier passes after ``steps`` plain steps without a new pass over several tokens. The
-        initial cost then weighs more. If ``one`` is true, new passes over one token are missing too, and the estimate
-        for one token also returns towards the initial cost.
+        """Reduce the weight of earlier passes, because in ``steps`` plain steps no pass over several tokens was
+        measured. The initial cost then weighs more. If ``one`` is true, no pass over one token was measured either, and
+        the estimate for one token also returns towards the initial cost.
         """
         kept = self._tuning.cost_forgetting**steps
         self._sums = [kept * old for old in self._sums]
@@ -507,8 +513,8 @@ class PassCostEstimate:
 
     def _estimate(self) -> None:
         n, x, xx, y, xy = self._sums
-        # The initial cost pulls base and slope towards itself separately. Otherwise passes of a single length, which do
-        # not determine the slope, could change it at random.
+        # Base and slope are each drawn towards the initial cost. Without this, the slope would be arbitrary if all
+        # measured passes had the same length.
         first, weight = self._first, self._tuning.first_cost_weight
         pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope

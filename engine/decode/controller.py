@@ -1,5 +1,5 @@
-"""Chooses the plan of every round: how much to speculate and with which proposer. The choice follows from measured
-costs and acceptance rates. Pure: no tensors.
+"""Chooses the plan of every round: how many tokens are proposed, and who proposes them. The choice follows from
+measured costs of passes and acceptance rates. Pure: no tensors.
 
 E(a, n) = 1 + a + ... + a^n is the expected number of tokens from verifying n proposals with the acceptance rate a: the
 accepted prefix, and the token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1). The plans, and the
@@ -13,12 +13,12 @@ cache):
     plain       one token
 
 A round stops proposing early (``EarlyStop``) if one more step would add fewer expected tokens than the plan makes in
-the time of this step. That is so if the tokens proposed so far are unlikely to be all accepted.
+the time of this step. This happens when the tokens proposed so far are unlikely to be all accepted.
 
-``best_plan`` is a pure function. ``Controller`` has estimates of the costs and rates, and updates them after every
-round. Acceptance changes with the text, so the controller sometimes tries a plan that it would not choose. The cost of
-such a trial is its time minus the present plan's time for the same tokens. All trials together may take only a small
-share of the time (``Tuning.trial_share``). Plans change only speed, never the distribution of the text.
+``best_plan`` is a pure function. ``Controller`` estimates the costs and rates, and updates its estimates after every
+round. Acceptance changes with the text, so the controller sometimes tries a plan that does not look fastest. The cost
+of such a trial is its time minus the present plan's time for the same tokens. All trials together may cost only a small
+share of the answer's time (``Tuning.trial_share``). Plans change only speed, never the distribution of the text.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DraftPlan:
     - If ``copy`` is above 0, ``copy`` tokens of the book go straight to verification.
     - If all three are 0, the round is a plain step.
 
-    ``draft_stop`` and ``middle_stop`` end drafting and middle passes early.
+    ``draft_stop`` ends drafting early, and ``middle_stop`` ends the middle passes early.
     """
 
     draft: int = 0
@@ -104,12 +104,12 @@ class PlanLimits:
 class RoundObservation:
     """What was observed in a round, besides its tokens.
 
-    ``match``: the match of the context in the book. ``draft_trials`` and ``middle_trials``: the verified proposals of
-    the draft model and of the middle level (the target on the retrieval cache). ``passes``: the number of tokens and
-    the milliseconds of each pass of the middle level. ``selection_ms``: milliseconds of the answer's first selection; 0
-    if this round did not make it. ``draft_ms``: milliseconds of ``draft_steps`` steps of the draft model. ``records``:
-    whether passes were recorded (as CUDA graphs) in the round. If so, no costs are learned from the round, because
-    recording takes longer than a pass.
+    ``match``: the earlier place in the book that equals the end of the context. ``draft_trials`` and ``middle_trials``:
+    the verified proposals of the draft model and of the middle level (the target on the retrieval cache). ``passes``:
+    the number of tokens and the milliseconds of each pass of the middle level. ``selection_ms``: milliseconds in which
+    the retrieval cache chose its chunks for the first time in this answer; 0 in all other rounds. ``draft_ms``:
+    milliseconds of ``draft_steps`` steps of the draft model. ``records``: whether passes were recorded (as CUDA graphs)
+    in the round. If so, no costs are learned from the round, because recording takes longer than a pass.
     """
 
     match: LookupMatch = NO_MATCH
@@ -177,10 +177,10 @@ def _plans(limits: PlanLimits) -> tuple[DraftPlan, ...]:
 def stop_thresholds(
     plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
 ) -> tuple[float, float]:
-    """Return two thresholds for the probability that all proposals so far are accepted: one for drafting another token,
-    and one for another middle pass (pass of the target over the retrieval cache). Below its threshold, the step costs
-    more time than it gains. The second threshold is 0 if the plan has no middle passes. Neither threshold exceeds
-    ``highest``.
+    """Return two thresholds for the probability that all proposals so far are accepted. Below the first, drafting
+    another token costs more time than it gains. Below the second, another middle pass (pass of the target over the
+    retrieval cache) costs more time than it gains. The second threshold is 0 if the plan has no middle passes. Neither
+    threshold exceeds ``highest``.
     """
     speed = tokens_per_ms(plan, costs, rates)
     if plan.passes == 0:
@@ -189,8 +189,9 @@ def stop_thresholds(
     verify_ms = costs.verify.further(plan.passes * made)
     pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
     gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # A drafted token is useful only if all earlier proposals of the round are accepted. On average half of the
-    # proposals are earlier. So the token's value is multiplied by the probability that this half is accepted.
+    # A drafted token is useful only if all earlier proposals of the round are accepted. On average, half of the round's
+    # proposals are earlier. So the value of a token is multiplied by the probability that half of the proposals are
+    # accepted.
     worth = rates.verify ** (0.5 * plan.passes * made)
     token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
     return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
@@ -210,13 +211,13 @@ class SpeculationPolicy(Protocol):
 
 
 class FixedLengths:
-    """Proposes the same lengths in every round. Used by tests and sweeps, and for answers with a seed, which must be
-    repeatable.
+    """Proposes the same numbers of tokens in every round. Used by tests and sweeps, and for answers with a seed, which
+    must be repeatable.
 
     Args:
         draft: number of drafted tokens before a pass over the retrieval cache.
         pending: number of pending tokens before a verification.
-        copies: whether tokens of a long match (``Tuning.fixed_match``) go straight to verification.
+        copies: whether tokens of the book go straight to verification after a long match (``Tuning.fixed_match``).
     """
 
     def __init__(self, draft: int, pending: int, *, copies: bool = False) -> None:
@@ -245,7 +246,7 @@ class Unclocked:
     tokens. Used for answers with a seed, which must be repeatable.
 
     Args:
-        costs: assumed costs. They must be equal whenever this question is asked.
+        costs: assumed costs. They must be the same whenever the same question is asked.
         limits: bounds of the plan.
         draft_start_ms, tokens: as in ``Controller.begin``.
     """
@@ -296,8 +297,8 @@ class Controller:
         # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that may follow.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
-        # Minimum speed that another plan must promise, as a multiple of the present plan's speed. It is larger as long
-        # as speculation has not been tried.
+        # Minimum speed that another plan must promise, as a multiple of the present plan's speed. The multiple is
+        # larger until speculation has been tried.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
@@ -306,16 +307,17 @@ class Controller:
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
-        # ``_tokens``: number of tokens. ``_lost``: time that speculation lost, in plain steps. In both sums, earlier
-        # rounds weigh less than later ones.
+        # ``_tokens``: sum of the tokens of all rounds. ``_lost``: sum of the time that speculation lost, in plain
+        # steps. In both sums, earlier rounds weigh less than later rounds.
         self._tokens = self._lost = 0.0
         # Time that trials may still take, in plain steps: a share of the time so far, minus the cost of past trials.
         self._allowance = 0.0
-        self._awaited = 0.0  # cost, in plain steps, of a trial that is due and waits until the allowance covers it
-        # Only during a trial: the expected times, in plain steps, of one token with the present plan and of the trial's
-        # whole round.
+        # Cost, in plain steps, of a trial that is due but waits until the allowance (``_allowance``) covers it.
+        self._awaited = 0.0
+        # During a trial, two expected times in plain steps: of one token with the present plan, and of the trial's
+        # whole round. None if no trial is running.
         self._planned: tuple[float, float] | None = None
-        # Sums in which earlier speculating rounds fade: tokens, time in plain steps, and weights of the rounds.
+        # Sums over speculating rounds: tokens, time in plain steps, and weights. Earlier rounds weigh less.
         self._recent = (0.0, 0.0, 0.0)
 
     def begin(self, draft_start_ms: float = 0.0, selection_ms: float = 0.0, tokens: int = UNLIMITED) -> None:
@@ -344,7 +346,7 @@ class Controller:
         self.limits, tuning = limits, self._tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
         self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
-        # ``_beside``: the estimate of ``Costs.beside``. ``_hierarchical``: number of rounds in this estimate.
+        # ``_beside``: the estimate of ``Costs.overhead``. ``_hierarchical``: number of rounds in this estimate.
         self._beside, self._hierarchical = 0.0, 0
         self._selection = costs.selection
 
@@ -367,12 +369,12 @@ class Controller:
             self._rethink()
         self._rounds += 1
         self._since_rethink += 1
-        # A copy is considered in every round, because a match may begin or end in any round. Some texts share words
-        # with the book again and again, and then continue differently. So a first copy is short, and a copy must
-        # promise a larger gain after speculation has lost time.
+        # A copy from the book is considered in every round, because the text may begin or cease to repeat the book in
+        # any round. Some texts share words with the book again and again, but continue differently. So the first copies
+        # are short, and after speculation has lost time, a copy must promise a larger gain.
         most: float = min(len(match.tokens), self.limits.copy)
-        # Only a first copy from a shorter match must be short. A longer match means that the answer is copying the
-        # book.
+        # Copies after a short match are at first short. After a long match no copy need be short, because the answer is
+        # then copying the book.
         if match.length < tuning.match_edges[-1]:
             trials = self.statistics.lookup(match.length).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
@@ -399,7 +401,7 @@ class Controller:
         verify_ms, plain_ms = done.split.verify + done.split.transfer, self._verify.cost.ms(1)
         # The first plain step after a speculating round is slower than the following plain steps, because less of its
         # data is in the processor's cache (2.7 instead of 2.2 ms with the demo pair after 2,048 tokens). If plain
-        # decoding is about as fast as the plan, the time of that first step would mislead the choice, so it is not
+        # decoding is about as fast as the plan, the time of this first step would mislead the choice, so it is not
         # counted.
         tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
         tells = tells and not observation.records
@@ -409,7 +411,8 @@ class Controller:
             self._learn(plan, done, observation)
             self._since_plain += 1
             if not self.plan.speculates and not plan.copy:
-                # choose a plan again in the next round, so that the trial's result is used immediately
+                # a trial was made: choose a plan again in the next round, so that the trial's result is used
+                # immediately
                 self._since_rethink = self._tuning.rethink_plain_rounds
         elif tells and abs(verify_ms - plain_ms) < self._tuning.surprise * plain_ms:
             self._since_plain = 0
@@ -417,8 +420,8 @@ class Controller:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
         match = observation.match
         if match.length:
-            # Score the match in every round, even if another drafter made the proposals. The tokens of the round show
-            # how many of the match's tokens were right.
+            # Learn in every round how good the match is, even if its tokens were not proposed. The tokens of the round
+            # show how many tokens after the match were right.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
             rate = self.statistics.lookup(match.length)
@@ -458,12 +461,12 @@ class Controller:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
     def _account(self, plan: DraftPlan, done: Round, selection_ms: float) -> None:
-        """Count the time that the round gained or lost against plain decoding. The unit is a plain step, because a
-        temporary slowdown of the machine makes plain steps slower too.
+        """Count the time that the round gained or lost compared with plain decoding. The unit is the time of a plain
+        step, so that a temporary slowdown of the machine hardly changes the count.
 
         ``selection_ms`` is the time in which the retrieval cache first chose its chunks for this answer. This time
         counts as lost (``_lost``). But ``_recent`` leaves it out, because ``_recent`` tells whether further rounds pay,
-        and they do not need this time again.
+        and further rounds do not spend this time again.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
@@ -489,8 +492,8 @@ class Controller:
             self._plain_rounds, self.statistics.loses = self._wait, False
 
     def _age(self) -> None:
-        """Age the estimates by the number of plain steps since the last call, so that old estimates weigh less. Called
-        only before estimates are used, because ageing in every plain step would slow down the step.
+        """Reduce the weight of all estimates according to the number of plain steps since the last call. Called only
+        before estimates are used, because a call in every plain step would slow down the step.
         """
         if self._not_aged:
             self.statistics.age(self._not_aged)
@@ -500,8 +503,8 @@ class Controller:
             self._not_aged = 0
 
     def _is_close(self, plan: DraftPlan) -> bool:
-        """Whether the plan promises so little more speed than plain decoding (``Tuning.close``) that a new timing of a
-        plain step could change the choice.
+        """Whether the plan promises only a little more speed than plain decoding (``Tuning.close``), so that a new
+        timing of a plain step could change the choice.
         """
         costs, rates = self.costs, self.rates
         return tokens_per_ms(plan, costs, rates) < self._tuning.close * tokens_per_ms(PLAIN, costs, rates)
@@ -523,10 +526,10 @@ class Controller:
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
     def _may_copy(self, copy: int, match: LookupMatch) -> bool:
-        """Whether speculation may risk a copy of ``copy`` tokens. The risk is the time lost if the whole copy is
-        rejected, times the doubt in the match's acceptance rate (``FadingRate.doubt``). It must not exceed the time
-        that speculation may still lose, or ``Tuning.small_risk`` if that is larger. A rejected copy of sixteen tokens,
-        for example, cost six plain steps.
+        """Whether speculation may risk a copy of ``copy`` tokens. The risk is the time that is lost if the whole copy
+        is rejected, times the doubt in the match's acceptance rate (``FadingRate.doubt``). The risk must not exceed the
+        time that speculation may still lose, or ``Tuning.small_risk`` if ``Tuning.small_risk`` is larger. A rejected
+        copy of sixteen tokens, for example, cost six plain steps.
         """
         verify = self._verify.cost
         lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
@@ -573,22 +576,23 @@ class Controller:
         if not (best.passes and self._selecting):
             return best
         # Use the time of a plain step that other programs did not slow down. Otherwise a few slow plain steps could
-        # cause a selection of chunks, which costs as much as several plain steps.
+        # make speculation look better than it is. Chunks would then be chosen, which takes as long as several plain
+        # steps.
         one = min(costs.verify.ms(1), self._verify.undisturbed_one)
         costs = replace(costs, verify=replace(costs.verify, one=one))
         best = best_plan(costs, rates, limits)
         other = best_plan(costs, rates, replace(limits, passes=0))
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
         saved_ms = min(self._left, self._tuning.repayment_tokens) * (1.0 / now - 1.0 / then)
-        # If choosing the retrieval cache's chunks would cost more time than speculation may lose, the plan must promise
-        # as much speed as a plan after such a loss (``Tuning.worth_risking``).
+        # If choosing the retrieval cache's chunks would take more time than speculation may still lose, the plan must
+        # promise as large a gain as after such a loss (``Tuning.worth_risking``).
         indebted = self._selecting * plain > self._may_lose
         risky = indebted and then < self._tuning.worth_risking * plain
         return other if risky or saved_ms < self._selecting else best
 
     def _probe(self) -> DraftPlan:
-        """Return a plain step, or sometimes a trial of a short speculation, if a plan could gain time with better
-        acceptance.
+        """Return a plain step or, from time to time, a trial of a short speculation. A trial is made only if some plan
+        would be faster than plain decoding at a better acceptance than observed.
         """
         tuning = self._tuning
         self._plain_rounds += 1
@@ -606,9 +610,9 @@ class Controller:
         return trial
 
     def _try_draft(self, plan: DraftPlan) -> DraftPlan:
-        """Return ``plan``, which has passes over the retrieval cache without drafted tokens, or sometimes a trial with
-        one drafted token before each pass. One token is enough to learn from. More tokens would risk too much before
-        their rate is known.
+        """Return ``plan``, which has passes over the retrieval cache without drafted tokens, or from time to time a
+        trial with one drafted token before each pass. One token is enough to learn the acceptance rate. More tokens
+        would risk too much time before the rate is known.
         """
         self._since_draft += 1
         if self._since_draft < self._draft_wait:
@@ -619,13 +623,13 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, has_begun: bool = False) -> DraftPlan:
-        """Return the trial if the allowance covers its cost, otherwise the present plan. If the trial has already
-        ``has_begun``, it is returned at any cost.
+        """Return the trial if the allowance for trials covers its cost, otherwise the present plan. If ``has_begun`` is
+        true, a trial is going on and is returned at any cost.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # If the present plan speculates, the target on the retrieval cache is assumed to reject all drafted tokens of
+        # If the present plan speculates, assume that the target on the retrieval cache rejects all drafted tokens of
         # the trial.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)
@@ -639,8 +643,8 @@ class Controller:
         return trial
 
     def _with_early_stops(self, plan: DraftPlan) -> DraftPlan:
-        """Let a plan's proposals end early if their confidence is low, and be longer than planned (``Tuning.overtime``)
-        if their confidence is high. A plan without speculation is returned unchanged.
+        """Let proposals end early when their proposer's confidence is low, and be longer than planned
+        (``Tuning.overtime``) while it is high. A plan without speculation is returned unchanged.
         """
         if not plan.speculates:
             return plan

@@ -1,11 +1,11 @@
-"""Represents distributions over a vocabulary, and computes only those parts that sampling needs.
+"""Represents distributions over a vocabulary, and computes only the probabilities that sampling needs.
 
 A verification of 16 tokens has 17 rows of logits. With today's vocabularies of 150,000 tokens, these rows take 10 MB in
 float32. Rejection sampling reads one probability of each row, and a whole row only after a rejection. So on a CPU,
-probabilities are computed on demand. ``KernelRows`` first finds which tokens of each row are kept by top-k and top-p at
-the temperature. Our own kernels (``engine.model.kernels.own_sampling``) do this in 0.02 to 0.4 ms a row. On other
-devices, and if our kernels do not run, distributions are tensors (n, vocabulary) in float32. A greedy distribution is
-stored as the one token that has probability 1.
+probabilities are computed on demand. For ``KernelRows``, our own kernels (``engine.model.kernels.own_sampling``) first
+find which tokens of each row temperature, top-k and top-p keep. This takes 0.02 to 0.4 ms a row. On other devices, and
+where our kernels do not run, distributions are tensors (n, vocabulary) in float32. A greedy distribution is stored as
+the one token that has probability 1.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NO_TOKEN = -1
 """The id that is used instead of a token if the logits of a row are not finite."""
 
 _LOG2E = 1.4426950408889634
-# Possible sizes, in tokens, of the blocks in which a draw searches its token. The first size that divides the length of
-# the row is used.
+# Possible sizes, in tokens, of a block. To draw a token, first the block is found and then the token within it. The
+# first size that divides the length of the row is used.
 _BLOCKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -39,7 +39,7 @@ class Rows(Protocol):
     def __getitem__(self, index: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The probabilities (m,) float32 of ``tokens`` (m,), one token in each of the first m rows."""
+        """The probabilities (m,) float32 of ``tokens`` (m,): entry i is the probability of token i in row i."""
 
     def row(self, index: int) -> torch.Tensor:
         """The probabilities (vocabulary,) float32 of one row. The caller may change the tensor."""
@@ -52,7 +52,8 @@ class KernelRows:
     Args:
         logits: (n, vocabulary).
         scale: log2(e) / temperature.
-        stats: for each row, what ``OwnSampling.measured`` found; (n, ``abi.STATS_WORDS``) float64.
+        stats: numbers that say which tokens of each row temperature, top-k and top-p keep (``OwnSampling.measured``);
+            (n, ``abi.STATS_WORDS``) float64.
         patches: logits that the repetition penalty changed; None if there are none.
         kernels: our sampling kernels.
     """
@@ -119,14 +120,14 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
 
 
 def _likeliest_of_both(logits: torch.Tensor, ids: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """Compute ``likeliest`` for logits with patches, without copying the logits. Patched entries of ``logits`` are
-    overwritten for a moment, and then restored.
+    """Compute ``likeliest`` for logits with patches, without copying the logits. ``ids`` are the patched tokens,
+    ``changed`` their new logits. Their entries in ``logits`` are overwritten for a moment, and then restored.
     """
     rows, places = (ids >= 0).nonzero(as_tuple=True)
     columns = ids[rows, places]
     with torch.inference_mode():
         kept = logits[rows, columns]
-        # the lowest finite number instead of -inf, because a row of -inf counts as not finite
+        # exclude patched tokens by the lowest finite number and not by -inf, because a row of -inf counts as not finite
         logits[rows, columns] = torch.finfo(logits.dtype).min
         found = likeliest(logits)
         best = logits.gather(1, found.clamp(min=0).unsqueeze(1)).squeeze(1).float()
@@ -145,7 +146,7 @@ def patched(logits: torch.Tensor, patches: PatchedLogits | None) -> torch.Tensor
     if patches is None:
         return logits
     (ids, changed), vocabulary = patches, logits.shape[1]
-    # The added column takes the patches with id -1, which change no token
+    # Patches with id -1 change no token: they are written to an added column, which is dropped.
     with_room = functional.pad(logits.float(), (0, 1))
     return with_room.scatter_(1, ids.where(ids >= 0, vocabulary), changed)[:, :vocabulary]
 
@@ -217,8 +218,8 @@ class JoinedRows:
 
 
 def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
-    """Pick the token of a row (vocabulary,) in host memory that a random number from [0, 1) selects. The row need not
-    sum to 1. Returns ``NO_TOKEN`` if its sum is not above 0.
+    """Draw a token from a row (vocabulary,) of probabilities in host memory, with a random number from [0, 1). The row
+    need not sum to 1. Returns ``NO_TOKEN`` if its sum is not above 0.
 
     Inverts the cumulative distribution in float64: over blocks first, then within one block.
     """

@@ -5,9 +5,10 @@ A drafter proposes tokens together with the distributions that they were drawn f
 model the tokens of the context that the model has not seen yet, before each proposal. The decoding loop only tells the
 drafter which tokens were committed. A wrong proposal costs time but never changes the text's distribution.
 
-To propose from the book, a suffix index over token ids finds earlier places of the newest tokens, in the book or the
-chat. Among the latest places the longest match is taken, and the tokens that follow it are proposed. The index consists
-of lists and dictionaries. It is built once per book and extended with every committed token.
+To propose from the book, an index of n-grams of token ids finds earlier places of the newest tokens, in the book or the
+chat. Among the latest of these places, the one with the longest match is taken, and the tokens that follow it are
+proposed. The index consists of lists and dictionaries. It is built once per book and extended with every committed
+token.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     from engine.model.decoder import Decoder
 
 
-# Bits of one token in the integer that stands for an n-gram. No vocabulary needs more bits.
+# Bits for one token in the integer that stands for an n-gram. Token ids of every vocabulary fit into these bits.
 _TOKEN_BITS = 32
 
 
 @dataclass(frozen=True)
 class Occurrence:
     """An earlier passage that equals the end of the text: the ``length`` tokens before ``position`` are the same as the
-    last ``length`` tokens of the text. A copy continues with the token at ``position``.
+    last ``length`` tokens of the text. So the token at ``position`` is the first to be proposed.
     """
 
     position: int
@@ -53,8 +54,8 @@ class Occurrence:
 class _Places:
     """The places of all n-grams of ``size`` tokens in a text. The place of an n-gram is the position after it.
 
-    Places and n-grams are plain integers. If each were an object, Python's garbage collector would search all objects
-    of the program while an answer waits: 0.3 s after 8,192 tokens.
+    Places and n-grams are plain integers. If each were an object, Python's garbage collector would traverse all of them
+    while an answer waits, which took 0.3 s after 8,192 tokens.
     """
 
     def __init__(self, size: int) -> None:
@@ -95,7 +96,7 @@ def _number(tokens: Sequence[int]) -> int:
 
 
 class LookupIndex:
-    """An index of one growing text: all places of every n-gram, for two values of n (``Tuning.ngram`` and
+    """An index of one growing text, which finds all places of every n-gram, for two values of n (``Tuning.ngram`` and
     ``Tuning.long_ngram``).
     """
 
@@ -134,13 +135,14 @@ class LookupIndex:
     def _longest(self, places: _Places, text: Sequence[int]) -> Occurrence | None:
         """Find the longest match among the newest places of the n-gram that ends the text.
 
-        A match counts as shorter if few tokens follow its place. Such a place is often in the question, if the
-        question quotes the book. After the quotation come only the rest of the question and the beginning of this
-        answer, so the same words in the book predict the answer better.
+        A match counts as shorter than it is if few tokens follow its place (``Tuning.tokens_after``). Such a place is
+        often a quotation from the book in the question. The tokens after the quotation are only the rest of the
+        question and the beginning of this answer, so the same words in the book predict the answer better.
         """
         best, rank, tuning = None, 0, self._tuning
         for position in itertools.islice(places.of(text[-places.size :]), tuning.places + 1):
-            if position >= len(self._tokens):  # this place is the end of the text, not an earlier occurrence
+            # Skip this place, because it is the end of the text and not an earlier occurrence.
+            if position >= len(self._tokens):
                 continue
             length = self._match_length(position, text, places.size)
             at_end = len(self._tokens) - position < tuning.tokens_after
@@ -150,8 +152,8 @@ class LookupIndex:
         return best
 
     def repeats(self, newest: int) -> bool:
-        """Whether the newest ``newest`` tokens quote earlier text: whether they contain ``long_ngram`` consecutive
-        tokens that also occur before the newest tokens.
+        """Whether the last ``newest`` tokens quote earlier text, that is, contain ``Tuning.long_ngram`` consecutive
+        tokens that also occur before them.
         """
         size, end = self._long.size, len(self._tokens)
         begin = max(0, end - newest)
@@ -159,7 +161,8 @@ class LookupIndex:
         return any(place <= begin for ngram in ngrams for place in self._long.of(ngram))
 
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
-        """Return the ``count`` tokens that followed a match. Fewer tokens are returned if the text ends earlier.
+        """Return the ``count`` tokens that follow the place of a match in the indexed text. Fewer tokens are returned
+        if the text ends earlier.
 
         If the text ends with a passage that occurs twice in a row, it is expected to go on repeating. The passage is
         then repeated until ``count`` tokens are returned.
@@ -187,7 +190,7 @@ class LookupIndex:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix."""
+    """Length of the common prefix of ``a`` and ``b``."""
     if len(a) <= len(b) and list(b[: len(a)]) == list(a):
         return len(a)
     low, high = 0, min(len(a), len(b))
@@ -212,7 +215,8 @@ class Proposal:
         confidences: the draft model's probability for each token. Empty if the proposal cannot stop early, or if the
             tokens come from the book.
         steps: number of the draft model's forward passes.
-        hinted: whether the draft model's most likely tokens equal the whole hint that ``propose`` was given.
+        hinted: whether the draft model's most likely tokens are exactly the tokens of the hint that ``propose`` was
+            given.
         start_ms: milliseconds that starting the draft model took during this proposal; close to 0 if it had been
             started before.
     """
@@ -252,9 +256,9 @@ class Drafter(Protocol):
             generator: draws the proposed tokens.
             sampler: the sampler after ``context``.
             stop: ends the proposal early.
-            hint: expected tokens. As long as each is the drafter's most likely token, it is proposed as a point mass
-                instead of drawing a token. A hint that is proposed completely ends the proposal. After a token that
-                is not the most likely one, the hint is ignored and tokens are drawn.
+            hint: tokens that are expected. While the next expected token is the drafter's most likely token, it is
+                proposed as a point mass and no token is drawn. The proposal ends with the last expected token. From the
+                first expected token that is not the most likely one, the hint is ignored and tokens are drawn.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -294,7 +298,7 @@ class NoDrafter:
 
 
 class ModelDrafter:
-    """The draft model on a streaming cache.
+    """Proposes tokens of the draft model, which runs on a streaming cache.
 
     Args:
         decoder: the draft model.
@@ -321,12 +325,12 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        # while the start is delayed: the number of committed tokens; None after the start
+        # number of committed tokens, while the start of the draft model is delayed; None after the start
         self._not_started_on: int | None = None
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # number of tokens in the cache at the last ``settle``; they are final
+        self._settled = 0  # number of the cache's tokens that are final: those at the last ``settle``
         self._fed: list[int] = []  # tokens in the cache after the first ``_settled`` tokens
         # tokens in the cache after ``_fed`` that were drawn on the device and are not read yet
         self._unread: list[torch.Tensor] = []
@@ -349,9 +353,9 @@ class ModelDrafter:
             self._start(context)
 
     def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache with the sinks and with the newest tokens of the context, twice as many as the window holds.
+        """Fill the cache with the sinks and with the newest tokens of the context: twice the window's number of tokens.
 
-        All tokens in between are skipped, so that a long book costs no more than a short one.
+        All tokens in between are skipped, so that the start takes no longer after a long book than after a short one.
 
         Raises:
             ModelError: the draft model's logits are not finite.
@@ -366,8 +370,9 @@ class ModelDrafter:
             cache.skip(skip)
         self._settled, self._fed = cache.length, []
         logits = self._catch_up(context)
-        # A distilled head gives minus infinity to the tokens that it leaves out, so only the largest logit is checked.
-        # It is NaN if any logit is NaN. Reading this logit waits for the device, once for each answer.
+        # Only the largest logit is checked, which is NaN if any logit is NaN. Smaller logits may be minus infinity,
+        # because a distilled head gives minus infinity to the tokens that it leaves out. The host waits for the device
+        # to read this logit, once for each answer.
         if logits is not None and not torch.isfinite(logits.amax(-1)).all():
             raise self.decoder.not_finite()
         self._settle()
@@ -397,8 +402,8 @@ class ModelDrafter:
         while True:
             q = sampler(logits)
             if hinting:
-                # The hint is compared with the most likely token and not with a drawn token. So the comparison does not
-                # depend on a draw, and the distribution stays exact.
+                # Compare the hint with the most likely token and not with a drawn token. So the comparison does not
+                # depend on a draw, and the text keeps its exact distribution.
                 agrees = agrees & (likeliest(logits) == hints[len(tokens)])
                 q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
             # If the logits are not finite, ``draw`` returns -1, and token 0 is proposed instead. Any token may be
@@ -428,7 +433,8 @@ class ModelDrafter:
 
     def _start_if_new(self, context: Sequence[int]) -> None:
         """Start the draft model on the committed tokens, if its start was delayed until now (``waits``). Tokens of
-        ``context`` that are not committed are left out, because they may be rejected later. ``_after`` feeds them.
+        ``context`` that are not committed are left out here, because they may be rejected later. ``_after`` feeds these
+        tokens.
         """
         if self._not_started_on is not None:
             self._start(context[: self._not_started_on])
@@ -443,9 +449,9 @@ class ModelDrafter:
         return logits
 
     def accept(self, tokens: Sequence[int]) -> None:
-        # ``_unread`` are the proposed tokens that were fed. The last token of a proposal is not fed, so ``tokens`` may
-        # have one token more, which is not recorded. Rejected tokens are not recorded either, because a later context
-        # never contains them.
+        # Record in ``_fed`` the accepted tokens that are in the cache. All proposed tokens but the last were fed
+        # (``_unread``), so an accepted last token is not recorded. Rejected tokens are not recorded either, because no
+        # later context contains them.
         self._fed += tokens[: len(self._unread)]
         self._unread = []
 
@@ -454,8 +460,8 @@ class ModelDrafter:
             self._not_started_on = len(context)
             return
         self._crop_to(context)
-        # While another drafter proposes, tokens are committed that the draft model has not read. These tokens are fed
-        # before they are more than the cache can take at once (``_slack``).
+        # While tokens are proposed from the book, tokens are committed that the draft model has not read. They are fed
+        # before their number exceeds what the cache can take at once (``_slack``).
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()
@@ -465,8 +471,8 @@ class ModelDrafter:
         self._settled, self._fed = self.cache.length, []
 
     def _crop_to(self, context: Sequence[int]) -> None:
-        """Drop the first fed token that differs from ``context``, and all later ones. The last token of ``context``
-        stays out of the cache, because it is the next input.
+        """Drop from the cache the first token that differs from ``context``, and all later tokens. The last token of
+        ``context`` is dropped too, because it is the next input.
         """
         if self._unread:
             self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
@@ -479,7 +485,8 @@ class ModelDrafter:
         self.cache.crop(self._settled + same)
 
     def _catch_up(self, context: Sequence[int]) -> torch.Tensor | None:
-        """Feed the committed tokens that the cache lacks, except the last one. Evict tokens when the cache is full.
+        """Feed the committed tokens that the cache lacks, except the last committed token. Evict tokens when the cache
+        is full.
 
         Returns:
             Logits (1, vocabulary) of the last token fed; None if nothing had to be fed.
@@ -498,11 +505,12 @@ class ModelDrafter:
         return logits
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Feed tokens (n,) and return the logits (1, vocabulary) of the last token. The caller records the tokens as
-        fed.
+        """Feed tokens (n,) and return the logits (1, vocabulary) of the last token. The caller must record that the
+        tokens were fed.
         """
         cache, count = self.cache, ids.shape[0]
-        # An id outside of the draft's vocabulary is replaced by the highest id. This costs at most one rejection.
+        # An id outside of the draft model's vocabulary is replaced by its highest id, which costs at most one rejected
+        # token.
         most = self.decoder.vocabulary - 1
 
         def work() -> torch.Tensor:
@@ -520,8 +528,8 @@ class ModelDrafter:
 
 
 class LookupDrafter:
-    """Proposes the tokens that follow an earlier occurrence of the newest tokens in the book or the chat. If there is
-    no such occurrence, ``inner`` proposes.
+    """Searches the book and the chat for an earlier occurrence of the newest tokens, and proposes the tokens that
+    follow there. If there is no such occurrence (match), the drafter ``inner`` proposes.
 
     The longer the match, the longer the proposal. A long match is a copy in progress and is proposed without asking
     ``inner``. A short match is proposed only if ``inner`` agrees with its first tokens. Proposals are point masses, so
@@ -566,8 +574,8 @@ class LookupDrafter:
         if match.length < self._tuning.unchecked_match:
             hint = found[: self._tuning.agreed_tokens]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
-            # Tokens that were drawn may equal the hint by chance. So ``hinted`` is tested instead of the tokens: the
-            # choice between looked-up and drafted tokens must not depend on a draw.
+            # The choice between tokens of the book and drafted tokens must not depend on a draw. Drawn tokens may equal
+            # the hint by chance, so ``hinted`` is tested and not the tokens.
             if not made.hinted:
                 return made
         stride = self._tuning.stride

@@ -1,6 +1,6 @@
-"""Builds the draft level and the middle level (the target on the retrieval cache) of a session from a configuration:
-the drafter, the retrieval cache, and the controllers, which live as long as the book. The initial costs that a
-controller needs are measured or derived here.
+"""Builds what a session needs to speculate: the drafter, the retrieval cache for the middle level (the target on the
+retrieval cache), and the controllers, which are kept as long as the book is open. Also measures or derives the initial
+costs of passes, which a controller needs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from engine.model.view import View
     from engine.plan.cost_model import CostModel
 
-# Number of an answer's tokens for which the retrieval cache has room after its boundary (in its tail). After that many
-# tokens, a new selection moves the boundary forward.
+# Number of an answer's tokens for which the retrieval cache has room in its tail, which holds all tokens after the last
+# chunk. When the tail is full, chunks are chosen again among more of the context, and the tail becomes short.
 _TAIL_TOKENS = 1024
 # Number of tokens of the long verification that is timed on a new book.
 _LONG_VERIFY = 16
@@ -55,22 +55,23 @@ _LONG_VERIFY = 16
 _LONG_MIDDLE = 8
 # Number of draft steps that are timed together on a new book.
 _DRAFT_RUN = 2
-# The passes that ``measure`` times, keyed by level. A pass is described by its number of tokens and, if it does not
-# compute logits for all tokens, its rows of logits. A verification of two tokens is padded to four.
+# The passes that ``measure`` times, keyed by level. A pass is described by its number of tokens, and by the number of
+# tokens for which logits are requested, unless they are requested for all. The timed verification of two tokens is
+# listed as 4 tokens, because it is padded to 4.
 _TIMED_PASSES: dict[str, tuple[tuple[int, ...], ...]] = {
     "verify": ((1,), (4,), (_LONG_VERIFY,)),
     "middle": ((1, 1), (_LONG_MIDDLE, _LONG_MIDDLE)),
     "draft": ((1, 1),),
 }
 
-# Assumed time of each token of a pass after the first, as a share of a plain step. Used if the machine's speeds are
-# unknown. Measured: 13 ms, where a plain step took 48 ms (1.5 billion parameters in 4 bits on two cores, after 4,096
-# tokens; assets/measurements/NOTES.md).
+# Assumed time that each token after the first adds to a pass, as a share of a plain step. Used if the machine's speeds
+# are unknown. Measured: 13 ms, where a plain step took 48 ms (1.5 billion parameters in 4 bits on two cores, after
+# 4,096 tokens; assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
 
-# Assumed time of an answer's first selection, in plain steps, until one has been timed. Measured: 1.5 (after 24,576
-# tokens, with 1.5 billion parameters in 4 bits on two cores). The assumption is higher on purpose, so that no selection
-# is made for answers that are too short to repay it.
+# Assumed time, in plain steps, to choose the retrieval cache's chunks for an answer, until this has been timed.
+# Measured: 1.5 (after 24,576 tokens, with 1.5 billion parameters in 4 bits on two cores). The assumption is higher on
+# purpose, so that no chunks are chosen in answers that are too short to repay this time.
 _SELECTION_STEPS = 4.0
 
 # Maximum work, in parameters times tokens read, for which a CPU starts the draft model at the beginning of every
@@ -78,7 +79,7 @@ _SELECTION_STEPS = 4.0
 _STARTED_AT_ONCE = 5e9
 
 # ``seeded_policy`` derives the times of passes from bytes only if a step reads at least this number of bytes of
-# weights. A smaller model stays partly in the processor's cache, so that bytes do not determine the times. Its
+# weights. A smaller model stays partly in the processor's cache, so its times do not follow from its bytes, and its
 # speculation lengths are fixed.
 _COSTS_ITS_BYTES = 250_000_000
 
@@ -88,13 +89,14 @@ _QUESTION = 128
 # Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
 _COSTLY_DRAFT = 1 / 3
 
-# The weights for passes over the retrieval cache are rounded only if their bytes are at least this multiple of the
-# retrieval cache's bytes.
+# Minimum bytes of the weights, as a multiple of the retrieval cache's bytes, for which weights are rounded for passes
+# over this cache. With fewer bytes of weights, rounding them would save little.
 _MOSTLY_WEIGHTS = 4
 # Maximum number of weights that are rounded for passes over the retrieval cache, because rounding takes a second for
 # every 90 million.
 _MOST_ROUNDED = 1_000_000_000
-# Divisor of the free memory: the rounded copy, with one byte for each weight, takes at most 1 / ``_SMALL_COPY`` of it.
+# The rounded copy of the weights, with one byte for each weight, may take at most 1 / ``_SMALL_COPY`` of the free
+# memory.
 _SMALL_COPY = 8
 
 # Number of replays of recorded verifications and plain steps (CUDA graphs) from one check to the next. A check compares
@@ -105,8 +107,8 @@ _log = logging.getLogger(__name__)
 
 
 class Belief(NamedTuple):
-    """The key under which acceptance statistics are stored. ``own``: sampling options. ``quotes``: whether the question
-    quotes the book; if so, the answer more likely copies the book.
+    """The key of acceptance statistics, which are kept separately for different sampling options (``own``), and for
+    questions that quote the book (``quotes``), because their answers more often copy the book.
     """
 
     own: SamplingParams
@@ -114,7 +116,7 @@ class Belief(NamedTuple):
 
 
 class Hierarchy:
-    """The levels that propose tokens for the verification on a full cache: the draft level and the target on the
+    """The levels that propose tokens for the verification on the full cache: the draft model, and the target on the
     retrieval cache.
 
     Args:
@@ -161,7 +163,7 @@ class Hierarchy:
         self.index = LookupIndex() if config.num_lookup_tokens else None
         self.drafter = self._make_drafter()
         self._controllers: dict[Belief, Controller] = {}
-        # acceptance statistics that earlier books left
+        # acceptance statistics from earlier books
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
         self._costs: Costs | None = None  # costs on the most recent earlier book
         self._answered: Context | None = None  # context of the book's most recent answer
@@ -173,8 +175,8 @@ class Hierarchy:
 
     @property
     def middle_note(self) -> str:
-        """A note for the user about the weights for passes over the retrieval cache; empty if these passes use the
-        target's own weights.
+        """A note for the user that passes over the retrieval cache use a copy of the weights in fewer bits; empty if
+        they use the target's own weights.
         """
         if not self.middle.bits:
             return ""
@@ -213,8 +215,8 @@ class Hierarchy:
         return RetrievalCache(self._full, budget, chunk, tail, config.retrieval_share or 0, MAX_BUDGET, policy)
 
     def _recorded(self, decoder: Decoder, backend: Backend, level: str, check_every: int = 0) -> Backend:
-        """Make a backend that records the passes of ``backend`` over one cache as CUDA graphs. If passes cannot be
-        recorded, return ``backend`` itself.
+        """Make a backend that records the passes of ``backend`` over the cache of ``level`` as CUDA graphs. If these
+        passes cannot be recorded, return ``backend`` itself.
         """
         others = decoder.split.devices[1:] if decoder.split else ()
         recorder = None if self.config.graphs == "off" else graphs.recorder_for(decoder.device, *others)
@@ -242,12 +244,12 @@ class Hierarchy:
         return {level: backend.replays for level, backend in self._recorded_backends.items()}
 
     def record_ahead(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Record passes for the next answer as CUDA graphs: the passes that are timed to learn costs, and the passes
-        that earlier answers used. Then time the recorded passes. Yield before each recording and before timing, so that
-        the caller can stop. The contents of all caches stay unchanged.
+        """Record passes as CUDA graphs, so that the next answer need not: the passes that are timed to learn costs, and
+        the passes that earlier answers used. Then time the recorded passes. Yield before each recording and before
+        timing, so that the caller can stop. The contents of all caches stay unchanged.
 
-        A recording takes as long as several passes. So it is made while nobody waits for an answer. Until then, the
-        controllers use the costs of unrecorded passes.
+        A recording takes as long as several passes, so call this while no answer is being made. Until the recorded
+        passes have been timed, the controllers use the costs of unrecorded passes.
 
         Args:
             tokens: the tokens of the context. The passes run on the newest of them.
@@ -267,8 +269,8 @@ class Hierarchy:
                 controller.replace_costs(costs, self.limits(costs))
 
     def _view_ahead(self, level: str, count: int) -> View | None:
-        """Make the view of a level's pass over ``count`` tokens that are not committed; None if the level's cache has
-        no room for them.
+        """Make the view (access to the cache) for a level's pass over ``count`` tokens that will not be committed; None
+        if the level's cache has no room for them.
         """
         full, retrieval, draft = self._full, self.retrieval, self.model_drafter
         if level == "verify":
@@ -292,7 +294,7 @@ class Hierarchy:
         return None if is_slow(plain_ms) else measure(context, plain_ms, self._target, retrieval, middle, draft)
 
     def reset(self) -> None:
-        """Forget the book. Its acceptance statistics and costs are kept as the start for the next book."""
+        """Forget the book. Its acceptance statistics and costs are kept as initial values for the next book."""
         self.retrieval.reset()
         for about, controller in self._controllers.items():
             self._beliefs[about] = controller.statistics.for_another_book()
@@ -307,8 +309,8 @@ class Hierarchy:
             replays.drop()
 
     def rounds(self, context: Context, sampling: SamplingParams, plain_ms: float) -> Iterator[Round]:
-        """Decode from a context on which the levels have been started. On a new book, the
-        costs of passes are first measured or estimated (``first_costs``).
+        """Decode speculatively from a context on which the levels have been started. On a new book, the costs of passes
+        are first measured or estimated (``first_costs``).
         """
         self._answered = context
         speculation = self.speculation(self._policy(context, sampling, plain_ms), self.index)
@@ -317,7 +319,8 @@ class Hierarchy:
     def speculation(
         self, policy: SpeculationPolicy, index: LookupIndex | None, middle: Backend | None = None
     ) -> Speculation:
-        """Return what ``rounds.hierarchical`` needs to speculate: ``policy``, ``index``, and settings of these levels.
+        """Return the argument ``speculation`` of ``rounds.hierarchical``: ``policy``, ``index``, and settings of these
+        levels.
 
         Args:
             middle: runs the passes of the target on the retrieval cache; None takes ``self.middle``.
@@ -330,10 +333,11 @@ class Hierarchy:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """Choose the policy of an answer, usually a controller. Lengths are fixed if they are configured, or if the
-        context window has no room left to time passes. A seeded text has a policy of its own (``seeded_policy``).
+        """Choose the policy of an answer, which decides how many tokens are proposed: usually a controller. These
+        lengths are fixed if they are configured, or if the context window has no room left to time passes. A seeded
+        answer has a policy of its own (``seeded_policy``).
 
-        Acceptance depends on sampling, so each way of sampling has its own controller.
+        Acceptance depends on sampling, so there is a controller for each combination of sampling options.
         """
         if self.lengths_are_given:
             return self.fixed
@@ -342,11 +346,11 @@ class Hierarchy:
         own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))
         if about not in self._controllers:
-            # The cost of a pass does not depend on the way of sampling, so it is measured once per book.
+            # The costs of passes do not depend on sampling options, so they are measured once per book.
             known = next((other.costs for other in self._controllers.values()), None)
             if known is None and len(context.tokens) - 1 + _LONG_VERIFY > context.full.limit:
-                # The window has no room for a timed verification. So the answer is too short to gain much from learned
-                # lengths.
+                # The window has no room for a timed verification. So the answer will be too short to gain much from
+                # learned lengths of proposals.
                 return self._fixed_with_copies()
             costs = known or self.first_costs(context, plain_ms, self.retrieval, self.middle, self.model_drafter)
             limits = self.limits(costs)
@@ -392,7 +396,8 @@ class Hierarchy:
         earlier book, ``derived`` computes the costs from the passes' bytes and computation and from the measured speeds
         of this machine. The rounds of the answer then correct the costs.
         """
-        # ``measure`` is quick even if KV is fetched over a slow bus, because it then times no verification.
+        # ``measure`` is quick even if KV is fetched over a slow bus, because it does not time verifications in that
+        # case.
         if not is_slow(plain_ms) or waits_for_bus(self._full.placement.spilled, plain_ms):
             return measure(context, plain_ms, self._target, retrieval, middle, draft)
         if self._costs is not None:
@@ -401,7 +406,7 @@ class Hierarchy:
 
     def limits(self, costs: Costs) -> PlanLimits:
         """Return how many tokens and passes a plan may have at these costs. No tokens are drafted if a draft step takes
-        longer than ``_COSTLY_DRAFT`` of a plain step.
+        longer than ``_COSTLY_DRAFT`` times a plain step.
         """
         pays = self.has_draft_model and costs.draft < _COSTLY_DRAFT * costs.verify.ms(1)
         copies = TUNING.copy_lengths[-1] if self.index is not None else 0
@@ -412,9 +417,9 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
     """Make a backend of the target with rounded weights for the middle level (the target on the retrieval cache).
     Return None if the middle level uses the target's own weights.
 
-    A pass of the middle level reads all weights and a small cache, so 8-bit weights halve its bytes. Rounding is
-    harmless, because the full level verifies every token (QuantSpec, arXiv 2502.10424, rounds the cache for the same
-    reason).
+    A pass of the middle level reads all weights and a small cache, so 8-bit weights halve the bytes that it reads.
+    Rounding does not change the answer, because every token is verified with the target's own weights. (For the same
+    reason, QuantSpec, arXiv 2502.10424, quantizes the cache of the passes that propose tokens.)
 
     ``config.middle`` may name the number of bits. With "auto", weights are rounded if a pass mostly reads weights, if
     the copy takes little of the free memory, and if the copy is made quickly, because a person is waiting for the
@@ -446,13 +451,13 @@ def measure(
 ) -> Costs:
     """Time the passes of each level on a context on which the levels have been started. All caches are left unchanged.
 
-    Passes run in the order of a round, and with its sampling. Otherwise they would be too quick: in a round, the pass
-    of one level displaces the data of another level from the processor's cache. The faster of two runs counts, because
-    the first run uses memory that has not been used before. A verification of two tokens runs only once, because it may
-    take a second.
+    Passes run in the order of a round, and with a round's sampling. In any other order they would be too quick: in a
+    round, the pass of one level displaces the data of another level from the processor's cache. The faster of two runs
+    counts, because the first run is slowed by memory that is used for the first time. A verification of two tokens runs
+    only once, because it may take a second.
 
-    If spilled KV comes over a slow bus (``waits_for_bus``), no verification is timed. Each token after the first is
-    then assumed to add as much time to a verification as to a pass over the retrieval cache.
+    If spilled KV comes over a slow bus (``waits_for_bus``), no verification is timed. In that case, each token after
+    the first is assumed to add as much time to a verification as to a pass over the retrieval cache.
     """
     with context.backend.decoding():
         selecting_ms = rounds.select(retrieval)
@@ -499,7 +504,7 @@ def derived(
 
 
 def _bytes_read(target: Decoder, context: int) -> int:
-    """Bytes that a pass over one token reads after a context."""
+    """Bytes that a pass over one token reads: weights, and the KV of ``context`` tokens."""
     return target.bytes_read_by_step + target.kv_shape.bytes_per_token * context
 
 
@@ -512,8 +517,8 @@ def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: Model
     """Estimated milliseconds of starting the draft model on a context; 0 if there is no draft model, or if it has been
     started.
 
-    The estimate is the time in which the target would read the tokens, times the ratio of the draft model's parameters
-    to the target's.
+    The estimate is the time in which the target would read the tokens with which the draft model starts, times the
+    ratio of the draft model's parameters to the target's.
     """
     if draft is None or draft.started:
         return 0.0
@@ -523,8 +528,8 @@ def draft_start_ms(context: Context, costs: Costs, target: Decoder, draft: Model
 
 
 def selection_ms(retrieval: RetrievalCache, costs: Costs) -> float:
-    """Milliseconds to choose the chunks of the retrieval cache before the answer's first pass over it; 0 if they are
-    chosen already.
+    """Estimated milliseconds to choose the chunks of the retrieval cache before the answer's first pass over it; 0 if
+    the chunks have been chosen.
     """
     return 0.0 if retrieval.is_selected else costs.selection
 

@@ -1,7 +1,8 @@
-"""Detects text that only repeats itself, so that an answer can be stopped or a bench can count it.
+"""Detects text that only repeats itself, so that such an answer can be stopped, and the bench can count the repeated
+tokens.
 
-A model can run into a loop: it repeats the same period of tokens to the end of the window. A loop is distinguished from
-a rhyme or a table by its length, and by whether the book has the same repetition.
+A model can run into a loop: it repeats the same period of tokens to the end of the window. A repetition, such as a
+rhyme or a table, is a loop only if all of the following are true.
 
 - The period occurs at least three times. A sentence that occurs twice is emphasis, or a quotation and its source.
 - At least ``LEAST_REPEATED`` tokens follow the first period. Short periods are often harmless: a line of dashes, the
@@ -29,9 +30,9 @@ _LONGEST_PERIOD = 512  # maximum period, in tokens, of a repetition that is dete
 
 
 class Repetition:
-    """Follows a text token by token, and counts how far its end repeats itself. ``runs`` maps a period in tokens
-    (ascending) to the number of newest tokens that each equal the token one period earlier. ``runs`` has no entry for a
-    period if the newest token already differs.
+    """Follows a text token by token, and measures how far back its end is periodic. ``runs`` maps each period in tokens
+    (ascending) to the number of newest tokens that each equal the token one period earlier. Periods for which this
+    number is 0 have no entry.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Repetition:
 
 
 class LoopDetector:
-    """Detects for every token of an answer whether it closes a loop.
+    """Detects for every token of an answer whether the answer has become a loop with this token.
 
     Args:
         book: tokens of the book. A repetition that the book contains is no loop.
@@ -80,8 +81,8 @@ def _is_loop(period: int, count: int, least: int) -> bool:
 
 
 def _as_text(tokens: Sequence[int]) -> str:
-    """The tokens as a string with one character for each token, because a search in a string takes only a millisecond
-    for 128K tokens.
+    """The tokens as a string with one character for each token, because searching a string is quick: 1 ms for 128K
+    tokens.
     """
     return "".join(map(chr, tokens))
 

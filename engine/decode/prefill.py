@@ -2,10 +2,11 @@
 
 The prompt is divided into segments. The hidden states of a segment pass through one layer after another, and each layer
 processes them in blocks. So the spilled KV of a layer is fetched once for each segment, and not for each block. After
-every block, the progress is yielded to the caller, so that reading can be watched and stopped at any time.
+every block, the progress is yielded to the caller, so that the prefill can be watched and stopped at any time.
 
-The whole cache is usable at every segment border, so a reading that is stopped keeps all complete segments. If the
-whole prompt were one segment, nothing would be usable before the end. Without spilled KV, segments cost no extra time.
+After each segment, all layers of the cache have the same tokens, so a prefill that is stopped keeps all complete
+segments. If the whole prompt were one segment, nothing could be kept before its end. Without spilled KV, segments cost
+no extra time.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _CPU_BLOCK_FLOP = 20e9
 
 @dataclass(frozen=True)
 class PrefillProgress:
-    """Progress of a prefill. ``usable`` is the number of tokens that all layers hold. ``work`` is the share of the work
-    that is done, 0..1.
+    """Progress of a prefill. ``usable`` is the number of tokens whose KV is in all layers. ``work`` is the share of the
+    work that is done, from 0 to 1.
     """
 
     usable: int
@@ -67,7 +68,8 @@ def prefill(
         while first < ids.shape[0]:
             spilled_beside_gpu = bool(cache.placement.spilled) and KINDS[decoder.device.type].own_memory
             size = segment_size(segment, cache.length, moves=spilled_beside_gpu)
-            # Some layers read the KV of an earlier layer's window, which must then still hold the whole segment.
+            # If layers read the KV of an earlier layer's sliding window, this window must still hold the whole segment
+            # when they read it.
             if cache.shape.sources:
                 size = min(size, SLIDING_SLACK)
             piece = ids[first : first + size]
@@ -84,10 +86,10 @@ def segment_size(segment: int, start: int, *, moves: bool) -> int:
 
     Args:
         segment: the usual number of tokens in a segment.
-        moves: whether every segment fetches the spilled KV of all earlier segments over a bus, which takes longer than
-            the computation. Each segment is then at least half as long as the context before it. So all segments
-            together fetch about twice the bytes of the final KV, however long the book is. But a reading that is
-            stopped loses more tokens, because segment borders are further apart.
+        moves: whether every segment fetches the spilled KV of all earlier segments over a bus. Fetching takes longer
+            than the computation, so each segment is then at least half as long as the context before it. All segments
+            together fetch about twice the bytes of the final KV, however long the book is. But a prefill that is
+            stopped loses more tokens, because segments are longer.
     """
     return max(segment, start // 2) if moves else segment
 
@@ -139,12 +141,13 @@ def _segment(
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
     _check_finite(decoder, hidden)
-    if not start:  # only the first segment's logits are checked, because damaged weights already show there
+    if not start:  # check only the first segment's logits, because they already show whether weights are damaged
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
         least, most = torch.stack(logits.aminmax()).tolist()  # ``least`` and ``most`` are NaN if any logit is NaN
         if not math.isfinite(most - least):
             raise decoder.not_finite()
-        if least == most:  # all weights are zero, because a download reserved the file's space and was not completed
+        # All weights are zero. This happens if a download reserved the space of the file and was not completed.
+        if least == most:
             raise decoder.not_telling()
 
 
@@ -159,8 +162,8 @@ def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:
-    """Return the block size for another attempt, after a block of ``block`` tokens ran out of memory. A block is
-    halved, or, if it has the minimum size already, layers are spilled.
+    """Return the block size for another attempt, after memory ran out in a block of ``block`` tokens. The size is
+    halved. If it is the minimum already, layers are spilled instead.
 
     The new attempt overwrites the KV of the failed block.
     """

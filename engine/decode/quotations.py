@@ -1,10 +1,10 @@
 """Restricts quotations to the book's own words. The restriction is part of the distribution that tokens are sampled
 from.
 
-After an answer has opened a quotation, a token is allowed only if the quotation, including this token, equals a passage
-of the book or the beginning of a passage. Which tokens are allowed depends only on earlier tokens. So the rule can be a
-part of every level's sampler (``verify.Sampler``), like the repetition penalty, and plain and speculative decoding have
-the same distribution. Within a quotation most proposals are copies of the book anyway.
+Within a quotation, a token is allowed only if the quotation up to and including this token occurs in the book. Which
+tokens are allowed depends only on earlier tokens. So the rule can be a part of every level's sampler
+(``verify.Sampler``), like the repetition penalty, and plain and speculative decoding have the same distribution. The
+rule rejects few proposals, because within a quotation most proposals are copied from the book.
 
 A quotation opens with “ or with a straight mark after a space, and closes with ” or a straight mark. It may begin at
 any word of the book and end after any word, with an ellipsis at either end. The words between must be one passage of
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 _SPACES = re.compile(rb"\s+")
-_WHITE = (b" ", b"\n")  # the white space that a text has after ``_folded``
+_WHITE = (b" ", b"\n")  # the only white space in a text that ``_folded`` returned
 _SPACE, _BREAK = b" \n"
 _OPENING = re.compile(rb"\xe2\x80\x9c|(?<=[\s(\[])\"")
 _CLOSING = {b'"': b'"'}  # closing mark, keyed by opening mark; every other opening mark is closed by ”
@@ -33,7 +33,7 @@ _ELLIPSES = (b"...", "…".encode())
 # strings that may stand between the opening mark and the first word
 _LEADS = (b"", *_ELLIPSES, *(sign + b" " for sign in _ELLIPSES))
 _WORD = re.compile(rb"(?:^|(?<=[ \n\"'(\[-])|(?<=\xe2\x80[\x94\x98\x9c]))[^ \n.,;:!?)\]-]")
-# Maximum length, in bytes, of a token that continues a quotation. Longer tokens are not allowed in a quotation.
+# Maximum length, in bytes, of a token that continues a quotation. Longer tokens are not allowed within a quotation.
 _LONGEST_PIECE = 24
 # Maximum number of cached ``Point`` objects. They are cached because a round needs the same point several times. When
 # the maximum is reached, the whole cache is emptied.
@@ -41,7 +41,7 @@ _MOST_REMEMBERED = 4096
 
 
 class Quotable:
-    """A book's text, in which a model's quotations are searched.
+    """A book's text, in which the quotations of an answer are searched, with the vocabulary's tokens as bytes.
 
     Args:
         text: the text that may be quoted.
@@ -65,8 +65,8 @@ class Quotable:
 
     @cached_property
     def _closers(self) -> dict[bytes, list[tuple[bytes, int]]]:
-        """The tokens that contain a closing mark, keyed by the mark. Each token is a pair: its bytes before the mark,
-        and its id.
+        """The tokens that contain a closing mark, keyed by the mark. Each token is given as a pair of the bytes before
+        its mark, and its id.
         """
         return {
             mark: [(piece[: piece.index(mark)], token) for token, piece in enumerate(self._pieces) if mark in piece]
@@ -79,7 +79,7 @@ class Quotable:
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
-        """Return the state of quotations after the tokens that the answer already has."""
+        """Return the state (``Quotations``) after the tokens that the answer already has."""
         return Quotations(self, b"\n", None).after(answer)
 
     def piece(self, token: int) -> bytes:
@@ -87,8 +87,8 @@ class Quotable:
         return self._pieces[token] if token < len(self._pieces) else b""
 
     def point(self, mark: bytes, prefix: bytes, previous: Point | None = None) -> Point:
-        """The point after an opening mark and the bytes ``prefix``. If ``previous`` is given, ``prefix`` extends the
-        bytes of that point.
+        """Return the ``Point`` of a quotation that began with the opening mark ``mark`` and has the bytes ``prefix`` so
+        far. ``previous`` may be an earlier point of the same quotation.
         """
         found = self._points.get((mark, prefix))
         if found is None:
@@ -103,8 +103,8 @@ class Quotable:
         return found
 
     def _behind(self, places: np.ndarray, piece: bytes) -> np.ndarray:
-        """Find those offsets of ``places`` at which the book has ``piece``. Return the offsets after the piece. A space
-        in the piece may be a line break in the book.
+        """Find those of the offsets ``places`` at which the book continues with ``piece``. Return the offsets in the
+        book after the piece. A space in the piece may be a line break in the book.
         """
         for index, byte in enumerate(piece):
             places = places[places + index < len(self._bytes)]
@@ -113,8 +113,8 @@ class Quotable:
         return places + len(piece)
 
     def allowed(self, point: Point) -> torch.Tensor | None:
-        """The tokens (n,) that may follow. None means that any token may follow; it is returned if no token continues
-        the quotation, for example because the quotation is not in the book.
+        """The tokens (n,) that may follow at ``point``. None, which means any token, if no token continues the
+        quotation, for example because the quotation is not in the book.
         """
         if point.allowed is None:
             found = self._beginnings(point.prefix) if _leads(point.prefix) else self._goings_on(point)
@@ -127,7 +127,7 @@ class Quotable:
         ends = [place for place in places if self._may_end(place)]
         for head, token in self._closers[_CLOSING.get(point.mark, _CURLY)]:
             if (point.prefix + head).endswith(_WHITE):
-                continue  # a quotation may not end with white space
+                continue  # skip this token, because a quotation may not end with white space
             if head.strip() in (b"", *_ELLIPSES):
                 fits = bool(ends)
             else:
@@ -137,7 +137,9 @@ class Quotable:
         return found
 
     def _beginnings(self, prefix: bytes) -> set[int]:
-        """The tokens that may follow an opening mark and ``prefix``, which is empty or (a part of) an ellipsis."""
+        """The tokens that may follow an opening mark and ``prefix``, which is empty, an ellipsis, or the beginning of
+        an ellipsis.
+        """
         places = self._behind(self._words, prefix).tolist() if prefix else []
         found = {token for piece in self._continuations(places) for token in self._tokens[piece]}
         for rest in {lead[len(prefix) :] for lead in _LEADS if lead.startswith(prefix)}:
@@ -153,10 +155,10 @@ class Quotable:
         return self._continuations(self._words.tolist())
 
     def _continuations(self, places: list[int]) -> set[bytes]:
-        """The tokens, as bytes, with which the book continues at one of ``places``."""
+        """The tokens, as bytes, with which the book continues at any of the offsets ``places``."""
         found: set[bytes] = set()
         for piece in {self._text[place : place + _LONGEST_PIECE] for place in places}:
-            # The part before the next white space, because a token has none after its first byte
+            # A token has white space only as its first byte, so it ends before the next white space of the book.
             word = len(_SPACES.split(piece[1:], 1)[0])
             for first in {piece[:1], b" "} if piece.startswith(b"\n") else {piece[:1]}:
                 found.update(part for end in range(word + 1) if (part := first + piece[1 : end + 1]) in self._tokens)
@@ -174,19 +176,23 @@ class Quotable:
 
 
 def _folded(text: bytes) -> bytes:
-    """A text with one byte for each run of white space: a line break if the run has one, else a space."""
+    """Replace each run of white space in a text by one byte: a line break if the run contains a line break, otherwise a
+    space.
+    """
     return _SPACES.sub(lambda run: b"\n" if b"\n" in run[0] else b" ", text)
 
 
 def _leads(prefix: bytes) -> bool:
-    """Whether the quotation has no word yet: ``prefix`` is empty or (a part of) an ellipsis."""
+    """Whether a quotation with the bytes ``prefix`` has no word yet: they are empty, an ellipsis, or the beginning of
+    an ellipsis.
+    """
     return any(lead.startswith(prefix) for lead in _LEADS)
 
 
 @dataclass(eq=False)
 class Point:
-    """A point within a quotation. ``mark`` is the opening quotation mark. ``prefix`` are the quotation's bytes so far.
-    ``places`` are the offsets in the book after passages with these bytes, ascending.
+    """A point within a quotation. ``mark`` is the opening quotation mark, and ``prefix`` are the quotation's bytes so
+    far. ``places`` are the offsets in the book at which passages with these bytes end, ascending.
     """
 
     mark: bytes
@@ -197,8 +203,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Quotations:
-    """The state of an answer: within a quotation at ``point``; or outside of quotations if ``point`` is None, with the
-    answer's newest bytes in ``tail``.
+    """Says whether the end of an answer is within a quotation: at ``point``, or outside of quotations if ``point`` is
+    None. ``tail`` holds the answer's newest bytes outside of quotations.
     """
 
     book: Quotable

@@ -1,21 +1,23 @@
-"""Implements the decoding loops, plain and speculative. Both have the same signature, yield the same records, and give
-the text the same distribution.
+"""Implements the decoding loops, plain and speculative. Both loops yield ``Round`` records, and give the text the same
+distribution.
 
 One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
 
     draft      the drafter proposes a few tokens
-    middle     the target on its retrieval cache accepts or replaces them in one pass; repeated until enough are pending
+    middle     the target on its retrieval cache accepts or replaces these tokens in one pass
     verify     the target on its full cache accepts or replaces all pending tokens in one pass
-    commit     every cache is cropped to the accepted tokens; the retrieval selection is refreshed when it is due
+    commit     every cache is cropped to the accepted tokens; if it is due, the retrieval cache chooses its chunks again
 
-A round may skip levels: drafted tokens, or tokens copied from the book, go straight to verification if that is faster.
+The steps draft and middle are repeated until enough tokens are pending, that is, wait for verification. A round may
+leave out the step middle: drafted tokens, or tokens copied from the book, go straight to verification if that is
+faster.
 
 After every round, the full cache holds the KV of all committed tokens except the last, which is the first input of the
-next round. A caller may therefore close a loop's generator after any round. The draft model and the retrieval cache may
-lack committed tokens after a round. These tokens are added before the draft model or the retrieval cache is used again.
+next round. A caller may therefore close a loop's generator after any round. The caches of the draft model and of the
+middle level may lack committed tokens after a round. These tokens are added before the cache is used again.
 
-Whether a proposal ends early depends only on the tokens that it already has, and none of these is removed then. So
-early stops cannot change the distribution.
+Whether a proposal ends early depends only on the tokens that it already has, and all of these are judged by the next
+level. So early stops cannot change the distribution.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ RECENT = 64
 boundary are held.
 """
 
-# Number of an answer's tokens after which the book's pages are scored again. A refresh and a new selection also score
-# the pages, so the count then starts again.
+# Number of an answer's tokens after which the book's pages are scored again, to show which pages are read. Whenever the
+# chunks of the retrieval cache are chosen again, pages are scored too, and the count starts again.
 _SCORE_EVERY = 16
-# Maximum number of committed tokens that the retrieval cache may lack after a round that did not use it. If more tokens
-# are missing, all missing tokens are copied at once, because this costs about as much as copying one token.
+# Maximum number of committed tokens that the retrieval cache may lack after a round without passes over this cache. If
+# more are missing, all missing tokens are copied together, which takes about as long as copying one token.
 _MOST_MISSING = 16
 
 
@@ -64,10 +66,10 @@ class NotFinite(ArithmeticError):
 
 
 def check_tokens(sampled: Sequence[int]) -> None:
-    """Refuse tokens that were drawn from logits that are not finite.
+    """Check that all tokens were drawn from finite logits.
 
     Raises:
-        NotFinite: there is such a token.
+        NotFinite: the logits of a token were not finite.
     """
     if NO_TOKEN in sampled:
         raise NotFinite
@@ -75,11 +77,11 @@ def check_tokens(sampled: Sequence[int]) -> None:
 
 @dataclass
 class Context:
-    """The state of a decoding loop. ``tokens`` are all committed tokens; ``full`` holds the KV of all of them but the
-    last, and ``backend`` runs the passes over it.
+    """The state of a decoding loop. ``tokens`` are all committed tokens. ``full`` is the full cache with the KV of all
+    committed tokens but the last, and ``backend`` runs the passes over this cache.
 
-    ``sampler`` is the sampler after the committed tokens. ``loops`` detects repetition in these tokens, if a text that
-    repeats itself is to be stopped.
+    ``sampler`` samples the token after the committed tokens. ``loops`` detects whether the answer only repeats itself
+    and must be stopped; None never stops it.
     """
 
     backend: Backend
@@ -92,8 +94,8 @@ class Context:
     loops: LoopDetector | None = None
 
     def commit(self, sampled: Sequence[int]) -> Committed:
-        """Commit sampled tokens, up to and including a token that ends the text. Crop the cache to all committed tokens
-        but the last, whose KV is computed by the next pass.
+        """Commit sampled tokens, up to and including the first token that ends the text. Crop the full cache to all
+        committed tokens but the last one, whose KV is computed by the next pass.
 
         Raises:
             NotFinite: the target's logits were not finite.
@@ -127,12 +129,13 @@ class Speculation:
 
     Args:
         policy: chooses the plan of each round; a round without speculation is a plain step.
-        refresh: decides when the retrieval selection is refreshed.
+        refresh: decides when the chunks of the retrieval cache are chosen again.
         longest: maximum number of tokens that a round can propose after the committed context.
         index: the index of the book and the chat. Tokens from these texts may be copied straight to verification.
-        recordings: returns the number of passes recorded so far. Costs are not learned from a round in which this
-            number grows.
-        middle: runs the passes of the target on the retrieval cache; None takes the backend of the full level.
+        recordings: returns the number of passes that have been recorded as CUDA graphs so far. Costs are not learned
+            from a round in which this number grows.
+        middle: runs the passes of the target on the retrieval cache; None takes the backend that runs passes over the
+            full cache.
     """
 
     policy: SpeculationPolicy
@@ -148,7 +151,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval cache and the drafter on a context. ``prompt`` holds the queries of the context's newest
-    tokens. With these queries the cache chooses its chunks when the first pass over the retrieval cache needs them.
+    tokens. The retrieval cache chooses its chunks with these queries, but only before the first pass over it.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
@@ -161,14 +164,14 @@ def first_token(
     """Decode the first token of a speculative answer. Return its round, and a function that returns the further rounds.
 
     A plain step decodes the first token, and its time is used as the cost of a plain step. If plain steps are slow, the
-    draft level and the target on the retrieval cache are started only when the returned function is called, so that the
-    first token is shown at once. If plain steps are quick, these levels are started before this function returns. The
-    time of their start then delays the first token and not the second.
+    drafter and the retrieval cache are started only when the returned function is called, so that the first token is
+    shown at once. If plain steps are quick, both are started before this function returns, so that their start delays
+    the first token and not the second.
 
     Args:
         observer: sees the queries of the plain step.
-        begin: starts the levels, given the first round, and returns the further rounds. It returns no rounds if the
-            text has ended.
+        begin: takes the first round, starts the drafter and the retrieval cache, and returns the further rounds; none
+            if the text has ended.
     """
     first = next(plain(context, observer))
     context.max_tokens = 0 if first.ended else context.max_tokens - 1
@@ -179,12 +182,13 @@ def first_token(
 
 
 def plain_step_ms(done: Round) -> float:
-    """Milliseconds of the pass of a plain step, including transfers."""
+    """Milliseconds of the pass of a plain step, including the wait for spilled KV."""
     return done.split.verify + done.split.transfer
 
 
 def plain(context: Context, observer: Observer | None = None) -> Iterator[Round]:
-    """Decode autoregressively, one full pass per token. Every other way of decoding must reproduce this distribution.
+    """Decode autoregressively, with one pass over the full cache per token. Every other way of decoding must reproduce
+    the distribution of this text.
 
     Args:
         observer: sees the queries of the first pass.
@@ -243,7 +247,9 @@ def hierarchical(
 
 
 def select(retrieval: RetrievalCache) -> float:
-    """Make the answer's first selection, unless it is made already. Return the time that this took, in milliseconds."""
+    """Choose the retrieval cache's chunks for this answer, unless they have been chosen. Return the milliseconds that
+    this took; 0 if nothing was done.
+    """
     if retrieval.is_selected:
         return 0.0
     clock = time.perf_counter()
@@ -252,7 +258,9 @@ def select(retrieval: RetrievalCache) -> float:
 
 
 def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
-    """Find the longest match of the newest tokens in the book, with the tokens that follow the match there."""
+    """Find the place in the book or the chat with the longest match of the newest tokens, and the tokens that follow
+    there.
+    """
     if index is None:
         return NO_MATCH
     tail = tokens[len(index) :]
@@ -265,9 +273,9 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
 def _observer(
     retrieval: RetrievalCache, speculation: Speculation, plan: DraftPlan, unscored: int, missing: int
 ) -> VerifyObserver | None:
-    """Choose the observer of this round's verification: ``BoundaryRefresh`` if the tail of the retrieval cache is
-    nearly full, ``SelectionRefresh`` if a refresh is due, ``ChunkScoring`` if the pages are to be scored again,
-    otherwise None.
+    """Choose the observer of this round's verification, which uses its attention queries: ``BoundaryRefresh`` if the
+    tail of the retrieval cache is nearly full, ``SelectionRefresh`` if chunks are to be chosen again, ``ChunkScoring``
+    if only the pages are to be scored again, otherwise None.
 
     Args:
         unscored: number of tokens since the pages were scored.
@@ -290,11 +298,11 @@ class Pending:
     Args:
         tokens: the proposed tokens; empty if they are in ``drawn``.
         sources: the proposer of each token.
-        probs: the distributions that the tokens were drawn from, as consecutive parts in the forms of
-            ``Distributions``; None if every token is a point mass.
+        probs: the distributions that the tokens were drawn from, one ``Distributions`` for each proposal; None if every
+            token is a point mass.
         confidences: the proposer's probability for each of its tokens; empty if no early stop needs it.
-        accepted, proposed: how many of the drafter's tokens the middle level (the target on the retrieval cache)
-            accepted, and how many it was given.
+        accepted, proposed: number of the drafter's tokens that the middle level (the target on the retrieval cache)
+            accepted, and number of those that it judged.
         draft_ms, middle_ms: milliseconds so far of the drafter and of the passes of the middle level.
         drawn: the proposed tokens (n,), if they are only on the device.
     """
@@ -363,11 +371,11 @@ def propose(
     observation: RoundObservation,
     remaining: int,
 ) -> Pending:
-    """Propose the tokens of one round, as ``plan`` says. ``remaining``: maximum number of tokens that may still be
-    added to the answer.
+    """Propose the tokens of one round, as ``plan`` says. ``remaining`` is the maximum number of tokens that may still
+    be added to the answer.
     """
-    # The verification itself adds one token, so one less than ``remaining`` is proposed. All tokens must fit into the
-    # window.
+    # The verification itself adds one token, so at most ``remaining - 1`` tokens are proposed. All tokens must fit into
+    # the window.
     most = min(remaining - 1, context.full.limit - len(context.tokens))
     if plan.copy:
         tokens = list(observation.match.tokens[: min(plan.copy, most)])
@@ -486,8 +494,8 @@ def _count_steps(observation: RoundObservation, proposal: Proposal, ms: float) -
 
 
 def _trials(confidences: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
-    """Pair the ``confidences`` of a proposal's tokens with the tokens' outcomes: the first ``accepted`` tokens were
-    accepted and the next one was rejected. The tokens after it are left out, because they were not tried.
+    """Pair the ``confidences`` of a proposal's tokens with their outcomes. The first ``accepted`` tokens were accepted,
+    and the next token was rejected. All later tokens are left out, because they were not judged.
     """
     return [
         ProposalOutcome(confidence, index < accepted) for index, confidence in enumerate(confidences[: accepted + 1])
@@ -498,7 +506,9 @@ def _trials(confidences: list[float] | tuple[float, ...], accepted: int) -> list
 
 
 def _step(context: Context, observer: Observer | None) -> Round:
-    """Decode one token with one full pass: a round of plain decoding, or of speculation if nothing is proposed."""
+    """Decode one token with one pass over the full cache. Used in plain decoding, and in speculative decoding if a
+    round proposes nothing.
+    """
     clock, waited = time.perf_counter(), context.full.waited_s
     probs = context.sampler(_verify_pass(context, context.backend.ids(context.tokens[-1:]), observer))
     done = context.commit(draw(probs, context.generator).tolist())
@@ -543,8 +553,8 @@ def _verify(
 
 
 def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None) -> torch.Tensor:
-    """Run the last committed token and the proposals (n,) after it through the target on its full cache. Return all
-    logits.
+    """Run the last committed token and the proposals that follow it, ``ids`` (n,), through the target on its full
+    cache. Return the logits of all n tokens.
     """
     logits = full_pass(context.backend, context.full, len(context.tokens) - 1, ids, observer)
     context.full.advance(len(ids))
@@ -552,8 +562,8 @@ def _verify_pass(context: Context, ids: torch.Tensor, observer: Observer | None)
 
 
 def _verify_split(full: FullCache, clock: float, waited_s: float) -> TimeSplit:
-    """Divide the time of a verification that began at ``clock`` into computing and waiting for KV. ``waited_s``: the
-    value of ``full.waited_s`` when the verification began.
+    """Divide the time of a verification into computing and waiting for spilled KV. The verification began at ``clock``,
+    when ``full.waited_s`` was ``waited_s``.
     """
     transfer = (full.waited_s - waited_s) * 1000.0
     return TimeSplit(verify=since(clock) - transfer, transfer=transfer)
@@ -607,14 +617,14 @@ def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int
 
 
 def newest(tokens: Sequence[int], count: int) -> list[int]:
-    """Make the input of a timed pass: ``count`` tokens, from the newest backwards, repeated if there are fewer. The ids
-    vary, so that the pass chooses as many different experts as a real pass does.
+    """Make the input of a timed pass: the last ``count`` tokens, newest first, repeated if there are fewer. Different
+    tokens are used, so that the pass chooses as many different experts as a real pass does.
     """
     return [tokens[-1 - at % len(tokens)] for at in range(count)]
 
 
 def until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
-    """The tokens up to and including the first that ends the text."""
+    """The tokens up to and including the first token that ends the text; all tokens if none does."""
     for index, token in enumerate(tokens):
         if token in stop_ids:
             return tokens[: index + 1]
@@ -622,5 +632,5 @@ def until_end(tokens: list[int], stop_ids: frozenset[int]) -> list[int]:
 
 
 def since(clock: float) -> float:
-    """Milliseconds since ``clock``, a reading of ``time.perf_counter``."""
+    """Milliseconds since the time ``clock`` of ``time.perf_counter``."""
     return (time.perf_counter() - clock) * 1000.0

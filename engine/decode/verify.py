@@ -5,18 +5,18 @@ Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the ta
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
 Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
-order), so that p and q are of the same kind: a tensor of probabilities, or on a processor rows that are computed on
-demand (``distributions``). In greedy decoding every distribution is a point mass and is stored as its one token. A row
-of zeros over the vocabulary would cost a tenth of a small model's plain step.
+order), so that p and q are of the same kind: a tensor of probabilities, or, on a CPU, rows that are computed on demand
+(``distributions``). In greedy decoding every distribution is a point mass, and only its one token is stored. To make a
+row of zeros over the whole vocabulary instead would take a tenth of a small model's plain step.
 
 The repetition penalty makes a distribution depend on earlier tokens, including proposals: row i of a pass counts the
 answer so far and the proposals x_1..x_{i-1}. p_i is used only if these proposals were accepted, so it is the
 distribution of plain decoding at that place. The penalty counts only tokens of the answer, like transformers'
 ``prompt_ignore_length``, because the prompt is a whole book and nearly every word would be penalised.
 
-Exact quotations (``quotations``) depend on earlier tokens in the same way: tokens that continue no quotation of the
-book are masked in each row. The host finds these tokens, so with exact quotations every level reads the tokens that it
-draws.
+The restriction of quotations to the book's words (``quotations``) depends on earlier tokens in the same way: within a
+quotation, tokens with which it would not occur in the book are masked in each row. The host finds these tokens, so with
+this restriction the tokens that any level draws are read to the host.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318). A level of the hierarchy returns
 tokens of distribution p, so for the next level they are proposals with q = p. The published code of TriForce draws from
@@ -60,17 +60,18 @@ Distributions: TypeAlias = torch.Tensor | Rows
 ``Rows``; or, for greedy decoding, the tokens (n,) int64 that have probability 1.
 """
 
-# Number of the most likely tokens, among which the nucleus of top-p is searched first.
+# The nucleus of top-p is first searched among this number of most likely tokens, before it is searched in the whole
+# vocabulary.
 _LIKELIEST = 128
 # Total probability 1 as an integer. Probabilities become integer multiples of 1 / 2^60, called parts. The sum of a
 # row's parts stays below 2^63.
 _WHOLE = 1 << 60
-# Number of bits of the lower digit. The bits of a float32 probability are searched in an upper and a lower half, called
-# digits.
+# Number of bits of the lower digit. The 32 bits of a float32 probability are divided into an upper and a lower half,
+# which are called digits.
 _LOWER_BITS = 16
 # Largest lower digit.
 _LOWER = 0xFFFF
-# Upper digit of probability 1.
+# The upper 16 bits of the float32 number 1: the largest value that these bits of a probability can have.
 _UPPER = 0x3F80
 
 
@@ -81,7 +82,8 @@ class Sampler:
         params: settings of sampling. A temperature of None means greedy; any other option that is None is off.
         seen: (m,) int64 on the device of the logits: the answer's tokens for the repetition penalty, possibly with
             duplicates. None if there is no penalty.
-        quotations: whether the text is within a quotation, and which one; None if quotations are not restricted.
+        quotations: whether the text ends within a quotation, and with which words; None if quotations need not be in
+            the book.
     """
 
     def __init__(
@@ -95,11 +97,13 @@ class Sampler:
 
     @property
     def remembers(self) -> bool:
-        """Whether distributions depend on earlier tokens. If not, ``after`` need not be called."""
+        """Whether distributions depend on earlier tokens of the answer. If not, ``after`` need not be called."""
         return self._seen is not None or self._quotations is not None
 
     def after(self, tokens: torch.Tensor) -> Sampler:
-        """Make the sampler for this sampler's text followed by ``tokens`` (n,), which are on the sampler's device."""
+        """Make the sampler for the text of this sampler with ``tokens`` (n,) appended. The tokens are on the sampler's
+        device.
+        """
         if not self.remembers:
             return self
         seen = None if self._seen is None else torch.cat([self._seen, tokens])
@@ -110,7 +114,7 @@ class Sampler:
         """The sampler of a draft model after the same text.
 
         The distribution of proposals does not change the distribution of the verified text. So the draft model may
-        choose among a few tokens if searching the whole vocabulary costs too much.
+        choose among a few tokens where searching the whole vocabulary takes too long.
         """
         return DraftSampler(self.params, self._seen, self._quotations)
 
@@ -138,20 +142,20 @@ class Sampler:
         return probs if self._top_p >= 1.0 else self._cut(probs, self._top_p)
 
     def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
-        """The nucleus of distributions (n, vocabulary), renormalised."""
+        """Keep only the nucleus of top-p in each of the distributions (n, vocabulary), and renormalise."""
         return _nucleus_by_sorting(probs, top_p) if _waits_are_cheap(probs) else _nucleus_by_selection(probs, top_p)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
-        """The ids of tokens that the text already has, with their logits after the penalty (Keskar et al. 2019, arXiv
-        1909.05858).
+        """Return the ids of tokens that the text already has, and their logits after the repetition penalty (Keskar et
+        al. 2019, arXiv 1909.05858).
         """
         ids = seen.expand(logits.shape[0], -1)
         if proposed is not None and (count := proposed.shape[0]):
             places = torch.arange(count + 1, device=proposed.device)
             ids = torch.cat([ids, torch.where(places[:count] < places.unsqueeze(1), proposed, -1)], dim=1)
         found = logits.gather(1, ids.clamp(min=0)).float()
-        # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1 the result
-        # is the lesser of product and quotient, for a penalty below 1 the greater.
+        # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1, the
+        # result is the smaller of the product and the quotient; for a penalty below 1, it is the larger.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
         return ids, chosen(found * self._penalty, found / self._penalty)
 
@@ -170,7 +174,7 @@ class DraftSampler(Sampler):
 
 
 def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | None = None) -> Sampler:
-    """Make the sampler after a prompt and the tokens (n,) of the answer so far, on the model's device.
+    """Make the sampler of an answer that has the tokens ``answer`` (n,) so far, on the model's device.
 
     Args:
         book: the text from which quotations must come; None if anything may be quoted.
@@ -202,7 +206,8 @@ def _within_book(logits: torch.Tensor, quotations: Quotations, proposed: torch.T
 
 
 def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of most likely tokens whose sum reaches top_p (always at least one token), renormalised.
+    """Keep in each distribution the fewest most likely tokens whose sum reaches top_p (at least one token), and
+    renormalise.
 
     Only the most likely tokens are sorted first, because sorting a whole vocabulary costs more than a small model's
     forward pass. The host has to read whether the sorted tokens reach top_p, so this function waits for the device.
@@ -219,14 +224,16 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the nucleus like ``_nucleus_by_sorting``, but without a sort and without a wait, for a GPU.
+    """Keep the same tokens as ``_nucleus_by_sorting``, but without sorting and without a wait for the device. Used on a
+    GPU.
 
-    The smallest probability of the nucleus is found in two halves of its bits, because non-negative float32 numbers are
-    ordered like their bits. First, probabilities are summed per value of their upper 16 bits. From the largest value
-    downwards, the value at which the sum reaches ``top_p`` is the upper half of the smallest probability. Then the
-    lower half is found in the same way among the probabilities with this upper half. Probabilities are rounded down to
-    integer multiples of 1 / ``_WHOLE``, so that the order of addition on a GPU does not matter. Among tokens whose
-    probability equals the smallest, the first tokens of the vocabulary are kept.
+    Two steps find the smallest probability of the nucleus: first its upper 16 bits, then its lower 16 bits. This is
+    possible because non-negative float32 numbers have the same order as their bits. The first step sums the
+    probabilities for each value of the upper bits, and adds these sums from the largest value downwards. The value at
+    which ``top_p`` is reached is the upper half. The second step does the same with the lower bits of the probabilities
+    that have this upper half. Probabilities are rounded down to integer multiples of 1 / ``_WHOLE``, so that the order
+    of addition on a GPU does not matter. Among tokens whose probability equals the smallest, the first tokens of the
+    vocabulary are kept.
     """
     bits, wanted = probs.view(torch.int32), int(top_p * _WHOLE)
     parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()
@@ -242,12 +249,12 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 def _least_digit(
     digits: torch.Tensor, parts: torch.Tensor, count: int, mass: int, above: torch.Tensor | int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the digit of the least likely token in the nucleus.
+    """Find the digit (half of the bits) of the smallest probability in the nucleus.
 
     Args:
         digits: (n, vocabulary), each below ``count``.
         parts: probabilities in multiples of 1 / ``_WHOLE``.
-        mass: sum of parts that the nucleus must reach.
+        mass: sum that the parts of the nucleus must reach.
         above: sum of the parts of tokens with a larger upper digit, if ``digits`` are the lower digits; otherwise 0.
 
     Returns:
@@ -260,14 +267,14 @@ def _least_digit(
 
 
 def _waits_are_cheap(probs: torch.Tensor) -> bool:
-    """Whether the host can read these numbers cheaply. On a GPU a read waits for all queued work."""
+    """Whether the host can read these numbers without waiting. On a GPU, a read waits for all queued work."""
     return probs.device.type == "cpu"
 
 
 def _within(ordered: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Zero the probabilities after the one at which the sum reaches top_p. ``ordered`` has descending probabilities.
-    The sum is computed in float64: in float32 the sum of 110,000 tokens was 6e-6 too large, so that the last 750 tokens
-    were cut off.
+    """Keep the first of the descending probabilities ``ordered`` whose sum reaches top_p, and set all others to zero.
+    The sum is computed in float64, because in float32 the sum over 110,000 tokens was 6e-6 too large, which cut off the
+    last 750 tokens.
     """
     before = ordered.double().cumsum(dim=-1) - ordered
     return ordered.masked_fill(before >= top_p, 0.0)
@@ -285,8 +292,8 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
     """Draw one token from each distribution, as a ``Sampler`` gives them: (n,) int64. Rows need not sum to 1. A row
     whose logits were not finite gives ``NO_TOKEN``.
 
-    Inverts the cumulative distribution in float64 with one random number for each row, whereas ``torch.multinomial``
-    draws one for every token of the vocabulary.
+    Inverts the cumulative distribution in float64 with one random number for each row. ``torch.multinomial`` would need
+    a random number for every token of the vocabulary.
     """
     if not isinstance(probs, torch.Tensor):
         chances = torch.rand(len(probs), generator=generator, dtype=torch.float64).tolist()
@@ -302,8 +309,8 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
 
 
 def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Distributions:
-    """A point mass on ``token`` (1,) if ``agrees`` (1,) is true, otherwise ``q``, which is a single distribution. The
-    result has the form of ``q``.
+    """Return a point mass on ``token`` (1,) if ``agrees`` (1,) is true, otherwise ``q``, a single distribution. A point
+    mass has the same form as ``q``.
     """
     if isinstance(q, torch.Tensor):
         return torch.where(agrees, point_mass(token, q), q)
@@ -319,7 +326,7 @@ def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """The probability (n,) that each row of logits (n, vocabulary) gives to its token (n,), before temperature and
-    truncation. Meaningless for ``NO_TOKEN``.
+    truncation. The result for ``NO_TOKEN`` has no meaning.
     """
     tokens = tokens.clamp(min=0)
     if (rows := kernel_rows(logits)) is not None:
@@ -365,8 +372,8 @@ class DeviceSample:
     tokens: torch.Tensor
 
     def read(self, *more: torch.Tensor) -> tuple[SampledTokens, list[list[float]]]:
-        """Read the sampled tokens to the host. ``more``: small tensors (n,) that are read in the same transfer, so that
-        the host waits only once. Return their numbers as lists.
+        """Read the sampled tokens to the host, and return them. The small tensors ``more``, each (n,), are read in the
+        same transfer, so that the host waits only once. They are returned as lists.
         """
         (accepted,), tokens, *others = to_host(self.num_accepted, self.tokens, *more)
         return SampledTokens(tuple(int(token) for token in tokens[: int(accepted) + 1])), others
@@ -384,7 +391,7 @@ def rejection_sample(
 def rejection_sample_on_device(
     proposed: torch.Tensor, q: Distributions | None, p: Distributions, generator: torch.Generator
 ) -> DeviceSample:
-    """Accept a prefix of n proposed tokens and draw the token that follows it. No host sync.
+    """Accept a prefix of n proposed tokens, and draw the token that follows it. The host does not wait for the device.
 
     Args:
         proposed: (n,) int64, n may be 0.
@@ -408,8 +415,8 @@ def rejection_sample_on_device(
     target = p[:n].gather(1, at).squeeze(1)
     proposal = torch.ones_like(target) if q is None else q.gather(1, at).squeeze(1)
     chance = torch.rand(n, generator=generator, device=p.device)
-    # Accept if u < p / q, where u is ``chance``; written without the division. q is above 0, because the proposal was
-    # drawn from it.
+    # Accept if u < p / q, where u is ``chance``. This is computed as u * q < p, which is the same because q is above 0:
+    # the proposal was drawn from q.
     accepted = (chance * proposal < target).to(torch.int64).cumprod(0).sum(0, keepdim=True)
     p_next, rejected = p.index_select(0, accepted), accepted.clamp(max=n - 1)
     q_next = point_mass(proposed.index_select(0, rejected), p) if q is None else q.index_select(0, rejected)
@@ -435,8 +442,8 @@ def _sample_rows(proposed: torch.Tensor, q: Rows | None, p: Rows, generator: tor
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """The residual norm(max(p - q, 0)), row by row. If p = q up to rounding the residual is empty, and p replaces
-    it.
+    """The residual norm(max(p - q, 0)), row by row. If p and q are equal up to rounding, the residual is zero
+    everywhere, and p is returned.
     """
     rest = (p - q).clamp_min_(0.0)
     mass = rest.sum(dim=-1, keepdim=True)
