@@ -1,8 +1,9 @@
 """The bench: compares decoding loops on one book, in one process, with one model load.
 
-A row is one decoding loop. Rows take turns (A B C A B C), so that no row gains if the machine's speed drifts. Medians
-are reported. The baseline of every ratio is a row of the same run. ``workloads`` makes prompts, ``rows`` runs them,
-``report`` formats the results; this module is the command line.
+A row is one decoding loop, such as plain decoding, and a row of the table of results. Rows take turns (A B C A B C), so
+that no row gains if the machine's speed drifts. Medians over the runs of a row are reported. A ratio compares two rows
+that ran in the same process. ``workloads`` makes prompts, ``rows`` decodes answers to them, ``report`` formats the
+results, and this module is the command line.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
-# Number of characters to encode for each token of the longest context. It is more than the average length of a token of
-# any tokenizer, so that the encoded text is long enough.
+# Number of characters of the book to encode for each token of the longest context. No tokenizer's tokens are this long
+# on average, so the encoded text is long enough.
 _CHARACTERS_PER_TOKEN = 16
-# Number of runs of a row with --never-slower, unless the option gives a number.
+# Number of runs of each row if --never-slower is given without a number.
 _RUNS = 7
-# Number of held-back books (``workloads``). The numbers of a table are medians over these books.
+# Number of books over which a table takes medians. They were held back from the training of the bundled models.
 BOOKS = 6
 
 
@@ -99,7 +100,7 @@ def _add_models(p: argparse.ArgumentParser) -> None:
 
 
 def _add_answers(p: argparse.ArgumentParser) -> None:
-    """Add the options for what is read, asked and sampled."""
+    """Add the options for the book, the questions and the sampling of answers."""
     p.add_argument("--book", type=Path, help="book to read (default: the sample book)")
     p.add_argument(
         "--books",
@@ -124,7 +125,7 @@ def _add_answers(p: argparse.ArgumentParser) -> None:
 
 
 def _add_rows(p: argparse.ArgumentParser) -> None:
-    """Add the options for what is compared, and how often."""
+    """Add the options for the rows to compare, and for the number of runs."""
     p.add_argument(
         "--rows",
         type=_names((*ROWS, LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT, *COMPARED)),
@@ -146,7 +147,7 @@ def _add_rows(p: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(p: argparse.ArgumentParser) -> None:
-    """Add the options for how the engine computes, in every row."""
+    """Add the options for the engine's computation, which apply to all rows."""
     p.add_argument("--budget", type=int, default=None, help="retrieval budget in tokens")
     p.add_argument("--chunk-size", type=int, default=None, help="neighbouring tokens that are selected together")
     p.add_argument("--gamma1", type=int, default=None, help="tokens that the draft proposes per middle pass")
@@ -168,7 +169,7 @@ def _add_engine(p: argparse.ArgumentParser) -> None:
 
 
 def load_session(options: argparse.Namespace) -> Session:
-    """Load the session that the options describe."""
+    """Check the options, and load a session with the models and settings that they name."""
     if options.tokens < 2 or options.repeats < 1 or options.questions < 1:
         raise OptionError("--tokens must be at least 2, --repeats and --questions at least 1.")
     if options.plot and options.plot.suffix != ".svg":
@@ -193,7 +194,7 @@ def load_session(options: argparse.Namespace) -> Session:
 
 
 def check_window(options: argparse.Namespace) -> None:
-    """Check that the window holds the longest context, questions and answers.
+    """Check that the model's context window is long enough for the longest context with its questions and answers.
 
     Raises:
         OptionError: the window is too short.
@@ -209,10 +210,10 @@ def check_window(options: argparse.Namespace) -> None:
 
 
 def take_real_model(options: argparse.Namespace) -> None:
-    """Set the options for --real: the folder and the GGUF file of ``engine.model.real_model``, whose window is extended
-    to hold the longest context.
+    """Make the option --real choose the model in ``engine.model.real_model``, as a folder and as a GGUF file. The
+    model's window is extended to hold the longest context.
 
-    The real model has no draft of its own. The options can name a draft that was distilled from it.
+    This model has no draft model of its own. The option --draft can name a draft that was distilled from it.
     """
     if options.model:
         raise OptionError("--real brings its own model.", "Leave out --model.")
@@ -267,8 +268,8 @@ def held_back_benches(
     open_book: Callable[[Path], Document],
     excluded: Sequence[Path] = (),
 ) -> Iterator[tuple[Path, Bench]]:
-    """Yield a bench for every held-back book that is long enough and not in ``excluded``, in the order of
-    ``held_back_books``.
+    """Yield a bench for every book that was held back from training, is long enough and is not in ``excluded``, in the
+    order of ``held_back_books``.
     """
     for path in held_back_books(options.books):
         bench = None if path in excluded else _bench_on(session, options, open_book(path))
@@ -281,9 +282,10 @@ def held_back_benches(
 def run_books(
     options: argparse.Namespace, open_book: Callable[[Path], Document]
 ) -> tuple[Session, list[Measurement], list[Path]]:
-    """Run every row on held-back books, one after another. Returns the session, the medians and the books' paths.
+    """Run every row on books that were held back from training, one book after another. Returns the session, the
+    medians and the books' paths.
 
-    A sweep takes held-back books that no table uses, so that settings are not tuned on the books of the tables.
+    A sweep takes other books than the tables, so that settings are not tuned on the books of the tables.
 
     Raises:
         OptionError: too few held-back books are long enough.
@@ -335,12 +337,13 @@ def main(
         prog: as in ``parser``.
     """
     options = parser(prog).parse_args(arguments)
-    # Libraries read the environment variable ``PROCESSOR`` when they are imported. So the bench starts again in a new
-    # process in which the variable is set.
+    # torch can be limited to a processor's instructions only before torch is imported. So the bench starts again in a
+    # new process, in which the environment variable ``PROCESSOR`` sets the limit.
     if options.processor and not is_limited():
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode
-    # Only the app's command line knows the models of --pair. It replaces this option by the models' files.
+    # --pair is an error here, because only the app's command line knows the files of the pair. There, --pair is
+    # replaced by the options --model and --draft.
     if options.pair:
         raise OptionError(
             "Only the command bench of Trifold knows the reader.", "Name the files with --model and --draft."
@@ -367,10 +370,11 @@ def main(
 
 
 def _complete(options: argparse.Namespace) -> None:
-    """Set --gguf, --repeats and --rows if they follow from other options, and the draft's GGUF file.
+    """Set the options --gguf, --repeats and --rows where other options imply them, and ``draft_gguf``, the draft's GGUF
+    file.
 
     Raises:
-        OptionError: llama.cpp is to use the draft, and the draft is no GGUF file.
+        OptionError: the rows include llama.cpp with the draft, but the draft is no GGUF file.
     """
     options.gguf = options.gguf or _own_file(options.model)
     if options.never_slower is not None:

@@ -5,32 +5,32 @@
     python -m engine.bench.gpu --share gpu.json
 
 The script runs the parts of ``SCRIPT`` one after another. After seven minutes it starts no further part, and prints the
-names of the missing parts. After nine minutes it ends itself, even if a measurement is still running. ``--part`` runs a
-single part in its full size.
+names of the parts that are left out. After nine minutes it ends itself, even if a measurement is still running.
+``--part`` runs a single part in its full size.
 
 Each figure is written to the file as soon as it is measured, with the date and the device. Before measuring, the script
 checks that it can write the file. ``--table`` prints all figures as Markdown. ``--share`` prints all figures as the
-text of an issue; nothing is sent.
+text of an issue on GitHub, but sends nothing.
 
 An error ends its part and is recorded. After some errors, such as an illegal memory access, a process can no longer use
 the GPU. Then a new process takes the place of this process and runs the remaining parts.
 
 The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models.
 Their text and acceptance are those of the small pair. Their weights, KV and arithmetic cost as much as those of the
-real models. Each row first decodes an answer that is not measured, in which passes are recorded. The note of a row says
-whether its tokens equal those of plain decoding.
+real models. Several decoding loops (rows) are measured. Each row first decodes an answer that is not measured, in which
+passes are recorded as CUDA graphs. The note of a row says whether its tokens equal those of plain decoding.
 
 Parts:
     kernels    copy bandwidth, speed of a matrix product, and attention kernels, each checked against the plain path
-    checks     recorded passes while the KV of a book is saved, a full GPU, and the memory that can be pinned
+    checks     CUDA graphs while a book's KV is saved, decoding on a full GPU, and how much memory can be pinned
     resident   TriForce's 7B with all KV on the device
     spilled    the same 7B with all KV in host memory
-    two_cards  the same 7B with all KV in host memory, moved over one bus and over two
-    gqa        8B at 128K, resident and spilled, compared with the offloaded cache of transformers
+    two_cards  the same 7B with all KV in host memory, on one GPU with one bus and on two GPUs with two
+    gqa        8B at 128K, with KV on the device and in host memory, compared with transformers' offloaded cache
     reading    reading 128K tokens, then two questions
     contexts   contexts from 8K to 512K
     middle     passes over the retrieval cache with the stored weights, and with a copy in 4 bits
-    graphs     rows with and without recorded passes, and how often a round waits for the GPU
+    graphs     rows with and without CUDA graphs, and how often a round waits for the GPU
 """
 
 from __future__ import annotations
@@ -98,20 +98,20 @@ or a driver that hangs.
 """
 # Seconds after ``END_S`` after which the process is ended even if a driver blocks all threads of Python.
 _HELD_S = 20
-# A context that must be cut to fit the memory gets a multiple of this number of tokens.
+# If a context must be cut to fit the memory, its new length is a multiple of this number of tokens.
 _STEP = 4096
-# Number of the window's tokens that are reserved for answers.
+# Number of tokens of the context window that are reserved for answers.
 _ANSWERS = 1024
 # Bytes of the first piece of host memory that the script tries to pin. Each further piece is twice as large.
 _FIRST_PIN = 1 << 30
-# Maximum number of pieces of host memory that are pinned.
+# Maximum number of pieces of host memory that the script tries to pin.
 _PINS = 5
 # Number of calls of a kernel that are recorded as one CUDA graph.
 _CALLS = 10
 # Number of timed replays of a CUDA graph. The fastest replay counts.
 _TIMES = 3
-# Bytes of each tensor with which ``_checks`` fills a GPU. It is small, so that tensors also fit into the gaps that the
-# keys of a spilled layer leave.
+# Bytes of each tensor with which ``_checks`` fills a GPU. They are small, so that they also fill the gaps in memory
+# that are left when a layer's keys are spilled.
 _PIECE = 1 << 23
 # Seconds between two exports of all KV in ``_kept_again_and_again``.
 _KEEP_S = 0.01
@@ -205,7 +205,7 @@ def _kernels(sizes: Sizes) -> Iterator[Figure]:
 def _attention(
     device: torch.device, dtype: torch.dtype, heads: int, group: int, keys: int, queries: int, rate: float
 ) -> Iterator[Figure]:
-    # bytes of keys and values with a head_dim of 128
+    # bytes that one call reads: keys and values with a head_dim of 128
     moved = 2 * heads * keys * 128 * dtype.itemsize
     for name in cuda.installed():
         what = f"{name}: {queries} queries, {keys:,} keys, {heads} KV heads, group {group}"
@@ -223,15 +223,15 @@ def _attention(
 
 
 def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Check recorded passes while all KV is exported, decoding on a full GPU, and how much memory can be pinned. Notes
-    say whether a row still gave the same tokens.
+    """Check the replay of CUDA graphs while all KV is exported, decoding on a full GPU, and how much memory can be
+    pinned. Notes say whether the tokens are the same as under ordinary conditions.
     """
     session, device = bench.session, bench.session.target.device
     session.full.place(Placement.resident(session.target.num_layers), session.target.window)
     bench.prefill(sizes.context)
     case = bench.workloads.cases("prose", sizes.context)[0]
     own = session.config
-    # proposals of fixed lengths, so that recorded passes of all levels are replayed
+    # With fixed numbers of proposals, the CUDA graphs of all levels are replayed.
     bench.reshape(replace(own, num_draft_tokens=3, num_pending_tokens=8))
     # These answers are not compared, because a pass rounds differently while its CUDA graph is recorded
     for _ in range(2):
@@ -314,7 +314,7 @@ def _pinned(device: torch.device) -> int:
 
 
 def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
-    """Measure rows with all KV in host memory, moved over one bus and over two."""
+    """Measure rows with all KV in host memory: on one GPU, and with the layers on two GPUs, which have two buses."""
     cards = [torch.device(sizes.device, index) for index in range(2)]
     if torch.cuda.device_count() < len(cards):
         yield Figure("two_cards", "not measured: there is one card", 0, "")
@@ -328,8 +328,8 @@ def _two_cards(sizes: Sizes, book: Path) -> Iterator[Figure]:
 
 
 def _on_cards(name: str, layout: Split | None, sizes: Sizes, book: Path, expected: list[int]) -> Iterator[Figure]:
-    """Measure rows with all KV in host memory. Notes compare each answer with the tokens ``expected``. If ``expected``
-    is empty, the first answer is added to it.
+    """Measure rows with all KV in host memory. Notes compare each answer with the tokens ``expected``. If this list is
+    empty, the first answer's tokens are added to it.
     """
     with _bench(sizes, book, layout) as bench:
         layers = bench.session.full.shape.layers
@@ -355,7 +355,7 @@ def _same(found: Sequence[int], expected: Sequence[int]) -> str:
 
 
 def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Sizes) -> Iterator[Figure]:
-    """Place the KV as ``placement`` says, read the book, and run every row of the bench."""
+    """Put each layer's KV into the tier that ``placement`` names, read the book, and run every row of the bench."""
     session = bench.session
     session.full.crop(0)
     session.full.place(placement, sizes.context + _ANSWERS)
@@ -434,7 +434,9 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows whose passes over the retrieval cache use the stored weights, and a copy in 4 bits."""
+    """Measure rows twice: passes over the retrieval cache use the weights as stored, or a copy of the weights in 4
+    bits.
+    """
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
     for middle in ("stored", "4bit"):
@@ -450,7 +452,7 @@ def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows with and without recorded passes (CUDA graphs; the settings in ``GRAPHS``). Also count replayed
+    """Measure rows with and without recording passes as CUDA graphs (the settings in ``GRAPHS``). Also count replayed
     passes, and how often a round waits for the GPU.
     """
     session, own = bench.session, bench.session.config
@@ -471,8 +473,8 @@ def _graphs(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _waits(bench: Bench, sizes: Sizes, setting: str) -> Figure:
-    """Count how often a round of the row ``hierarchical`` waits for the GPU, on average over one answer. torch is set
-    to warn at each wait.
+    """Count how often a round of the row ``hierarchical`` waits for the GPU, on average over one answer. For this,
+    torch is set to give a warning at each wait, and the warnings are counted.
     """
     case = bench.workloads.cases("prose", sizes.context)[0]
     rounds = bench.rounds("hierarchical", bench.context_of(case, 0.0, 1.0), bench.start(case))
@@ -496,8 +498,8 @@ def _waits(bench: Bench, sizes: Sizes, setting: str) -> Figure:
 
 @contextmanager
 def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """Make a bench on stand-in models. First free the memory of the previous bench, whose objects may still be in
-    reference cycles.
+    """Make a bench on stand-in models. Before that, free the memory of the previous bench, whose objects may still be
+    alive in reference cycles.
     """
     _give_back()
     with closing(_session(sizes, sizes.context + _STEP, split)) as session:
@@ -512,7 +514,8 @@ def _give_back() -> None:
 
 
 def _cut_to_memory(bench: Bench, part: str, sizes: Sizes) -> Sizes:
-    """Cut the context, if necessary, so that its KV fits in the tiers that the part uses.
+    """Shorten the context, if necessary, so that its KV fits into the memory that the part uses (device, or device and
+    host).
 
     Raises:
         ResourceError: not even ``_STEP`` tokens fit.
@@ -544,7 +547,7 @@ def _session(sizes: Sizes, window: int, split: Split | None = None) -> Session:
 
 
 def _long_enough(session: Session, text: str, tokens: int) -> str:
-    """Cut the text to about ``tokens`` tokens. A shorter text is repeated first."""
+    """Cut the text to about ``tokens`` tokens. If the text is shorter, it is repeated before it is cut."""
     per_token = len(text) / max(1, len(session.tokenizer.words(text)))
     wanted = int(0.98 * tokens * per_token)
     return (text * (1 + wanted // len(text)))[:wanted]
@@ -584,8 +587,8 @@ def run(
 
     Args:
         label: name of the part in the file; "" uses ``part``.
-        is_over: whether the time for all parts is over; called after each figure.
-        here: result of ``report.machine``; None calls it now.
+        is_over: returns whether the time for all parts is over. It is called after each figure.
+        here: description of the machine from ``report.machine``; None calls this function now.
     """
     figures: list[Figure] = []
     results: dict[str, Any] = {"runs": []}
@@ -616,8 +619,8 @@ def run_script(
     first: int = 0,
     used: float = 0.0,
 ) -> None:
-    """Run the parts of ``SCRIPT`` that begin within ``LIMIT_S`` seconds. After ``END_S`` seconds the process ends in
-    any case.
+    """Run the parts of ``SCRIPT`` one after another, until ``LIMIT_S`` seconds have passed. After ``END_S`` seconds the
+    process ends in any case.
 
     Args:
         first: index of the first part to run.
@@ -647,7 +650,7 @@ def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int) -> 
 
 
 def _card_answers() -> bool:
-    """Whether this process can still use the GPU. After some errors every call of CUDA fails."""
+    """Whether this process can still use the GPU. After some errors, every later call of CUDA in the process fails."""
     if not torch.cuda.is_initialized():
         return True
     try:
@@ -671,7 +674,7 @@ def _restart(book: Path, out: Path, first: int, used: float) -> None:
 
 
 def shared_text(results: dict[str, Any]) -> str:
-    """The text of an issue with all figures, which a person may send."""
+    """Return all figures as the text of an issue, which a person may then send."""
     cards = ", ".join(dict.fromkeys(run["machine"]["gpu"] or "no GPU" for run in results["runs"]))
     return (
         f"Title: Measured on {cards}\n\n"
@@ -689,7 +692,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="file of results; parts are added to it")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print a file of results as Markdown")
     parser.add_argument("--share", type=Path, metavar="FILE", help="print it as the text of an issue; sends nothing")
-    # ``_restart`` passes the following two options
+    # ``_restart`` passes the options --first and --used to the new process
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--used", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

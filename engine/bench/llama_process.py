@@ -16,9 +16,9 @@ from typing import Any
 
 
 def loaded(request: dict[str, Any], gguf: str) -> Any:
-    """Load a model from the file ``gguf``, as a request describes it: ``window`` (tokens), ``threads``, ``half_kv``
-    (whether KV is kept in float16, otherwise in 8 bits), and ``yarn`` (None, or YaRN's factor and the window that it
-    stretches).
+    """Load a model from the file ``gguf``. The request has the settings: ``window`` (tokens), ``threads``, ``half_kv``
+    (whether KV is kept in float16, otherwise in 8 bits), and ``yarn`` (None, or YaRN's factor and the window that YaRN
+    extends).
     """
     import llama_cpp
 
@@ -42,8 +42,8 @@ def loaded(request: dict[str, Any], gguf: str) -> Any:
 
 
 def proposing(draft: Any, most: int) -> Any:
-    """Make a function that proposes the ``most`` tokens that a draft model finds likeliest after a text. The function
-    takes the place of one of the binding's own draft models.
+    """Make a function with which the model ``draft`` proposes ``most`` tokens by greedy decoding. The binding calls it
+    in place of one of its own draft models.
     """
     import numpy as np
 
@@ -62,11 +62,12 @@ def proposing(draft: Any, most: int) -> Any:
 
 
 def speculate(llama: Any, draft: Any, request: dict[str, Any]) -> None:
-    """Let the binding's prompt lookup propose at most ``lookup`` tokens at once, or the draft model ``drafted`` tokens,
-    if the request has one of the two. Otherwise nothing is proposed. The draft model reads the prompt here.
+    """Turn on speculation as the request says: with ``lookup``, the binding's prompt lookup proposes at most this
+    number of tokens at once; with ``drafted``, the draft model proposes this number, and reads the prompt now. If the
+    request has neither, nothing is proposed.
 
     Speculation is turned on only after the book has been read. If it were on before, the binding would store the logits
-    of every token of the book: 600 KB per token with a vocabulary of 151,936. The array of logits has a row for every
+    of every token of the book: 600 KB per token with a vocabulary of 151,936. The array for logits has a row for every
     token of the window, but rows that are never written take no memory.
     """
     lookup, drafted = request.get("lookup", 0), request.get("drafted", 0)
@@ -85,9 +86,9 @@ def speculate(llama: Any, draft: Any, request: dict[str, Any]) -> None:
 
 
 def answered(llama: Any, draft: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Generate at most ``count`` tokens after ``prompt``, and stop after a token of ``ends``. The result has
-    ``tokens``, ``began`` (the time of the request), ``moments`` (the time of each token) and ``processor_s`` (processor
-    time between the first and the last token). Times are in seconds.
+    """Generate at most ``count`` tokens after ``prompt``, and stop after a token of ``ends``; all three are in the
+    request. The reply has ``tokens``, ``began`` (the time at which generation began), ``moments`` (the time of each
+    token) and ``processor_s`` (processor time between the first and the last token). Times are in seconds.
     """
     llama.set_seed(request["seed"])
     speculate(llama, draft, request)

@@ -1,9 +1,9 @@
 """``python -m engine.bench.measurements BOOKS``: every measurement in assets/measurements, in one process.
 
-The models are loaded once. Tables are medians over the held-back books of a folder. Sweeps take the
-first held-back book that no table uses. Each part writes its file of results when it is done. At the end a page of
-tables and the pictures are written. ``--parts`` measures some parts only; ``--page`` draws the page anew from the
-files.
+The models are loaded once. Tables are medians over books of a folder that were held back from the training of the
+models. Sweeps take the first such book that no table uses. Each part of the measurements writes a file of results. At
+the end a page of tables and the pictures are written. ``--parts`` measures some parts only. ``--page`` measures nothing
+and writes the page from the files of results.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
     """Measure the ``chosen`` parts, and write their files to the folder ``out``.
 
     Raises:
-        OptionError: too few held-back books are long enough, or the window is too short for a context with its
-            questions and answers.
+        OptionError: too few books that were held back from training are long enough, or the window is too short for a
+            context with its questions and answers.
     """
     tables, sweeps = ([part for part in chosen if bool(part.sweep) is swept] for swept in (False, True))
     options.context = [part.context for part in tables or sweeps]
@@ -138,7 +138,9 @@ def run(options: argparse.Namespace, chosen: Sequence[Experiment], out: Path) ->
 
 
 def measure(bench: Bench, part: Experiment) -> list[Measurement]:
-    """Run one part. If the part's context is longer than the text read so far, more of the book is read."""
+    """Measure one part of the measurements. If its context is longer than the text that has been read, more of the book
+    is read.
+    """
     for name in ("rows", "workloads", "tokens", "repeats", "questions"):
         setattr(bench.options, name, getattr(part, name))
     bench.options.context, bench.options.temperature = [part.context], list(part.temperature)
@@ -146,7 +148,7 @@ def measure(bench: Bench, part: Experiment) -> list[Measurement]:
 
 
 def write(out: Path, part: Experiment, bench: Bench, book: str, results: Sequence[Measurement]) -> None:
-    """Write the file of a part, with the machine, the settings and the results."""
+    """Write a part's file of results, with a description of the machine and the settings."""
     session = bench.session
     how = {
         "date": datetime.date.today().isoformat(),
@@ -164,7 +166,7 @@ def write(out: Path, part: Experiment, bench: Bench, book: str, results: Sequenc
 
 
 def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measurement]]]:
-    """Read the files of the parts that have been measured. Yields each part, its whole record, and its results."""
+    """Read the files of results. Yields each part that has been measured, the content of its file, and its results."""
     known = {field.name for field in fields(Measurement)}
     for part in PARTS:
         file = out / f"{part.name}.json"

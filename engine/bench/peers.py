@@ -1,8 +1,8 @@
 """Runs other programs (peers) on the bench's book.
 
 transformers' generate runs on a copy of the same KV: plain, with prompt lookup, and with the draft model as assistant.
-llama.cpp runs on a GGUF file of the same model. The time per token leaves out a peer's first step, in which it copies
-the KV or reads the whole context.
+llama.cpp runs on a GGUF file of the same model. The time per token leaves out a peer's first step, which includes
+copying the KV or reading the whole context.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ file.
 """
 LLAMA_DRAFT = "llama_cpp_draft"
 """The name of the row in which a draft model proposes tokens to llama.cpp. Both models must be GGUF files."""
-# Number of tokens that a draft model proposes to llama.cpp at once: the number that the binding's documentation advises
-# without a GPU.
+# Number of tokens that a draft model proposes to llama.cpp at once. The documentation of llama.cpp's Python binding
+# recommends this number for machines without a GPU.
 _DRAFTED_TOKENS = 2
-# Number of tokens that transformers' prompt lookup proposes at once, as in the example of its documentation.
+# Maximum number of tokens that a peer's prompt lookup proposes at once, as in the example in transformers'
+# documentation.
 _LOOKUP_TOKENS = 10
 
 
@@ -61,7 +62,7 @@ def generate(
 
     Args:
         end_ids: tokens that end the text; None generates ``count`` tokens.
-        sampling: temperature, top_p, seed and, optionally, top_k; greedy at temperature 0.
+        sampling: temperature (0 is greedy), top_p, seed and, optionally, top_k.
     """
     from transformers import DynamicCache, StoppingCriteriaList
 
@@ -102,7 +103,9 @@ def _copied(full: FullCache, cache: DynamicCache) -> DynamicCache:
 
 
 def _options(peer: str, draft: Decoder | None, sampling: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for transformers' generate that ``peer`` and ``sampling`` need."""
+    """Return the arguments with which transformers' generate decodes as the row ``peer`` and samples as ``sampling``
+    says.
+    """
     # Without these options generate would use the model's own sampling settings, which no other row uses.
     options: dict[str, Any] = {"do_sample": sampling["temperature"] > 0, "repetition_penalty": 1.0}
     if options["do_sample"]:
@@ -184,8 +187,8 @@ class LlamaCpp:
 
         Args:
             end_ids: ids of the tokens that end the answer.
-            row: the row, which says what proposes tokens: the binding's prompt lookup, the draft (``take_draft``), or
-                nothing.
+            row: name of the row, which decides what proposes tokens: the binding's prompt lookup, the draft model
+                (``take_draft``), or nothing.
         """
         proposed = {LLAMA_LOOKUP: {"lookup": _LOOKUP_TOKENS}, LLAMA_DRAFT: {"drafted": _DRAFTED_TOKENS}}
         done = self._generate(prompt, count, end_ids, {**sampling, **proposed.get(row, {})})
@@ -220,7 +223,9 @@ class LlamaCpp:
 
 
 def _stretching(target: Decoder) -> list[float] | None:
-    """Return YaRN's factor and the original window that YaRN extends. None if the target does not use YaRN."""
+    """Return YaRN's factor and the window that YaRN extends, as the target uses them. None if the target does not use
+    YaRN.
+    """
     rope = getattr(target.config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "yarn":
         return None
@@ -228,9 +233,9 @@ def _stretching(target: Decoder) -> list[float] | None:
 
 
 def _run(tokens: list[int], start: int, stamps: list[tuple[int, float]]) -> Run:
-    """Make a run. ``stamps`` holds for each step the length of the text in tokens after the step, and the time when the
-    step ended, in seconds. A step's duration is divided equally among its tokens. The duration of the first step is
-    unknown, so its tokens get no times.
+    """Make the ``Run`` of a peer that generated ``tokens`` after the first ``start`` tokens. ``stamps`` holds for each
+    step the number of tokens in the text after the step, and the time in seconds at which the step ended. A step's
+    duration is divided equally among its tokens. The duration of the first step is unknown, so its tokens get no times.
     """
     run = Run(tokens=tokens)
     for (before, began), (after, ended) in itertools.pairwise(stamps):
@@ -259,7 +264,7 @@ def _only_what_is_new(model: Any) -> Iterator[None]:
     """
     own = model.prepare_inputs_for_generation
 
-    @functools.wraps(own)  # transformers' generate checks its options against this signature
+    @functools.wraps(own)  # keep the signature, because transformers' generate checks its options against it
     def prepare(input_ids: torch.Tensor, *args: Any, **options: Any) -> Any:
         past = options.get("past_key_values")
         known = past.get_seq_length() if past is not None else 0

@@ -51,7 +51,8 @@ class Run:
     milliseconds of each timed token outside of loops, ``circling_ms`` those of tokens in loops. ``rounds`` leaves out
     rounds in loops, because a loop is copied so fast that its speed says nothing about other texts. ``processor_s`` is
     the processor time of all threads of the row's process, in seconds; 0 if it was not measured. ``first_s`` holds for
-    each case the seconds from the moment when the prompt was in the cache to the first token; it is empty for peers.
+    each case the seconds to the first token, from when the prompt was in the cache; it is empty for other programs
+    (peers).
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -77,7 +78,8 @@ class Run:
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Peers record no times for the tokens of their first step. So the times are aligned with the end of the tokens.
+        # Other programs (peers) record no times for the tokens of their first step. So the times belong to the last
+        # tokens.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0
@@ -94,8 +96,8 @@ class Measurement:
 
     ``ms_per_token`` is a median over runs. ``ratio_to_plain`` and ``ratio_to_generate`` are the speed as a multiple of
     the speed of plain decoding and of transformers' ``generate``. ``mean_acceptance_length`` is the mean number of
-    tokens of a round; None without speculation. ``identical_to_plain``: whether the tokens equal those of plain
-    decoding; None if ``temperature`` is above 0 or plain decoding was not run.
+    tokens that a round adds to the text; None without speculation. ``identical_to_plain``: whether the tokens equal
+    those of plain decoding; None if ``temperature`` is above 0 or plain decoding was not run.
 
     ``acceptance`` holds ratios, keyed by name. Ratios of accepted to proposed tokens:
 
@@ -111,20 +113,22 @@ class Measurement:
     - "drafted_judged": tokens that went to the full cache straight from the drafter.
 
     ``first_difference`` is the position of the first token that differs from plain decoding's, and ``logit_margin`` the
-    difference of the logits of these two tokens. ``exact`` is the share of exact quotations among those that were not
-    cut off. An exact quotation is the book's own text, from the words asked for to the end of a sentence.
+    difference of the logits of these two tokens. ``exact`` is the share of exact quotations among all quotations that
+    were not cut off. An exact quotation is text of the book, from the words that the question asked for to the end of a
+    sentence.
 
     ``circling`` is the share of timed tokens that are in loops, and ``circling_ms_per_token`` the milliseconds of such
     a token. Times and acceptance in all other fields leave loops out. ``read_tokens_per_s`` is the speed at which the
-    row's program read the book; None if the program did not read the book. ``cores`` and ``read_cores`` are processor
-    time over wall time of the row's process, while it decoded and while it read. ``first_token_s`` is the time in
-    seconds from the cached prompt to the first token, including everything that is started or timed in between.
+    row's program read the book; None if the program did not read the book. ``cores`` and ``read_cores`` are the
+    processor time of the row's process divided by wall time: while it decoded, and while it read. ``first_token_s`` is
+    the time in seconds from when the prompt is in the cache to the first token. It includes starting the drafter and
+    timing passes.
 
     ``over_floor``, for plain rows, is the time per token divided by the time of reading all weights and KV once at
     ``memory_gb_per_s``, which is measured in the same run. ``runs_to_plain`` is the speed of each run as a multiple of
-    the speed of the plain runs before and after it. If ``books`` is more than 1, most numbers are medians over the
-    books. ``runs_ms_per_token`` then holds one number for each book, and ``span_to_plain`` the smallest and the largest
-    ``ratio_to_plain``.
+    the speed of the plain runs before and after it. If ``books`` is more than 1, most numbers are medians over this
+    number of books. ``runs_ms_per_token`` then holds one number for each book, and ``span_to_plain`` the smallest and
+    the largest ``ratio_to_plain`` of a book.
     """
 
     row: str
@@ -206,8 +210,8 @@ def measurement_of(
     exact: float | None = None,
     read: tuple[float, float | None] | None = None,
 ) -> Measurement:
-    """Make the ``Measurement`` of one row. The runs of other rows are needed to compare it with ``plain`` and
-    ``hf_generate``.
+    """Make the ``Measurement`` of one row. The row is compared with the rows ``plain`` and ``hf_generate``, so the runs
+    of all rows are needed.
 
     Args:
         row: name of the row.
@@ -215,7 +219,8 @@ def measurement_of(
         place: ``workload``, ``context``, ``temperature`` and ``settings`` of the row.
         difference: position and logit margin of the first token that differs from plain.
         exact: share of the row's quotations that are exact.
-        read: tokens a second at which the row's program read the book, and the cores that the program used.
+        read: tokens per second at which the row's program read the book, and the number of cores that it used
+            meanwhile.
     """
 
     def median(name: str) -> float | None:
@@ -264,15 +269,15 @@ def measurement_of(
 
 
 def _cores(runs: Sequence[Run]) -> float | None:
-    """Processor time of runs over their wall time; None if processor time was not counted."""
+    """Processor time of runs divided by their wall time; None if processor time was not measured."""
     wall_s = sum(sum(run.ms) + sum(run.circling_ms) for run in runs) / 1000.0
     spent_s = sum(run.processor_s for run in runs)
     return spent_s / wall_s if spent_s and wall_s else None
 
 
 def _run_by_run(runs: Sequence[Run], plain: Sequence[Run]) -> list[float]:
-    """Return the speed of each run, as a multiple of the mean speed of the plain runs before and after it. Empty if
-    plain was not run before and after each run.
+    """Return the speed of each run, as a multiple of the mean speed of the plain runs just before and after it. The
+    list is empty if plain decoding was not run before and after each run.
     """
     if len(plain) != 2 * len(runs):
         return []
@@ -286,7 +291,9 @@ def _rate(levels: list[Acceptance]) -> float | None:
 
 
 def _of_retrieval(rounds: Sequence[Round]) -> float | None:
-    """Acceptance at the full cache, counted only in rounds with passes over the retrieval cache."""
+    """Share of the judged tokens that the full cache accepted, in rounds with passes over the retrieval cache; None if
+    none was judged.
+    """
     return _judged([done.verify for done in rounds if done.passes])
 
 
@@ -296,7 +303,7 @@ def _judged(levels: list[Acceptance]) -> float | None:
 
 
 def _split(runs: list[Run]) -> dict[str, float]:
-    """Milliseconds per token, keyed by stage. "other" is the time that no stage accounts for."""
+    """Milliseconds per token, keyed by stage: draft, middle, verify, transfer, and "other" for the remaining time."""
     tokens = max(1, sum(len(run.ms) for run in runs))
     split = {
         stage: sum(getattr(done.split, stage) for run in runs for done in run.rounds) / tokens
@@ -308,8 +315,8 @@ def _split(runs: list[Run]) -> dict[str, float]:
 
 
 def remarks(session: Session) -> dict[str, str]:
-    """Return the settings to note in each line of a table: stand-in weights and quantized KV. Empty if neither is
-    used.
+    """Return what each line of a table must note about the session: stand-in weights and quantized KV. Empty if neither
+    is used.
     """
     weights = {"weights": "stand-in"} if STAND_IN in session.target.name else {}
     return {**weights, "kv": session.config.kv} if session.full.shape.quantized else weights
@@ -381,7 +388,7 @@ def table(results: Sequence[Measurement]) -> str:
 
 
 def never_slower(results: Sequence[Measurement]) -> str:
-    """Say for every row but plain whether it was at least as fast as plain decoding on every book.
+    """Return a sentence for every row but plain: whether it was at least as fast as plain decoding on every book.
 
     A run's figure is its speed relative to the plain runs just before and after it. A book's figure is the median over
     its runs. Neighbouring runs are compared because a machine may be three times slower for a minute. Such a slowdown
@@ -402,8 +409,8 @@ def never_slower(results: Sequence[Measurement]) -> str:
 
 
 def _spread(r: Measurement) -> str:
-    """Return the milliseconds per token of the fastest and of the slowest run of the row ``plain``. This row is timed
-    before and after the other rows. Return "" for any other row, for a single run, and for medians over several books.
+    """For the row ``plain``, which is timed before and after the other rows, return the milliseconds per token of the
+    fastest and of the slowest run. Return "" for any other row, for a single run, and for medians over several books.
     """
     if r.row != "plain" or r.books > 1 or len(r.runs_ms_per_token) == 1:
         return ""
@@ -469,8 +476,8 @@ def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number: a line in the table of its ``part``. ``target``: the value to be reached; "" if there is
-    none.
+    """One measured number, which is a line in the table of its ``part``. ``target`` is the value that it should reach;
+    "" if there is none.
     """
 
     part: str
@@ -498,7 +505,7 @@ def figure_table(results: dict[str, Any]) -> str:
 
 
 def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
-    """Return the figures of ``as_they_come`` as a list."""
+    """Measure all figures of a part, and return them as a list (``as_they_come``)."""
     return list(as_they_come(figures, part))
 
 
@@ -556,10 +563,11 @@ def add_figures(
 # Pictures ------------------------------------------------------------------------------------------------------------
 
 # Colours that red-green colour-blind readers can distinguish (Okabe and Ito). If there are more lines than colours, the
-# colours repeat with dashed lines.
+# colours are used again for dashed lines.
 _COLOURS = ("#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f", "#8c6d00")
 _SIZE = (7.6, 4.2)  # width and height in inches
-# Settings of matplotlib with which text stays text in the SVG, and equal data give an equal file.
+# Settings of matplotlib. With these, the SVG contains text as text and not as outlines, and the same data always give
+# the same file.
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trifold",
@@ -570,7 +578,7 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a picture. ``name`` is its label. ``log``: whether its scale is logarithmic."""
+    """An axis of a chart: its label, ``name``, and whether its scale is logarithmic (``log``)."""
 
     name: str
     log: bool = False

@@ -1,21 +1,21 @@
-"""Runs the rows of the bench, and sweeps. A row is one decoding loop. All rows start from the same cache and prompts,
+"""Runs the rows of the bench, and sweeps. A row is one decoding loop. All rows start with the same cache and prompts,
 and take turns. A sweep runs rows with several values of one setting.
 
 | row | what it is |
 |---|---|
 | hf_generate | transformers' generate with its default attention, on a copy of the same KV |
 | hf_prompt_lookup, hf_assisted | generate with prompt lookup; generate with the draft model as assistant |
-| llama_cpp | llama.cpp with its own KV, on a GGUF file (4 bits, say); needs its Python binding and such a file |
+| llama_cpp | llama.cpp with its own KV, on a GGUF file of the model; needs llama.cpp's Python binding |
 | llama_cpp_lookup | llama.cpp with its binding's prompt lookup |
 | llama_cpp_draft | llama.cpp with the draft model, if the draft is a GGUF file too |
-| plain | our own loop, a token per full pass: the baseline of every ratio, timed before and after the other rows |
+| plain | our own loop, one token per pass over the full cache; timed before and after the rows compared with it |
 | draft_only | drafts verified directly on the full cache (the "naive" row of TriForce) |
-| retrieval_only | tokens of the middle level (the target on the retrieval cache), verified; without a draft model |
-| streaming_hierarchical | the hierarchy with sinks and newest chunks instead of a selection (StreamingLLM) |
-| hierarchical | draft model, middle level and full cache |
+| retrieval_only | tokens of the target on the retrieval cache, verified on the full cache; without a draft model |
+| streaming_hierarchical | hierarchical, but the retrieval cache holds sinks and newest chunks (StreamingLLM) |
+| hierarchical | draft model, middle level (the target on the retrieval cache) and full cache |
 | hierarchical_lookup | hierarchical, with the book's words proposed to middle level or full cache: what the app runs |
 | lookup_to_middle, lookup_to_full | the book's words proposed to one of the two only; run only if --rows names them |
-| seeded | hierarchical_lookup with the lengths of a seeded answer; runs only if --rows names it |
+| seeded | hierarchical_lookup with proposals as long as in answers with a seed; runs only if --rows names it |
 
 The book is prefilled once for each context length. Between runs the cache is cropped to the book's tokens.
 """
@@ -67,7 +67,8 @@ class RowSetup:
     recent: bool = (
         False  # whether the retrieval cache holds sinks and newest chunks, not the chunks with the best scores
     )
-    seeded: bool = False  # whether proposals have the lengths of an answer with a seed
+    # Whether the number of proposed tokens is chosen as for an answer with a seed: without a clock.
+    seeded: bool = False
 
 
 SPECULATING = {
@@ -87,11 +88,11 @@ COMPARED = {
 
 _KINDS = SPECULATING | COMPARED
 # Minimum number of prompt tokens that are computed again before every case. So every row starts with the same KV, and
-# the first selection can be made from the queries of these tokens.
+# the retrieval cache's first chunks can be chosen with the queries of these tokens.
 _AGAIN = 2 * PROMPT_QUERIES
-# Bytes that are summed to measure how fast memory is read.
+# Bytes of the tensor that is summed to measure how fast memory is read.
 _MEMORY_BYTES = 200_000_000
-# Number of sums of ``_MEMORY_BYTES``.
+# Number of times that a tensor of ``_MEMORY_BYTES`` is summed. The fastest time counts.
 _MEMORY_TIMES = 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
@@ -100,14 +101,16 @@ _DRAFTING = ("hf_assisted", "draft_only")
 
 
 class NewestChunks:
-    """A ``SelectionPolicy`` that always takes the sinks and the newest chunks, without regard to queries and keys."""
+    """A ``SelectionPolicy`` with which the retrieval cache always holds the attention sinks and the newest chunks,
+    whatever the queries and keys are.
+    """
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
 
 
 class Bench:
-    """A session, a book's tokens, and the rows to run on them."""
+    """Runs rows (decoding loops) with one session on the tokens of one book."""
 
     def __init__(self, session: Session, ids: Sequence[int], options: argparse.Namespace) -> None:
         self.session = session
@@ -123,7 +126,9 @@ class Bench:
         self._llama: LlamaCpp | None = None
 
     def run(self, settings: dict[str, Any] | None = None) -> Iterator[Measurement]:
-        """Run all rows, context by context. ``settings`` are a sweep's settings, to be recorded in the results."""
+        """Run all rows on each context length in turn. ``settings`` are those of a point of a sweep, and are recorded
+        in the results.
+        """
         for context in self.options.context:
             self.prefill(context)
             for workload in self.options.workloads:
@@ -139,8 +144,8 @@ class Bench:
                     )
 
     def one_by_one(self, context: int) -> Iterator[Measurement]:
-        """Run all rows on one prompt, and yield each row when it is measured. The first answer of each row is not
-        counted, because during this answer passes are recorded as CUDA graphs and costs are learned.
+        """Run all rows on one prompt, and yield the measurement of each row as soon as it is made. The first answer of
+        each row is not counted, because during this answer passes are recorded as CUDA graphs and costs are learned.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
@@ -158,7 +163,9 @@ class Bench:
                 yield measurement_of(row, runs, place, difference, None, self._reading)
 
     def reshape(self, config: EngineConfig) -> None:
-        """Rebuild the levels above the full cache with other settings."""
+        """Replace the settings by ``config``, and build the drafter and the retrieval cache anew. The full cache is
+        kept.
+        """
         session = self.session
         session.config = config
         session.hierarchy.close()
@@ -170,12 +177,12 @@ class Bench:
         if context > len(self.ids):
             self.workloads.cases("prose", context)  # raises an InputError if the book is too short
         full = self.session.full
-        # Keep only the needed tokens of the book. The cache may also hold more of the book, or answers of an earlier
-        # workload.
+        # Crop the cache to the needed tokens of the book, because it may also hold more of the book, or answers of an
+        # earlier workload.
         full.crop(full.nearest(min(context, max(0, self._in_cache()))))
         self.session.hierarchy.reset()
-        # Reserve room for the answers too, as a session does. Otherwise the first row would have to copy all KV to a
-        # larger buffer at its second token.
+        # Reserve memory for the answers too, as a session does. Otherwise the first row would have to copy all KV to a
+        # larger buffer while it decodes.
         room = min(full.limit, context + tokens_behind(self.options.workloads, self.options.tokens))
         retry_with_spill(full, lambda: full.reserve(room))
         began, spent = time.perf_counter(), time.process_time()
@@ -192,7 +199,7 @@ class Bench:
             seconds, cores = time.perf_counter() - began, time.process_time() - spent
             self._reading = missing / seconds, cores / seconds
             self._say(f"read {missing:,} tokens in {seconds:.1f} s")
-        # index the book, as a session does after reading it
+        # compute the mean keys of the book's chunks, as a session does after reading a book
         retry_with_spill(full, self.session.hierarchy.retrieval.index_book)
         self._read = context
 
@@ -207,7 +214,9 @@ class Bench:
         for repeat, row in itertools.product(range(self.options.repeats), _with_plain_again(rows)):
             run = Run()
             if self.options.never_slower:
-                self._policies.pop(row, None)  # drop learned statistics, as a session does after opening a book
+                # Drop the controller with what it has learned, so that this run starts like the first answer about a
+                # book.
+                self._policies.pop(row, None)
             for case in cases:
                 run.add(self.decode(row, case, place["temperature"], repeat))
             runs[row].append(run)
@@ -226,8 +235,8 @@ class Bench:
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
 
     def _plain_bytes(self, context: int) -> int | None:
-        """Bytes that a plain step after ``context`` tokens reads. None if layers or their KV are spread over several
-        memories, because the minimum time then does not follow from the speed of one memory.
+        """Bytes that a plain step after ``context`` tokens reads. None if layers or their KV are in several memories,
+        because the minimum time of a step then depends on more than one memory's speed.
         """
         full, target = self.session.full, self.session.target
         if full.placement.spilled or target.split is not None or target.layers_in_host:
@@ -235,16 +244,16 @@ class Bench:
         return target.bytes_read_by_step + full.shape.bytes_per_token * context + full.shape.bounded_bytes_read(context)
 
     def _can_run(self, row: str) -> bool:
-        """Whether a row can run. Rows of transformers cannot run if the model has layers with a sliding window or a
-        recurrent state, because only the KV of layers with the whole context can be copied to transformers.
+        """Whether a row can run with this model and draft. Rows of transformers cannot run if the model has layers with
+        a sliding window or a recurrent state, because only KV of the whole context can be copied to transformers.
         """
         if row in PEERS and self.session.full.shape.bounded:
             return False
         return row not in _DRAFTING or self.session.draft is not None
 
     def _right(self, cases: list[Case], run: Run, context: int) -> float | None:
-        """Share of a run's quotations that are the book's own words, without quotations that were cut off. None if
-        there is no such quotation.
+        """Share of a run's quotations that are the book's own words. Quotations that were cut off do not count. None if
+        no quotation counts.
         """
         ends = list(itertools.accumulate(run.cases))
         judged = [
@@ -255,7 +264,7 @@ class Bench:
         return sum(judged) / len(judged) if judged else None
 
     def decode(self, row: str, case: Case, temperature: float, repeat: int = 0) -> Run:
-        """Decode one answer of a row. Every repeat has its own seed, so that sampled texts differ."""
+        """Decode one answer of a row. The seed is different for every ``repeat``, so that sampled texts differ."""
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
@@ -265,7 +274,7 @@ class Bench:
                 llama.take_draft(options.draft_gguf)
             llama.read(self.ids[: self._read])
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
-            # the repetition penalty is left out, because llama.cpp would count other tokens than our rows
+            # no repetition penalty, because llama.cpp would apply it to other tokens than our rows do
             sampling["top_k"] = options.top_k
             ends = session.end_ids if case.ends else frozenset()
             return llama.generate(case.prompt, options.tokens, ends, sampling, row)
@@ -278,7 +287,7 @@ class Bench:
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def warm(self, row: str, case: Case, temperature: float) -> None:
-        """Decode an answer that is not measured. Then record CUDA graphs of passes, and time passes, as the engine does
+        """Decode an answer that is not measured. Then record passes as CUDA graphs and time passes, as the engine does
         between two answers.
         """
         levels = self.session.hierarchy
@@ -298,7 +307,7 @@ class Bench:
         """Return llama.cpp. The first call loads it.
 
         Raises:
-            OptionError: no file was named, or llama.cpp cannot load the file.
+            OptionError: no GGUF file was named (--gguf), or llama.cpp cannot load the file.
         """
         if self._llama is None:
             options = self.options
@@ -310,14 +319,14 @@ class Bench:
         return self._llama
 
     def close(self) -> None:
-        """End the processes of the peers."""
+        """End the process of llama.cpp, if it is running."""
         if self._llama is not None:
             self._llama.close()
             self._llama = None
 
     def start(self, case: Case) -> QueryRecorder:
-        """Bring all tokens of the prompt except the last into the cache. Returns the queries from which the first
-        retrieval selection is made.
+        """Bring all tokens of the prompt except the last into the full cache. Returns the queries with which the
+        retrieval cache's first chunks are chosen.
         """
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
@@ -350,7 +359,9 @@ class Bench:
         return SamplingParams(temperature=temperature, top_p=top_p, top_k=options.top_k, repetition_penalty=penalty)
 
     def rounds(self, row: str, context: Context, queries: QueryRecorder) -> Iterator[Round]:
-        """The rounds of one of our own rows, after ``start`` has brought the prompt into the cache."""
+        """Decode an answer of one of our own rows, round by round. ``start`` must have brought the prompt into the
+        cache.
+        """
         self._answered = context
         if row == "plain":
             return rounds.plain(context)
@@ -409,8 +420,9 @@ class Bench:
     def _policy(
         self, row: str, kind: RowSetup, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
-        """Return the row's policy. If the options give lengths, these lengths are fixed. A seeded row has the policy of
-        seeded answers. Every other row has a controller, which it keeps for all its runs.
+        """Return the policy that decides how many tokens the row proposes. If the options give these lengths, they are
+        fixed. A seeded row has the policy of answers with a seed. Every other row has a controller, which it keeps for
+        all its runs.
 
         Args:
             plain_ms: milliseconds of the step that made the first token.
@@ -441,8 +453,9 @@ class Bench:
         return [token for done in rounds.plain(context) for token in done.tokens]
 
     def _difference(self, cases: list[Case], run: Run, plain: Run) -> tuple[int, float] | None:
-        """Find the first token at which a greedy row differs from plain. Returns its position and the difference of the
-        two tokens' logits; None if no token differs.
+        """Find the first token at which the answers of a greedy row differ from those of plain decoding. Returns its
+        position, and the difference between the logits of plain decoding's token and the row's token; None if no token
+        differs.
         """
         start = 0
         for case, mine, theirs in zip(cases, run.cases, plain.cases, strict=True):
@@ -470,15 +483,15 @@ def _when_asked(others: Callable[[], Iterator[Round]]) -> Iterator[Round]:
 
 
 def _with_plain_again(rows: list[str]) -> list[str]:
-    """Append the row plain, the baseline of every ratio, to the rows, so that plain is timed before and after the other
-    rows.
+    """Append the row plain to the rows, so that plain decoding is timed both before and after the other rows, which are
+    compared with it.
     """
     return [*rows, "plain"] if "plain" in rows and len(rows) > 1 else rows
 
 
 def memory_gb_per_s(device: torch.device) -> float:
-    """Measure how fast all threads read a device's memory. The fastest of several sums counts. The summed tensor is
-    larger than a processor's cache.
+    """Measure how fast all threads read a device's memory, by summing a tensor that is larger than a processor's cache.
+    The fastest of several sums counts.
     """
     numbers = torch.ones(_MEMORY_BYTES // 4, device=device)
     taken = []
@@ -490,8 +503,8 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """Set ``over_floor`` in a line of the plain row: its time per token, divided by the time of reading ``read`` bytes
-    at the fastest of ``speeds`` (GB/s). Returns the line unchanged if ``read`` is None.
+    """Return a line of the row plain with ``over_floor`` set: its time per token, divided by the time of reading
+    ``read`` bytes at the fastest of ``speeds`` (GB/s). If ``read`` is None, return the line unchanged.
     """
     if read is None:
         return line
@@ -500,7 +513,7 @@ def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) 
 
 
 def _timed(rounds: Iterator[Round], start_s: float) -> Run:
-    """Run rounds and measure their times.
+    """Decode all rounds of an answer, and measure their times.
 
     Args:
         start_s: the time (``time.perf_counter``) when the prompt was in the cache.
@@ -510,8 +523,8 @@ def _timed(rounds: Iterator[Round], start_s: float) -> Run:
     for done in rounds:
         now = time.perf_counter()
         run.tokens += done.tokens
-        # The first round ran before ``clock`` was set (in ``rounds.first_token``), so it has only its own measurement,
-        # ``split``.
+        # The first round was decoded before this loop began (in ``rounds.first_token``). So its time cannot be measured
+        # here, and is the total of its ``split``.
         ms = max((now - clock) * 1000.0, done.split.total)
         run.ms += [ms / len(done.tokens)] * len(done.tokens)
         run.rounds.append(done)
@@ -523,22 +536,22 @@ def _timed(rounds: Iterator[Round], start_s: float) -> Run:
 
 # Sweeps: one setting is varied and all others stay, as in TriForce's ablations -----------------------------------
 
-# Lengths of proposals in most sweeps, whatever the options say, because these sweeps compare acceptance. A controller
-# would shorten proposals that are accepted less often, and so hide the difference. The sweep "refresh" also compares
-# time, so it does not fix the lengths.
+# Numbers of proposed tokens in most sweeps, whatever the options say. These sweeps compare acceptance, and a controller
+# would hide differences, because it proposes fewer tokens if they are accepted less often. The sweep "refresh" also
+# compares time, so it does not use fixed numbers.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
 _BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-_GAMMAS1 = (1, 2, 4, 6, 8)  # tokens that the draft proposes at once (gamma 1) in the sweep of lengths
-_GAMMAS2 = (4, 8, 12, 16, 24)  # tokens that wait for a verification (gamma 2) in the sweep of lengths
+_GAMMAS1 = (1, 2, 4, 6, 8)  # numbers of tokens that the draft model proposes at once (gamma 1), in the sweep "gammas"
+_GAMMAS2 = (4, 8, 12, 16, 24)  # numbers of tokens that wait for a verification (gamma 2), in the sweep "gammas"
 _REFRESHES = ("never", "8", "4", "2", "1", "drop", "default")
 
 SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")
 
 
 def refresh_settings(name: str) -> dict[str, Any]:
-    """Return the settings for the short name of a refresh policy: "never", "drop", "default" (changes nothing), or a
+    """Return the settings for a short name of a refresh policy: "never", "drop", "default" (changes nothing), or the
     number of verifications between two refreshes.
     """
     if name == "default":
@@ -568,7 +581,9 @@ def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], f
 
 
 def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
-    """Run the rows of the options at every point of a sweep. The bench's settings are restored at the end."""
+    """Run the rows that the options name with every setting of a sweep. The bench's own settings are restored at the
+    end.
+    """
     own = bench.session.config
     asked, threads = list(bench.options.temperature), torch.get_num_threads()
     for label, changes, temperature in sweep_points(sweep):
@@ -582,9 +597,9 @@ def run_sweep(bench: Bench, sweep: str) -> Iterator[Measurement]:
 
 
 def sweep_picture(sweep: str, results: list[Measurement]) -> str:
-    """Return a chart, as an SVG document, of how the swept setting changes the acceptance of the tokens of
-    the middle level (the target on the retrieval cache). For the lengths, the threads and the refresh policy, the chart
-    shows how the setting changes the time instead.
+    """Return a chart, as an SVG document, of a sweep's results. It shows how the acceptance of tokens of the middle
+    level (the target on the retrieval cache) depends on the setting. For the sweeps "gammas", "threads" and "refresh",
+    it shows how the time depends on the setting.
     """
     lines: dict[str, list[tuple[float, float]]] = {}
     for r in results:

@@ -1,4 +1,5 @@
-"""Synthetic weights: a small trained Llama grown into a larger Llama's shape that computes the same function.
+"""Makes synthetic weights: grows a small trained Llama into a larger Llama's shape, so that it computes the same
+function.
 
 Speculation's speed depends on acceptance, and tokens proposed by random weights are never accepted. To measure a large
 model whose real weights are not available, a small trained target and its draft are grown into its shape. They write
@@ -57,8 +58,8 @@ SHAPES = {
     "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
     "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
     "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
-    # The real model has twice as many heads of half the head_dim. A model grows only into a head_dim that is a multiple
-    # of its own, and the bundled draft has a head_dim of 128. Time and memory of a pass stay the same.
+    # The real Llama 3.2 1B has twice as many heads, with half this head_dim. But the bundled draft has a head_dim of
+    # 128, and can be grown only into a multiple of 128. Time and memory of a pass are as in the real model.
     "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
     "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
 }
@@ -76,7 +77,7 @@ DRAFTS = {
 def synthetic_pair(
     config: EngineConfig, shape: str, draft_shape: str | None = None, split: Split | None = None
 ) -> tuple[BookTokenizer, Decoder, Decoder | None]:
-    """Make the parts of a session on stand-in weights: tokenizer, target and draft.
+    """Make the tokenizer, target and draft of a session whose models have synthetic weights.
 
     Args:
         config: names the small pair, the window, the device and the dtype.
@@ -98,10 +99,10 @@ def synthetic_pair(
 
 
 def named(shape: str) -> LlamaShape:
-    """Find the shape of this name.
+    """Return the shape that ``SHAPES`` has under a name.
 
     Raises:
-        OptionError: no shape has this name.
+        OptionError: there is no such shape.
     """
     if shape not in SHAPES:
         raise OptionError(f"There is no shape {shape!r}.", f"Known: {', '.join(SHAPES)}.")
@@ -109,8 +110,8 @@ def named(shape: str) -> LlamaShape:
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
-    """Grow the draft into ``shape``, but with at least as many layers as the small draft has. A draft that cannot be
-    grown into the shape is loaded as it is.
+    """Grow the small draft into ``shape``, but with at least as many layers as it has now. If it cannot be grown into
+    the shape, load it as it is.
     """
     assert config.draft is not None
     small = architectures.load_config(config.draft)
@@ -220,7 +221,7 @@ def _grow_layer(layer: Any, small: Any, old: Any, new: Any, norm: float) -> None
     theirs, ours = small.self_attn, layer.self_attn
     dims, spread = _head_dims(old.head_dim, new.head_dim), math.sqrt(new.head_dim / old.head_dim)
     group, old_group = (c.num_attention_heads // c.num_key_value_heads for c in (new, old))
-    # Every KV head of the large shape has more query heads. Each query head of the small model keeps its KV head.
+    # A KV head of the large shape may have more query heads. Each query head of the small model keeps its KV head.
     heads = [head // old_group * group + head % old_group for head in range(old.num_attention_heads)]
     queries = torch.tensor([head * new.head_dim + dim for head in heads for dim in dims])
     keys = torch.tensor([head * new.head_dim + dim for head in range(old.num_key_value_heads) for dim in dims])

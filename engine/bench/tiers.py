@@ -1,11 +1,11 @@
-"""Measures the cost of the tiers on this machine, with or without a GPU. It compares the time of reading a book with
-the time of opening it again, and a verification with all KV on disk with a verification with all KV in memory.
+"""Measures the cost of the tiers on this machine, with or without a GPU. Compares reading a book with opening it again
+from its snapshot, and verifications with all KV on disk with those with all KV in memory.
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 
 The same question is answered after every opening, and a note says whether the answer was the same. The operating system
-may cache a spilled file in free memory. Reading the file is then faster than the disk. ``doctor`` measures the disk
-itself.
+may cache a file of spilled KV in free memory, and then reads it faster than the disk allows. ``doctor`` measures the
+disk itself.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _PAGE = 2_000  # characters of a page
 _VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
 _TIMED = 3  # number of timed passes of each length; the fastest counts
 _ANSWER = 24  # tokens of the answer
-# The limit of host memory, as a multiple of one layer's KV, that makes the planner spill all KV of a book to disk. The
-# buffers of spilled layers fit into this memory, and one resident layer more does not.
+# The limit of host memory, as a multiple of one layer's KV, with which the planner spills all KV of a book to disk.
+# This memory has room for the two buffers of spilled layers, but not for a resident layer in addition.
 _BUFFERS = 2.5
-_CHAT = 4_096  # tokens reserved after a book, as in the planner
+_CHAT = 4_096  # number of tokens reserved for a chat after a book, as in the planner
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What was measured after the book was opened once. ``answer``: ids of the answer's tokens. ``layers``: number of
-    the model's layers. ``verify_ms``: milliseconds of a verification, keyed by its number of tokens.
+    """Results of opening the book once and asking a question. ``answer`` are the ids of the answer's tokens, and
+    ``layers`` is the number of the model's layers. ``verify_ms`` holds milliseconds of a verification, keyed by its
+    number of tokens.
     """
 
     read: BookRead
@@ -97,7 +98,7 @@ def _opened(name: str, first: Opened, repetition: Opened) -> Figure:
 
 
 def _filling(text: str, window: int) -> Document:
-    """Make a document that repeats the text until it certainly exceeds the window."""
+    """Make a document that repeats the text until it has far more tokens than the window."""
     wanted = 8 * window
     whole = text * (1 + wanted // len(text))
     pages = (Page(n + 1, str(n + 1), whole[n * _PAGE : (n + 1) * _PAGE]) for n in range(wanted // _PAGE + 1))
@@ -105,7 +106,7 @@ def _filling(text: str, window: int) -> Document:
 
 
 def _all_on_disk(first: Opened, window: int) -> str:
-    """Return the setting ``host_memory``, in bytes, with which no layer of the book's KV stays in memory."""
+    """Return the value of the setting ``host_memory`` (bytes) with which all KV of the book is spilled to disk."""
     read = first.read
     per_token = read.kv_bytes.total / read.tokens / first.layers
     return str(int(_BUFFERS * per_token * min(window, read.tokens + _CHAT)))

@@ -2,9 +2,10 @@
 models and book.
 
 ``prose`` continues the book. ``quote`` asks for passages of the book, one after another from the same cache.
-``followup`` asks about another place of the book after a first answer. The retrieval selection is then still the first
-question's, so this workload measures refreshing. ``summary``, ``question`` and ``explain`` ask what people ask: for a
-summary of the text, about names in it, and to explain what happens at some of its places.
+``followup`` asks about another place of the book after a first answer. The retrieval cache still holds the chunks that
+were chosen for the first question, so this workload measures how well chunks are chosen again. ``summary``,
+``question`` and ``explain`` ask what people ask: for a summary of the text, about names in it, and to explain what
+happens at some of its places.
 """
 
 from __future__ import annotations
@@ -28,25 +29,26 @@ CHATS = ("summary", "question", "explain")
 WORKLOADS = ("prose", "quote", "followup", *CHATS)
 # A book is held back from training if the hash of its name is divisible by this number: about 5 % of all books.
 _HOLD_OUT_EVERY = 20
-# Number of words of a sentence that a question quotes.
+# Number of words that a question quotes from the beginning of a sentence.
 _KEY_WORDS = 6
-# Places of the sentences that questions ask for, as shares of the book's length. If more questions are asked,
-# ``_SPREAD`` chooses further places.
+# Places in the book about which questions are asked, as shares of the book's length. ``_SPREAD`` gives the places of
+# further questions.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
-_SPREAD = 0.618  # golden ratio: its multiples modulo 1 are spread evenly and do not repeat
-# Number of tokens after a place (``_DEPTHS``) in which the sentence is searched.
+_SPREAD = 0.618  # golden ratio, whose multiples modulo 1 are spread evenly and do not repeat
+# Number of tokens after such a place, within which the sentence to ask about is chosen.
 _REACH = 400
-# Maximum words of a sentence that a question asks for, because the demo model does not quote longer sentences.
+# Maximum words of a sentence that a question asks about, because the demo model does not quote longer sentences.
 _MOST_WORDS = 60
-# A name: a capitalised word after a lower-case letter or a comma, so not the first word of a sentence or a heading.
+# Matches a name: a capitalised word after a lower-case letter or a comma. So the first words of sentences and headings
+# do not match.
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 # ``_MARKS``: characters that are stripped from both ends of an answer. ``_ENDS``: the endings of a complete sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
 # Tokens of the first answer in the workload ``followup``.
 _FIRST_ANSWER = 48
-# Maximum tokens of a question with the template's words around it.
+# Maximum tokens of a question, including the words of the chat template around it.
 _LONGEST_QUESTION = 128
-# Tokens of the longest pass that is timed between a prompt and its answer.
+# Maximum tokens of a pass that is timed after a prompt and before its answer. The window needs room for these tokens.
 _TIMED = 16
 
 
@@ -85,8 +87,8 @@ class Case:
 
     Args:
         prompt: tokens of the whole prompt.
-        selection_position: position in the prompt at which the first retrieval selection is made, from the queries of
-            the tokens just before this position. It is the end of the prompt, except in ``followup``.
+        selection_position: position in the prompt before which the newest tokens' queries choose the retrieval cache's
+            first chunks. It is the end of the prompt, except in ``followup``.
         ends: whether the model may end its answer; otherwise the answer has exactly the requested number of tokens.
         key: the words that a question quotes; "" in other workloads.
     """
@@ -101,9 +103,9 @@ class Workloads:
     """Makes prompts from one book.
 
     Args:
-        ids: tokens of the template's beginning and the book.
+        ids: tokens of the beginning of the chat template and of the book.
         tokenizer: the target's tokenizer.
-        answer: returns a greedy answer to a prompt, of at most the given number of tokens.
+        answer: called with a prompt and a number; returns a greedy answer of at most this number of tokens.
     """
 
     def __init__(
@@ -142,12 +144,14 @@ class Workloads:
             return [Case(prompt, len(prompt), ends=True, key=key) for prompt, key in pairs]
         first = [*prompts[0], *self._answer(prompts[0], _FIRST_ANSWER)]
         second = self._question(asked[2], self._form.between_turns)
-        # If the model ended the first answer, the answer already has the token that closes its turn, with which
-        # ``second`` begins. So this token is left out of ``second``.
+        # The tokens ``second`` begin with the token that closes the first answer's turn. If the model ended that answer
+        # itself, the answer has this token already, so it is left out of ``second``.
         return [Case([*first, *second[int(first[-1] == second[0]) :]], len(prompts[0]), ends=True)]
 
     def is_quotation(self, case: Case, context: int, answer: Sequence[int]) -> bool:
-        """Whether an answer is the book's own text, begins with the words of the question, and ends with a sentence."""
+        """Whether an answer is the book's own text, begins with the words that the question quotes, and ends at the end
+        of a sentence.
+        """
         said = " ".join(self._tokenizer.decode(answer).split()).strip(_MARKS)
         if self._text[0] != context:
             self._text = context, " ".join(self._tokenizer.decode(self._ids[:context]).split())
@@ -159,7 +163,7 @@ class Workloads:
         return [*tokenizer.template_words(lead), *tokenizer.words(question), *end]
 
     def _chats(self, workload: str, book: list[int]) -> list[str]:
-        """Make questions that a person might ask about the book, by fixed rules."""
+        """Make the questions of one of the workloads ``CHATS``: what a person might ask about the book."""
         if workload == "summary":
             return ["What is this text about? Go through it chapter by chapter."]
         if workload == "explain":
@@ -176,9 +180,9 @@ class Workloads:
     def _key(self, book: list[int], depth: float) -> str:
         """Return the first ``_KEY_WORDS`` words of a sentence of the book.
 
-        The sentence is taken from ``_REACH`` tokens of the book. They begin at ``depth``, from 0 (the book's start) to
-        1 (its end). The longest sentence of at most ``_MOST_WORDS`` words is chosen. If all are longer, the longest is
-        chosen.
+        The sentence is chosen among ``_REACH`` tokens of the book that begin at ``depth``, from 0 (the book's start) to
+        1 (its end): the longest sentence of at most ``_MOST_WORDS`` words or, if all sentences have more words, the
+        longest of all.
         """
         at = int(len(book) * depth)
         text = self._tokenizer.decode(book[at : at + _REACH])
