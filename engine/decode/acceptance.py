@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProposalOutcome:
-    """One verified proposal: its proposer's confidence, and whether the target accepted it."""
+    """One proposed token after its verification: the probability that its proposer gave to it, and whether the target
+    accepted it.
+    """
 
     confidence: float
     accepted: bool
@@ -75,8 +77,8 @@ class EarlyStop:
 NO_EARLY_STOP = EarlyStop()
 
 
-# Number of tokens by which all rates age when the book changes. It is so large that a rate falls to its minimum weight
-# (``Tuning.aged_trials``).
+# Number of tokens by which all rates age (lose weight) when the book changes. It is so large that every rate falls to
+# its minimum weight (``Tuning.aged_trials``).
 _ANOTHER_BOOK = 100_000
 
 
@@ -114,8 +116,8 @@ class FadingRate:
         return self._tuning.prior_trials / (1.0 + self._trials / self._tuning.prior_half_life)
 
     def begin_answer(self) -> None:
-        """Make the present estimate the prior, and drop all trials. So an answer's own trials soon outweigh those of
-        earlier answers.
+        """Make the present estimate the prior, and drop all trials. So the trials of the new answer soon outweigh those
+        of earlier answers.
         """
         self.prior, self._accepted, self._trials = self.rate, 0.0, 0.0
 
@@ -150,7 +152,7 @@ class FadingRate:
 
 
 class RatesByConfidence:
-    """Acceptance rates for each class of confidence."""
+    """Acceptance rates for each class of confidence, which is the probability that a proposer gave to its token."""
 
     def __init__(self, priors: tuple[float, ...], tuning: Tuning = TUNING) -> None:
         self._edges = tuning.confidence_edges
@@ -192,7 +194,7 @@ class AcceptanceStatistics:
         """Learn from proposals of the draft model that the target judged on the full cache (``direct``) or on the
         retrieval cache.
 
-        The rate at the other level is inferred from the same trials. Without this inference, a plan that failed once
+        From the same trials, the rate on the other cache is inferred. Without this inference, a plan that failed once
         would never be tried again.
         """
         verify = self.verify.rate
@@ -204,16 +206,16 @@ class AcceptanceStatistics:
             self.direct.add_indirect(accepted * verify, trials)
 
     def age(self, tokens: int) -> None:
-        """Age the rates after ``tokens`` tokens that were made without speculation. The rates of copied tokens do not
-        age, because they are learned without speculation too: in every round, the text shows whether a copy from the
-        book would have been right.
+        """Reduce the weight of the rates after ``tokens`` tokens that were made without speculation. The rates of
+        copied tokens keep their weight, because they are learned without speculation too: in every round, the text
+        shows whether a copy from the book would have been right.
         """
         self.verify.age(tokens)
         self.middle_by_confidence.age(tokens)
         self.age_draft(tokens)
 
     def age_draft(self, rounds: int = 1) -> None:
-        """Age the rates of drafted tokens after ``rounds`` rounds without the draft model."""
+        """Reduce the weight of the rates of drafted tokens after ``rounds`` rounds without the draft model."""
         for rate in (self.middle, self.direct, self.draft_by_confidence):
             rate.age(rounds)
 
@@ -258,7 +260,7 @@ class AcceptanceStatistics:
 
 
 class RefreshPolicy(Protocol):
-    """Decides whether the next verification is a refresh, that is, chooses the retrieval cache's chunks again."""
+    """Decides whether the retrieval cache's chunks are chosen again (a refresh) with the next verification."""
 
     def due(self) -> bool:
         """Whether the next verification should be a refresh."""
@@ -311,8 +313,8 @@ class Every:
 
 
 class WhenAcceptanceDrops:
-    """Refreshes when the acceptance rate of the newest verifications falls clearly below the usual rate
-    (``Tuning.acceptance_drop``).
+    """Refreshes when the acceptance rate of the newest verifications is lower than the usual rate by more than
+    ``Tuning.acceptance_drop``.
     """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
@@ -374,8 +376,8 @@ class ExpertReads:
     share: float = 0.0
 
     def growth(self, tokens: float) -> float:
-        """Return the bytes that a pass over ``tokens`` reads, as a multiple of the bytes of a pass over one token.
-        Tokens are assumed to choose experts at random.
+        """Return the bytes that a pass over ``tokens`` tokens reads, as a multiple of the bytes that a pass over one
+        token reads. Tokens are assumed to choose experts at random.
         """
         missed = (1.0 - self.chosen / self.count) ** tokens
         return 1.0 + self.share * (self.count * (1.0 - missed) / self.chosen - 1.0)
@@ -477,7 +479,7 @@ class PassCostEstimate:
         self._sums = [0.0] * 5
 
     def add(self, tokens: float, ms: float) -> None:
-        """Learn that a pass over ``tokens`` took ``ms``."""
+        """Learn that a pass over ``tokens`` tokens took ``ms`` milliseconds."""
         tuning = self._tuning
         if tokens <= 1:
             self._ones += 1
@@ -495,8 +497,8 @@ class PassCostEstimate:
 
     @property
     def undisturbed_one(self) -> float:
-        """Milliseconds of the fastest of the newest one-token passes (``Tuning.undisturbed_passes``). Other programs
-        have probably not slowed down this pass.
+        """Milliseconds of the fastest of the newest passes over one token (``Tuning.undisturbed_passes``), because
+        other programs have probably not slowed down the fastest pass.
         """
         return min(self._newest_ones)
 

@@ -91,8 +91,8 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """Upper bounds of a plan: of its drafted tokens (``draft``), passes over the retrieval cache (``passes``) and
-    copied tokens (``copy``). ``draft`` is 0 without a draft model, ``copy`` is 0 if nothing is copied from the book.
+    """The maximum numbers in a plan: tokens drafted at once (``draft``; 0 without a draft model), passes over the
+    retrieval cache (``passes``), and tokens copied from the book (``copy``; 0 if nothing is copied).
     """
 
     draft: int
@@ -126,15 +126,15 @@ class RoundObservation:
 
 
 def expected_tokens(rate: float, proposed: float) -> float:
-    """Return the expected tokens from verifying ``proposed`` tokens: the accepted prefix, and the token that follows
-    it.
+    """Return the expected number of tokens from verifying ``proposed`` tokens: the accepted prefix, and the token that
+    follows it.
     """
     rate = min(rate, 0.9999)
     return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
 
 
 def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tuple[float, float]:
-    """Return the expected tokens of a round, and its expected milliseconds."""
+    """Return the expected number of tokens that a round makes, and its expected milliseconds."""
     if plan.copy:
         return expected_tokens(rates.lookup, plan.copy), costs.verify.ms(plan.copy + 1)
     if plan.passes == 0:
@@ -146,7 +146,7 @@ def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tup
 
 
 def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
-    """Return the expected tokens of a round for each expected millisecond."""
+    """Return the expected tokens of a round divided by its expected milliseconds."""
     tokens, ms = expected_round(plan, costs, rates)
     return tokens / ms
 
@@ -154,9 +154,9 @@ def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> floa
 def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
     """Return the maximum number of passes over the retrieval cache in a round.
 
-    The maximum is ``Tuning.most_passes``, unless more passes together take no longer than a verification. This may be
-    so if spilled KV comes over a bus, because a verification then takes seconds. Even then, at most
-    ``Tuning.most_pending`` passes are allowed.
+    The maximum is ``Tuning.most_passes``, or the number of passes that together take no longer than a verification, if
+    this number is larger. It is larger, for example, if a verification takes seconds because spilled KV comes over a
+    bus. In any case, at most ``Tuning.most_pending`` passes are allowed.
     """
     beside = int(costs.verify.ms(1) / costs.middle.ms(1))
     return max(tuning.most_passes, min(tuning.most_pending, beside))
@@ -294,7 +294,7 @@ class Controller:
         # choose the chunks of the retrieval cache before the first pass over it. Each is 0 once this answer has spent
         # the time.
         self._draft_start = self._selecting = 0.0
-        # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that may follow.
+        # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that it may still get.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
         # Minimum speed that another plan must promise, as a multiple of the present plan's speed. The multiple is
@@ -302,7 +302,8 @@ class Controller:
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
         self._rounds = self._plain_rounds = 0
-        # ``_since_rethink``: rounds since a plan was chosen. ``_not_aged``: plain rounds since ``_age`` was called.
+        # ``_since_rethink``: number of rounds since a plan was chosen. ``_not_aged``: number of plain rounds since the
+        # last call of ``_age``.
         self._since_rethink = self._not_aged = 0
         self._since_plain = tuning.plain_rounds_close - tuning.plain_rounds_first
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
@@ -310,7 +311,8 @@ class Controller:
         # ``_tokens``: sum of the tokens of all rounds. ``_lost``: sum of the time that speculation lost, in plain
         # steps. In both sums, earlier rounds weigh less than later rounds.
         self._tokens = self._lost = 0.0
-        # Time that trials may still take, in plain steps: a share of the time so far, minus the cost of past trials.
+        # Time that trials may still cost, in plain steps: a share of the decoding time so far, minus the cost of past
+        # trials.
         self._allowance = 0.0
         # Cost, in plain steps, of a trial that is due but waits until the allowance (``_allowance``) covers it.
         self._awaited = 0.0
@@ -322,7 +324,7 @@ class Controller:
 
     def begin(self, draft_start_ms: float = 0.0, selection_ms: float = 0.0, tokens: int = UNLIMITED) -> None:
         """Begin another answer. Time that speculation gained in earlier answers is not credited to this answer, because
-        no answer may be slower than plain decoding. Time that it lost still counts.
+        no answer may be slower than plain decoding. Time that speculation lost in earlier answers still counts.
 
         Args:
             draft_start_ms: milliseconds of starting the draft model, in addition to its first step; 0 if it has been
@@ -340,8 +342,8 @@ class Controller:
             self._since_rethink = self._tuning.rethink_plain_rounds
 
     def replace_costs(self, costs: Costs, limits: PlanLimits) -> None:
-        """Forget all learned costs. Begin again with ``costs``, and with ``limits``, the bounds of plans at these
-        costs.
+        """Forget all learned costs of passes. Begin again with ``costs``, and with ``limits``, the bounds of plans at
+        these costs.
         """
         self.limits, tuning = limits, self._tuning
         self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
@@ -352,12 +354,12 @@ class Controller:
 
     @property
     def costs(self) -> Costs:
-        """The present estimate of costs."""
+        """The present estimate of the costs of passes."""
         return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost, self._beside, self._selection)
 
     @property
     def rates(self) -> AcceptanceRates:
-        """The present estimate of acceptance."""
+        """The present estimate of the acceptance rates."""
         return self.statistics.rates()
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
@@ -520,8 +522,8 @@ class Controller:
 
     @property
     def _may_lose(self) -> float:
-        """Time that speculation may still lose, in plain steps. It is negative if speculation has lost more than is
-        allowed.
+        """Time, in plain steps, that speculation may still lose. It is negative if speculation has lost more time than
+        it may.
         """
         return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
@@ -537,8 +539,8 @@ class Controller:
 
     @property
     def _loses(self) -> bool:
-        """Whether the newest speculating rounds together were slower than plain decoding. For a large loss
-        (``Tuning.clear_loss``), two rounds are enough. For a small loss, more rounds are needed
+        """Whether the newest speculating rounds together were slower than plain decoding. Two rounds are enough to
+        judge a large loss (``Tuning.clear_loss``). A smaller loss is judged only after more rounds
         (``Tuning.recent_enough``).
         """
         made, steps, weight = self._recent
@@ -551,7 +553,7 @@ class Controller:
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
         # ``_draft_start`` is above 0 until the draft model is started. Only a trial may start the draft model, because
-        # the allowance for trials pays for the start.
+        # the time of the start is charged to the allowance for trials.
         draft = 0 if self._draft_start else self.limits.draft
         best = self._best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
@@ -569,7 +571,7 @@ class Controller:
 
     def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
         """Return the fastest plan within ``limits``. If the chunks of the retrieval cache have not been chosen yet, the
-        plan has passes over this cache only if their gain soon repays the time of choosing
+        plan has passes over this cache only if these soon gain more time than choosing the chunks takes
         (``Tuning.repayment_tokens``).
         """
         best = best_plan(costs, rates, limits)

@@ -42,7 +42,7 @@ class Rows(Protocol):
         """The probabilities (m,) float32 of ``tokens`` (m,): entry i is the probability of token i in row i."""
 
     def row(self, index: int) -> torch.Tensor:
-        """The probabilities (vocabulary,) float32 of one row. The caller may change the tensor."""
+        """The probabilities (vocabulary,) float32 of one row, in a tensor that the caller may change."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def kernel_rows(
     """Make distributions from logits (n, vocabulary); None if our kernels do not support them.
 
     Args:
-        top_k, top_p: 0 and 1, respectively, keep every token.
+        top_k: 0 keeps every token. top_p: 1 keeps every token.
     """
     kernels = _kernels(logits)
     if kernels is None:
@@ -106,8 +106,8 @@ def likeliest(logits: torch.Tensor, patches: PatchedLogits | None = None) -> tor
     taken. A row that is not finite gives ``NO_TOKEN``.
 
     Args:
-        patches: changed logits, a few in each row. To avoid copying the logits, the most likely changed token is
-            compared with the most likely unchanged one.
+        patches: changed logits, a few in each row. So that the logits need not be copied, the most likely token with a
+            changed logit is compared with the most likely token with an unchanged logit.
     """
     kernels = _kernels(logits)
     if patches is not None and kernels is not None:
@@ -163,7 +163,7 @@ class PointMasses:
 
     Args:
         tokens: (n,) int64.
-        vocabulary: number of tokens that a row has a probability for.
+        vocabulary: number of probabilities in a row.
     """
 
     tokens: torch.Tensor
@@ -229,8 +229,8 @@ def draw_from(row: np.ndarray[Any, np.dtype[np.float32]], chance: float) -> int:
     if not 0.0 < reached[-1] < math.inf:
         return NO_TOKEN
     wanted = chance * reached[-1]
-    # side "right" skips blocks and tokens of probability 0. ``min`` is needed because ``wanted`` may be rounded up to
-    # the sum of the row.
+    # side "right" skips blocks and tokens of probability 0. ``min`` keeps the index within the row if ``wanted`` was
+    # rounded up to the sum of the row.
     block = min(int(reached.searchsorted(wanted, side="right")), len(reached) - 1)
     within = blocks[block].cumsum(dtype=np.float64)
     if block:

@@ -109,7 +109,7 @@ class LookupIndex:
         return len(self._tokens)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Make this the index of ``tokens``: drop everything after the common prefix, and append the rest."""
+        """Make this the index of ``tokens``. Keep the indexed tokens up to the first difference from ``tokens``."""
         self._crop(_common(self._tokens, tokens))
         self.extend(tokens)
 
@@ -238,7 +238,7 @@ class Drafter(Protocol):
     """Proposes the tokens that may come next."""
 
     def begin(self, context: Sequence[int]) -> None:
-        """Start on a new context. Nothing of an earlier context is kept."""
+        """Start on a new context, and forget any earlier context."""
 
     def propose(
         self,
@@ -249,8 +249,8 @@ class Drafter(Protocol):
         stop: EarlyStop = NO_EARLY_STOP,
         hint: Sequence[int] = (),
     ) -> Proposal:
-        """Propose at most ``count`` tokens that may follow ``context``, which extends or crops the context of the last
-        call.
+        """Propose at most ``count`` tokens that may follow ``context``, which may be longer or shorter than the context
+        of the last call.
 
         Args:
             generator: draws the proposed tokens.
@@ -267,11 +267,13 @@ class Drafter(Protocol):
         """
 
     def commit(self, context: Sequence[int]) -> None:
-        """Take all tokens of ``context`` as final: later calls extend ``context``, until ``begin`` is called."""
+        """Take all tokens of ``context`` as final. The contexts of later calls begin with them, until ``begin`` is
+        called.
+        """
 
 
 class NoDrafter:
-    """Proposes no tokens, so that the target on the retrieval cache makes one token per pass."""
+    """Proposes no tokens. The target on the retrieval cache then makes one token per pass."""
 
     def __init__(self, device: torch.device) -> None:
         self._nothing = _nothing(device)
@@ -332,14 +334,16 @@ class ModelDrafter:
         self._slack = max(64, 3 * longest)
         self._settled = 0  # number of the cache's tokens that are final: those at the last ``settle``
         self._fed: list[int] = []  # tokens in the cache after the first ``_settled`` tokens
-        # tokens in the cache after ``_fed`` that were drawn on the device and are not read yet
+        # tokens in the cache after ``_fed`` that were drawn on the device and that the host has not read yet
         self._unread: list[torch.Tensor] = []
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
         self._backend = backend or decoder.backend
 
     @property
     def started(self) -> bool:
-        """Whether the draft model has been started on the context, so that the next proposal costs only its steps."""
+        """Whether the draft model has been started on the context. If so, the next proposal takes only the time of its
+        own steps.
+        """
         return self._not_started_on is None
 
     def tokens_to_start(self, length: int) -> int:

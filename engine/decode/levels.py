@@ -83,7 +83,7 @@ _STARTED_AT_ONCE = 5e9
 # speculation lengths are fixed.
 _COSTS_ITS_BYTES = 250_000_000
 
-# Number of newest tokens of a prompt that are searched for a quotation of the book.
+# Number of a prompt's newest tokens in which quotations of the book are searched.
 _QUESTION = 128
 
 # Maximum time of a draft step, as a share of a plain step. If draft steps take longer, no tokens are drafted.
@@ -99,8 +99,8 @@ _MOST_ROUNDED = 1_000_000_000
 # memory.
 _SMALL_COPY = 8
 
-# Number of replays of recorded verifications and plain steps (CUDA graphs) from one check to the next. A check compares
-# a replay with the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
+# One of this number of replays of CUDA graphs (of verifications and plain steps) is checked: its result is compared
+# with that of the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
@@ -165,9 +165,10 @@ class Hierarchy:
         self._controllers: dict[Belief, Controller] = {}
         # acceptance statistics from earlier books
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
-        self._costs: Costs | None = None  # costs on the most recent earlier book
-        self._answered: Context | None = None  # context of the book's most recent answer
-        self._timed_with = 0  # number of recorded passes at the last timing by ``timed_again``
+        self._costs: Costs | None = None  # costs of passes on the most recent earlier book
+        self._answered: Context | None = None  # state (context) of the most recent answer about this book
+        # Number of passes that had been recorded as CUDA graphs at the last timing by ``timed_again``.
+        self._timed_with = 0
 
     @property
     def has_draft_model(self) -> bool:
@@ -282,8 +283,8 @@ class Hierarchy:
     def timed_again(
         self, context: Context, retrieval: RetrievalCache, middle: Backend, draft: ModelDrafter | None
     ) -> Costs | None:
-        """Time the passes of each level again, on a context that was answered. Return None if no pass was recorded (as
-        a CUDA graph) since the last timing, if passes are too slow to be timed, or if KV is spilled.
+        """Time the passes of each level again after an answer, on the answer's context. Return None if no pass was
+        recorded as a CUDA graph since the last timing, if passes are too slow to be timed, or if KV is spilled.
         """
         full, count = context.full, self._count_recordings()
         fits = full.length == len(context.tokens) - 1 and full.length + _LONG_VERIFY <= full.limit
@@ -364,14 +365,14 @@ class Hierarchy:
         return FixedLengths(self.fixed.plan.draft, self.fixed.plan.pending, copies=True)
 
     def seeded_policy(self, context: Context) -> SpeculationPolicy:
-        """Choose the policy for a seeded answer, which must be the same whenever the seed is used again.
+        """Choose the policy for an answer with a seed. The answer must be the same whenever the seed is used again.
 
         The lengths of proposals decide which random number is used for which token. A controller's lengths depend on
         the clock and on earlier answers, so it cannot be used.
 
-        On a CPU, if no KV is spilled and the model is not small, ``Unclocked`` is used: its lengths depend only on
-        the tokens, because it derives the cost of a pass from the bytes that the pass reads. In all other cases the
-        lengths are fixed. The distribution of the text is the same with both policies.
+        On a CPU, if no KV is spilled and the model is not small, ``Unclocked`` is used. It derives the cost of a pass
+        from the bytes that the pass reads, so its lengths depend only on the tokens. In all other cases the lengths are
+        fixed. The distribution of the text is the same with both policies.
         """
         target, draft = self._target, self.model_drafter
         on_gpu, spilled = KINDS[target.device.type].gpu, self._full.placement.spilled
@@ -393,8 +394,8 @@ class Hierarchy:
 
         Quick passes are timed (``measure``). Slow passes are not timed, because timing all of them took longer than
         generating four tokens. For slow passes, the costs of an earlier book are scaled to ``plain_ms``. Without an
-        earlier book, ``derived`` computes the costs from the passes' bytes and computation and from the measured speeds
-        of this machine. The rounds of the answer then correct the costs.
+        earlier book, ``derived`` computes the costs from the bytes and the computation of the passes, and from the
+        measured speeds of this machine. Whatever the initial costs are, the rounds of the answer correct them.
         """
         # ``measure`` is quick even if KV is fetched over a slow bus, because it does not time verifications in that
         # case.
@@ -431,7 +432,7 @@ def middle_of(target: Decoder, config: EngineConfig, full: FullCache) -> Backend
         weights = target.block_parameters * target.num_layers
         free = psutil.virtual_memory().available
         pays = not KINDS[target.device.type].gpu and config.weights == "stored"
-        # the weights of a GGUF model stay as they are, because the file's blocks have few bits already
+        # round no weights of a GGUF model, because they have few bits already
         pays = pays and not target.keeps_blocks
         pays = pays and weights * target.dtype.itemsize >= _MOSTLY_WEIGHTS * cache
         asked = "8bit" if pays and weights <= min(_MOST_ROUNDED, free // _SMALL_COPY) else "stored"
@@ -491,9 +492,9 @@ def derived(
     """Derive the costs of passes on a context of ``count`` tokens. The only measured time is that of a plain step,
     ``plain_ms``.
 
-    A pass of the middle level over one token reads fewer bytes than a plain step, and is assumed to take less time in
-    the same proportion. The time that each further token adds comes from ``machine``, or from ``_ROW_SHARE`` if
-    ``machine`` is None.
+    A pass of the middle level (the target on the retrieval cache) over one token reads fewer bytes than a plain step,
+    and is assumed to take proportionally less time. The time that each further token adds comes from ``machine``, or
+    from ``_ROW_SHARE`` if ``machine`` is None.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
@@ -509,7 +510,9 @@ def _bytes_read(target: Decoder, context: int) -> int:
 
 
 def _unstarted_draft_ms(count: int, plain_ms: float, target: Decoder, draft: ModelDrafter | None) -> float:
-    """Milliseconds of a draft step after ``count`` tokens, derived from its bytes and the time of a plain step."""
+    """Milliseconds of a draft step after ``count`` tokens, derived from the bytes that it reads and the time of a plain
+    step.
+    """
     return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / _bytes_read(target, count)
 
 
@@ -535,7 +538,9 @@ def selection_ms(retrieval: RetrievalCache, costs: Costs) -> float:
 
 
 def expert_reads(target: Decoder, context: int) -> ExpertReads:
-    """The experts that a model's passes read after ``context`` tokens; ``NO_EXPERTS`` for a model without experts."""
+    """Describe which experts a model's passes read after ``context`` tokens; ``NO_EXPERTS`` for a model without
+    experts.
+    """
     found = experts_of(target.config)
     if found is None:
         return NO_EXPERTS

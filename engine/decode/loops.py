@@ -37,7 +37,8 @@ class Repetition:
 
     def __init__(self) -> None:
         self.runs: dict[int, int] = {}
-        self._places: defaultdict[int, deque[int]] = defaultdict(deque)  # places of every token, newest first
+        # Positions of each token in the text, newest first.
+        self._places: defaultdict[int, deque[int]] = defaultdict(deque)
         self._length = 0
 
     def add(self, token: int) -> None:
@@ -76,7 +77,9 @@ class LoopDetector:
 
 
 def _is_loop(period: int, count: int, least: int) -> bool:
-    """Whether ``count`` tokens in a row, each equal to the token one period before, make a loop."""
+    """Whether a text repeats itself long enough for a loop, if its last ``count`` tokens each equal the token one
+    ``period`` before them.
+    """
     return count >= max((TURNS - 1) * period, least)
 
 

@@ -52,7 +52,8 @@ def prefill(
     block: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[PrefillProgress]:
-    """Append ids (n,) to the cache, and yield after every block. If ``block`` is None, its size depends on the device.
+    """Append ids (n,) to the cache, and yield after every block. ``block`` is the maximum number of tokens in a block;
+    None chooses it by the device.
 
     If the generator is closed or raises an error, the cache keeps all complete segments. Callers leave out the
     context's last token, because it is the first input of the decoding loop.
@@ -133,7 +134,7 @@ def _segment(
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                # drop the traceback, because it would keep all tensors of the failed block in memory
+                # drop the traceback, which would keep all tensors of the failed block in memory
                 failed = error.with_traceback(None)
             if failed is not None:
                 block = _eased(failed, cache, stop - first)
@@ -152,7 +153,7 @@ def _segment(
 
 
 def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
-    """Check that hidden states are finite. This waits for the device, once for each segment.
+    """Check that hidden states are finite. For this, the host waits for the device, once for each segment.
 
     Raises:
         ModelError: a number is not finite.
@@ -187,8 +188,8 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
 
 
 def work_of(decoder: Decoder, start: int, count: int) -> float:
-    """Floating point operations of a prefill of ``count`` tokens after the first ``start`` tokens: products with
-    weights, and causal attention.
+    """Number of floating point operations in a prefill of ``count`` tokens after the first ``start`` tokens. They are
+    products with weights, and causal attention.
     """
     shape, heads, context = decoder.kv_shape, decoder.config.num_attention_heads, start + count / 2
     read = sum(shape.place_of(layer) is not None for layer in range(shape.model_layers))

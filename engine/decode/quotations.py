@@ -75,7 +75,9 @@ class Quotable:
 
     @cached_property
     def _words(self) -> np.ndarray:
-        """Offsets at which a quotation may begin: at words, or at opening punctuation before words; ascending."""
+        """Offsets in the book at which a quotation may begin, ascending: at words, or at opening punctuation before
+        words.
+        """
         return np.array([match.start() for match in _WORD.finditer(self._text)], dtype=np.int64)
 
     def begin(self, answer: Sequence[int]) -> Quotations:
@@ -165,8 +167,8 @@ class Quotable:
         return found
 
     def _may_end(self, place: int) -> bool:
-        """Whether a quotation may end before the byte at ``place``. It may not end within a character, a word or a
-        number.
+        """Whether a quotation may end in the book before the byte at ``place``, that is, not within a character, a word
+        or a number.
         """
         if self._text[place : place + 1] and self._text[place] & 0xC0 == 0x80:
             return False
@@ -212,7 +214,7 @@ class Quotations:
     point: Point | None
 
     def after(self, tokens: Sequence[int]) -> Quotations:
-        """The state after ``tokens``, which continue the answer."""
+        """The state after the answer has been continued with ``tokens``."""
         here = self
         for token in tokens:
             here = here._followed(self.book.piece(token))

@@ -62,7 +62,7 @@ _MOST_MISSING = 16
 
 
 class NotFinite(ArithmeticError):
-    """Raised if the target's logits are not finite: its weights are damaged, or its dtype is too narrow."""
+    """Raised if the target's logits are not finite, because its weights are damaged or its dtype is too narrow."""
 
 
 def check_tokens(sampled: Sequence[int]) -> None:
@@ -116,7 +116,9 @@ class Context:
 
 @dataclass(frozen=True)
 class Committed:
-    """Committed tokens, and whether the text ends with them. ``looping``: the text ended because it repeats itself."""
+    """Committed tokens, and whether the text ends with them (``ended``), and whether it ends because it only repeats
+    itself (``looping``).
+    """
 
     tokens: tuple[int, ...]
     ended: bool
@@ -207,7 +209,8 @@ def hierarchical(
     context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
 ) -> Iterator[Round]:
     """Decode speculatively. ``retrieval`` and ``drafter`` must have been started on the context."""
-    made = unscored = 0  # ``made``: tokens of the answer so far. ``unscored``: tokens since the pages were scored.
+    # ``made``: number of the answer's tokens so far. ``unscored``: number of tokens since the book's pages were scored.
+    made = unscored = 0
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
         began = time.perf_counter()
@@ -335,8 +338,8 @@ class Pending:
 
 
 class TokensAhead(Sequence[int]):
-    """The committed tokens followed by the pending tokens, as one sequence. It is a view of both lists, so that a
-    pass over the retrieval cache need not copy the tokens of a book.
+    """The committed tokens followed by the pending tokens, as one sequence. Neither list is copied, so that a pass over
+    the retrieval cache need not copy the tokens of a whole book.
     """
 
     def __init__(self, committed: list[int], pending: list[int]) -> None:
@@ -388,9 +391,7 @@ def propose(
 
 
 def _draft(context: Context, drafter: Drafter, plan: DraftPlan, observation: RoundObservation, most: int) -> Pending:
-    """Draft tokens that go straight to verification. The drafted tokens stay on the device; only the accepted tokens
-    are read to the host.
-    """
+    """Draft tokens that go straight to verification. The host later reads only the accepted tokens."""
     clock = time.perf_counter()
     count = min(plan.draft, most)
     made = drafter.propose(context.tokens, count, context.sampler, context.generator, plan.draft_stop)
@@ -417,8 +418,8 @@ def _middle_passes(
     pending = Pending(probs=[])
     known = TokensAhead(context.tokens, pending.tokens)
     enough, chance, sampler = min(plan.pending, most), 1.0, context.sampler
-    # A verification should have at most ``most_rows`` rows, because the logits of a longer pass are rounded differently
-    # from those of a plain step.
+    # A verification should have at most ``most_rows`` tokens, because the logits of a longer pass are rounded
+    # differently from those of a plain step.
     most = min(most, max(enough, context.backend.most_rows - 1))
     while len(observation.passes) < plan.passes and len(pending.tokens) < enough:
         clock = time.perf_counter()
@@ -456,12 +457,12 @@ def _middle_pass(
     stop: EarlyStop,
     pending: Pending,
 ) -> tuple[int, tuple[int, ...]]:
-    """Run one proposal through the target on the retrieval cache, and append the tokens from rejection sampling to
-    ``pending``.
+    """Run the tokens of one proposal through the target on the retrieval cache, and append the tokens from rejection
+    sampling to ``pending``.
 
     Returns:
-        The number of tokens that the pass fed, and the sampled tokens: the accepted proposals and the token that
-            follows them.
+        The number of tokens in the pass, and the sampled tokens: the accepted proposals and the token that follows
+            them.
     """
     proposed = proposal.tokens[:most]
     count = proposed.shape[0]
@@ -585,7 +586,7 @@ def full_pass(
     The tokens belong to the cache only after ``full.advance`` has been called.
 
     Args:
-        tokens: ids as integers, or as a tensor (n,) on the device, so that the host need not read it first.
+        tokens: ids (n,) as integers, or as a tensor on the device, which the host need not have read.
         observer: reads each layer's queries after the attention of the layer; None reads no queries.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Tuning:
     """The constants of speculation. A trial is a proposed token that was accepted or rejected, and a rate is the share
-    of accepted trials. Factors, shares and rates have no unit. Every other docstring names the unit.
+    of accepted trials. Factors, shares and rates have no unit. The docstrings of all other constants name the unit.
     """
 
     # Acceptance statistics (``acceptance``) -----------------------------------------------------------------------
@@ -325,12 +325,14 @@ TUNING = Tuning()
 
 
 def is_slow(plain_ms: float) -> bool:
-    """Whether a plain step takes so long that costs are derived from it instead of measured. Timing all passes of a
-    model with 1.5 billion parameters took 1 to 5 s.
+    """Whether a plain step takes so long that the costs of all other passes are derived from it and not measured.
+    Timing all passes of a model with 1.5 billion parameters took 1 to 5 s.
     """
     return plain_ms > TUNING.slow_step_ms
 
 
 def waits_for_bus(spilled: Sequence[int], pass_ms: float) -> bool:
-    """Whether a pass with KV of ``spilled`` layers over a bus took so long that no other pass should be timed."""
+    """Whether a pass took so long, because the KV of ``spilled`` layers came over a bus, that no other such pass should
+    be timed.
+    """
     return bool(spilled) and pass_ms > TUNING.slow_pass_ms

@@ -122,8 +122,8 @@ class Sampler:
         """Map logits (n, vocabulary) to distributions.
 
         Args:
-            proposed: (n - 1,) tokens. Row i of the logits is for the position after the first i of these tokens. None:
-                every row is for the position directly after the text.
+            proposed: (n - 1,) tokens. Row i of the logits is for the position after the first i of these tokens. If it
+                is None, every row is for the position directly after the text.
         """
         patches = None if self._seen is None else self._penalised(logits, self._seen, proposed)
         if self._quotations is not None:
@@ -289,8 +289,8 @@ def joined(parts: Sequence[Distributions], count: int) -> Distributions | None:
 
 
 def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
-    """Draw one token from each distribution, as a ``Sampler`` gives them: (n,) int64. Rows need not sum to 1. A row
-    whose logits were not finite gives ``NO_TOKEN``.
+    """Draw one token from each of the n distributions of a ``Sampler``, (n,) int64. Rows need not sum to 1. A row whose
+    logits were not finite gives ``NO_TOKEN``.
 
     Inverts the cumulative distribution in float64 with one random number for each row. ``torch.multinomial`` would need
     a random number for every token of the vocabulary.
@@ -302,8 +302,8 @@ def draw(probs: Distributions, generator: torch.Generator) -> torch.Tensor:
         return probs
     reached = probs.double().cumsum(dim=-1)
     chance = torch.rand(probs.shape[0], 1, generator=generator, device=probs.device, dtype=torch.float64)
-    # side "right" skips tokens of probability 0. The clamp is needed because the product may be rounded up to the sum
-    # of the row.
+    # side "right" skips tokens of probability 0. The clamp keeps the index within the row if the product was rounded up
+    # to the sum of the row.
     drawn = torch.searchsorted(reached, chance * reached[:, -1:], right=True).squeeze(-1)
     return drawn.clamp_(max=probs.shape[-1] - 1).where(reached[:, -1] < math.inf, NO_TOKEN)
 
@@ -318,8 +318,8 @@ def instead(agrees: torch.Tensor, token: torch.Tensor, q: Distributions) -> Dist
 
 
 def point_mass(token: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A distribution in which ``token`` (1,) has probability 1. Its form is the same as that of ``like``: the token
-    itself, or one row of probabilities.
+    """Make a distribution in which ``token`` (1,) has probability 1, in the form of ``like``: only the token, or a row
+    of probabilities.
     """
     return token if like.dim() == 1 else torch.zeros_like(like[:1]).scatter_(1, token.unsqueeze(1), 1.0)
 
@@ -336,7 +336,7 @@ def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
-    """Make the generator that is the only source of randomness of an answer."""
+    """Make the random generator from which all randomness of an answer comes. None as the seed gives a random seed."""
     generator = torch.Generator(device=device)
     if seed is None:
         generator.seed()
@@ -360,12 +360,12 @@ class SampledTokens:
 
 @dataclass(frozen=True)
 class DeviceSample:
-    """``SampledTokens`` of n proposals on the device, not read yet.
+    """The result of rejection sampling n proposals, as tensors on the device that the host has not read yet.
 
     Args:
         num_accepted: (1,) int64.
-        tokens: (n + 1,) int64: the accepted proposals, then the token that follows them. The remaining places are
-            filled with the token that follows.
+        tokens: (n + 1,) int64: the accepted proposals, then the token that follows them. All remaining places hold this
+            following token too.
     """
 
     num_accepted: torch.Tensor
@@ -408,7 +408,7 @@ def rejection_sample_on_device(
         return _sample_rows(proposed, q, p, generator)
     assert q is None or isinstance(q, torch.Tensor)
     places = torch.arange(n + 1, device=p.device)
-    if p.dim() == 1:  # greedy: accept where the argmax matches; the residual is the argmax
+    if p.dim() == 1:  # greedy: accept proposals that equal the argmax; the token after a rejection is the argmax
         accepted = (proposed == p[:n]).to(torch.int64).cumprod(0).sum(0, keepdim=True)
         return DeviceSample(accepted, p.index_select(0, torch.minimum(places, accepted)))
     at = proposed.unsqueeze(1)
