@@ -234,7 +234,7 @@ def _own_file(model: str) -> Path | None:
 
 
 def open_bench(options: argparse.Namespace, document: Document) -> Bench:
-    """Load the models that the options name, and as much of the book as the longest context may need."""
+    """Load the models that the options name, and encode as much of the book as the longest context may need."""
     check_window(options)
     return _bench_on(load_session(options), options, document)
 
@@ -307,7 +307,7 @@ def run_books(
 
 
 def check_enough(options: argparse.Namespace, found: int, minimum: int) -> None:
-    """Check that ``found`` books are enough.
+    """Check that enough books were found: ``found`` of them.
 
     Raises:
         OptionError: fewer than ``minimum`` books are long enough.
@@ -390,7 +390,7 @@ def _complete(options: argparse.Namespace) -> None:
 
 
 def _header(session: Session, options: argparse.Namespace, books: Sequence[Path]) -> str:
-    """The line above the table: models, machine, and how the rows were run."""
+    """Return the line above the table, which names the models, the machine and the settings of the rows."""
     facts, levels = machine(), session.hierarchy
     where = facts["gpu"] or f"{facts['processor']}, {facts['threads']} threads"
     choice = levels.fixed.plan

@@ -1,6 +1,6 @@
-"""``python -m engine.bench``: the bench without the app. Needs only torch and transformers.
+"""Runs the bench without the app: ``python -m engine.bench``. Needs only torch and transformers.
 
-Books are plain text files. Without --model the demo pair is used, and without --book the sample book.
+Books are plain text files. Without --model the bundled pair of models is used, and without --book the sample book.
 """
 
 from __future__ import annotations

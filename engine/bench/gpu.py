@@ -96,7 +96,7 @@ END_S = 540
 """Seconds after which the script ends itself, even if a measurement is still running because of a slow bus, a compiler
 or a driver that hangs.
 """
-# Seconds after ``END_S`` after which the process is ended even if a driver blocks all threads of Python.
+# Seconds from ``END_S`` until the process is ended by force, in case a driver blocks all threads of Python.
 _HELD_S = 20
 # If a context must be cut to fit the memory, its new length is a multiple of this number of tokens.
 _STEP = 4096
@@ -402,7 +402,7 @@ def _offloaded(bench: Bench, sizes: Sizes) -> Figure:
 
 
 def _reading(session: Session, book: Path, sizes: Sizes) -> Iterator[Figure]:
-    """Measure reading a book, a question about it, and a second question."""
+    """Measure the time of reading a book, and the time to the first token of two questions about it."""
     text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
     document = Document("Book", "", (Page(1, "1", text),), "text", "0" * 64)
     *_, read = session.read(document)
@@ -508,7 +508,7 @@ def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Ben
 
 
 def _give_back() -> None:
-    """Collect garbage, and return cached memory to the device."""
+    """Collect garbage, and free the device memory that torch has cached."""
     gc.collect()
     empty_caches()
 
@@ -605,7 +605,7 @@ def run(
 
 
 def _end() -> None:
-    """End this process at once. All figures measured so far are in the file."""
+    """End this process at once. No figures are lost, because each is written to the file when it is measured."""
     sys.stdout.write("The time is over. What was measured until now is in the file.\n")
     sys.stdout.flush()
     os._exit(0)
@@ -685,7 +685,7 @@ def shared_text(results: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script as the command line asks."""
+    """Measure or print figures as the command line asks."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.gpu", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--part", choices=PARTS, help="measure this alone, in its full size")
     parser.add_argument("--book", type=Path, default=SAMPLE, help="a text; repeated where it is too short")

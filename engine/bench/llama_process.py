@@ -1,5 +1,5 @@
-"""A program that runs llama.cpp in its own process. It reads requests as lines of JSON, and answers each with a line of
-JSON. Imports neither the engine nor torch.
+"""A program that runs llama.cpp in its own process. It reads requests as lines of JSON, and answers each request with a
+line of JSON. It imports neither the engine nor torch.
 
 The first request loads a model. A request with ``draft`` loads a draft model from another file. Every other request
 generates tokens. llama.cpp's Python binding computes only the part of a prompt that is not yet in its cache.

@@ -42,7 +42,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """One part of the measurements: its settings, and ``title``, the heading of its table."""
+    """One part of the measurements, with its settings and the heading of its table (``title``)."""
 
     name: str
     title: str
@@ -56,7 +56,8 @@ class Experiment:
     sweep: str | None = None
 
 
-# The parts of the measurements, in the order of increasing context, so that each book is read once.
+# The parts of the measurements, shorter contexts first, so that each book is read once and only continued for longer
+# contexts.
 PARTS = (
     Experiment("2k", "All rows after 2,048 tokens.", 2048, ROWS, ALL, repeats=7),
     Experiment("8k", "All rows after 8,192 tokens.", 8192, ROWS, BOTH, repeats=2),
@@ -179,7 +180,7 @@ def read(out: Path) -> Iterator[tuple[Experiment, dict[str, Any], list[Measureme
 
 
 def draw(out: Path) -> None:
-    """Write the page of tables, a picture of every sweep, and a picture of time against context."""
+    """Write the page with the tables, a picture of every sweep, and a picture of time against context length."""
     sections: list[str] = []
     against: list[Measurement] = []
     for part, record, results in read(out):

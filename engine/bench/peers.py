@@ -95,7 +95,7 @@ def generate(
 
 
 def _copied(full: FullCache, cache: DynamicCache) -> DynamicCache:
-    """Copy the KV of all layers to an empty cache of transformers. Return the cache."""
+    """Copy the KV of all layers to ``cache``, an empty cache of the transformers library, and return it."""
     for layer in range(full.shape.model_layers):
         k, v = full.keys(layer, 0, full.length), full.values(layer, 0, full.length)
         cache.update(k.unsqueeze(0).clone(), v.unsqueeze(0).clone(), layer)
@@ -126,13 +126,13 @@ def has_llama_cpp() -> bool:
 
 class LlamaCpp:
     """Runs llama.cpp on a GGUF file, with the weights as stored in the file, and KV in float16 or 8 bits. llama.cpp has
-    its own process (``llama_process``), apart from torch's threads. If it was built for a different processor, only
-    that process crashes.
+    its own process (``llama_process``), apart from torch's threads. If llama.cpp was built for a different processor,
+    only its own process crashes.
 
     Args:
         gguf: file of the same model as the target.
-        target: decoder whose RoPE scaling and vocabulary size the file's model must share.
-        window: tokens to reserve.
+        target: the target. The file's model must have the same RoPE scaling and vocabulary size.
+        window: context window, in tokens.
         half_kv: whether to keep KV in float16, otherwise in 8 bits.
 
     Raises:
@@ -163,7 +163,7 @@ class LlamaCpp:
         self.read_tokens_per_s: float | None = None
 
     def take_draft(self, gguf: Path) -> None:
-        """Load a file as llama.cpp's draft model, if it has not been loaded."""
+        """Load a GGUF file as llama.cpp's draft model, unless a draft model has been loaded already."""
         if not self._has_draft:
             self._call(draft=str(gguf), yarn=None, **self._how)
             self._has_draft = True

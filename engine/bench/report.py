@@ -1,7 +1,7 @@
 """Presents the bench's results as records, Markdown, JSON and pictures. Runs nothing.
 
-A ``Measurement`` is a line of the table of rows; a ``Figure`` is one number of the measurements of tiers and of a GPU.
-matplotlib is imported, and needed, only to draw pictures.
+A ``Measurement`` is a line of the bench's table. A ``Figure`` is one number from ``engine.bench.tiers`` or
+``engine.bench.gpu``. matplotlib is needed, and imported, only to draw pictures.
 """
 
 from __future__ import annotations
@@ -65,14 +65,16 @@ class Run:
 
     @property
     def ms_per_token(self) -> float:
-        """Mean milliseconds of a token outside of loops, or in loops if all timed tokens are in loops. A median would
-        be meaningless, because speculation makes several tokens at once.
+        """Mean milliseconds of the timed tokens outside of loops (repeated text). If all timed tokens are in loops,
+        their mean. A median would be meaningless, because speculation makes several tokens at once.
         """
         counted = self.ms or self.circling_ms
         return sum(counted) / len(counted) if counted else float("nan")
 
     def add(self, other: Run) -> None:
-        """Append the run of another case. The times of tokens in loops go into ``circling_ms``."""
+        """Append the run of another case (prompt). The times of tokens in loops (repeated text) go into
+        ``circling_ms``.
+        """
         self.processor_s += other.processor_s
         self.first_s += other.first_s
         turning = circling(other.tokens, _LEAST_CIRCLE)
@@ -323,7 +325,7 @@ def remarks(session: Session) -> dict[str, str]:
 
 
 def budget_of(config: EngineConfig) -> str:
-    """Describe the retrieval budget, such as "4,096 or 1/8 of the context"."""
+    """Describe how many tokens the retrieval cache may select, for example "4,096 or 1/8 of the context"."""
     least = f"{config.retrieval_budget:,}"
     return f"{least} or 1/{config.retrieval_share} of the context" if config.retrieval_share else least
 
@@ -432,7 +434,7 @@ def _share(value: float | None) -> str:
 
 
 def _span(runs: Sequence[float | None]) -> str:
-    """Return the smallest and the largest known value as text; "" if all known values are equal."""
+    """Return the smallest and the largest of the values that are not None, as text; "" if they are equal."""
     shares = [_share(share) for share in runs if share is not None]
     return f" ({min(shares)} to {max(shares)})" if len(set(shares)) > 1 else ""
 
@@ -510,8 +512,8 @@ def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
 
 
 def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None, None]:
-    """Yield the figures of a part, and write each to standard error when it is measured. An exception ends the part,
-    and a last figure reports it.
+    """Yield the figures of a part, and write each to standard error when it is measured. If an exception ends the part,
+    the last figure reports the exception.
     """
     try:
         for figure in figures:
@@ -537,8 +539,8 @@ def results_of(out: Path) -> dict[str, Any]:
 def add_figures(
     out: Path, part: str, model: str, figures: Sequence[Figure], here: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Put a part's figures into the file of results, in place of earlier figures of this part, and return all results.
-    The file is replaced in one step, so that it is never half written.
+    """Put a part's figures into the file of results ``out``, in place of earlier figures of this part. Return all
+    results of the file. The file is replaced in one step, so that it is never half written.
 
     Args:
         model: the model's name or shape, with a note about its weights.

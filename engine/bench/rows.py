@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSetup:
-    """The settings of a row of the bench that speculates."""
+    """The settings of a row (decoding loop) that speculates."""
 
     draft: bool = True
     middle: bool = True
@@ -96,7 +96,7 @@ _MEMORY_BYTES = 200_000_000
 _MEMORY_TIMES = 7
 # Names of the rows of llama.cpp.
 _LLAMA = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
-# Rows that need a draft model: one of the transformers library, and one of this engine.
+# Rows that cannot run without a draft model. All other rows that speculate can leave it out.
 _DRAFTING = ("hf_assisted", "draft_only")
 
 
@@ -381,7 +381,7 @@ class Bench:
         return itertools.chain((first,), _when_asked(others))
 
     def _middle_level(self, kind: RowSetup) -> tuple[RetrievalCache, Backend]:
-        """Return the retrieval cache of a row, and the backend of its passes."""
+        """Return the retrieval cache of a row, and the backend that runs passes over this cache."""
         levels = self.session.hierarchy
         return self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
 
@@ -389,7 +389,7 @@ class Bench:
         return self.session.hierarchy.model_drafter if kind.draft else None
 
     def _limits(self, kind: RowSetup, costs: Costs) -> PlanLimits:
-        """Return how many tokens and passes a row's plans may have at these costs."""
+        """Return the maximum numbers of tokens and passes in a round of a row, at these costs of passes."""
         allowed = self.session.hierarchy.limits(costs)
         return PlanLimits(
             allowed.draft if kind.draft else 0,
@@ -398,8 +398,8 @@ class Bench:
         )
 
     def _recent_chunks(self) -> tuple[RetrievalCache, Backend]:
-        """Return a retrieval cache that holds the newest chunks, and the backend of its passes. Both are made once and
-        used for all answers.
+        """Return a retrieval cache that holds the newest chunks, and the backend that runs passes over this cache. Both
+        are made once and used for all answers.
         """
         if self._recent is None:
             levels = self.session.hierarchy
@@ -445,7 +445,7 @@ class Bench:
         return policy
 
     def _first_answer(self, prompt: list[int], count: int) -> list[int]:
-        """Decode a greedy answer of at most ``count`` tokens by the plain loop."""
+        """Decode a greedy answer of at most ``count`` tokens without speculation."""
         case = Case(prompt, len(prompt), ends=True)
         self.start(case)
         context = self.context_of(case, 0.0, 1.0)
@@ -560,8 +560,8 @@ def refresh_settings(name: str) -> dict[str, Any]:
 
 
 def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], float | None]]:
-    """Yield the points of a sweep. Each point is a label for the results, changes of the configuration, and a
-    temperature, where None keeps the temperature of the options.
+    """Yield the points of a sweep. A point consists of a label for the results, changes of the configuration, and a
+    temperature (None keeps the temperatures of the options).
     """
     if sweep == "budget":
         yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)

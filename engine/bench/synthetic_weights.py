@@ -44,7 +44,7 @@ _GROWABLE_ROPE = ("default", "linear", "llama3")
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """A Llama's shape, with the names of transformers' configuration."""
+    """The shape of a Llama model. The fields have the names of transformers' configuration."""
 
     hidden_size: int
     intermediate_size: int
@@ -65,8 +65,8 @@ SHAPES = {
 }
 
 
-# The shape into which a draft is grown, keyed by the target's shape. A target whose shape is not listed has a draft of
-# its own shape.
+# The shape into which the draft is grown, keyed by the target's shape. If the target's shape is not listed, the draft
+# is grown into the same shape as the target.
 DRAFTS = {
     "llama-2-7b": "llama-68m",
     "llama-2-13b": "llama-68m",
@@ -138,7 +138,7 @@ def load(
 
     Args:
         name: folder or hub id of the small model.
-        label: name of the shape, for the decoder's name.
+        label: name of the shape, which becomes part of the decoder's name.
         window, dtype, split: as in ``loading.load``; "auto" chooses the dtype by the shape's size.
 
     Raises:
@@ -157,7 +157,8 @@ def load(
 
 
 def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> Any:
-    """Make the configuration of a model of this shape that computes the same function as a model of ``config``.
+    """Make the configuration of a model with the shape ``shape`` that can compute the same function as a model of
+    ``config``.
 
     Raises:
         UnsupportedModel, OptionError: as in ``load``.

@@ -31,9 +31,9 @@ from engine.session import Session
 from engine.threads import sleep_while_waiting
 
 _PAGE = 2_000  # characters of a page
-_VERIFIED = (1, 16)  # lengths of timed verifications, in tokens
+_VERIFIED = (1, 16)  # numbers of tokens of the verifications that are timed
 _TIMED = 3  # number of timed passes of each length; the fastest counts
-_ANSWER = 24  # tokens of the answer
+_ANSWER = 24  # maximum tokens of the answer to the question
 # The limit of host memory, as a multiple of one layer's KV, with which the planner spills all KV of a book to disk.
 # This memory has room for the two buffers of spilled layers, but not for a resident layer in addition.
 _BUFFERS = 2.5

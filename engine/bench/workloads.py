@@ -44,7 +44,7 @@ _MOST_WORDS = 60
 _NAMES = re.compile(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b")
 # ``_MARKS``: characters that are stripped from both ends of an answer. ``_ENDS``: the endings of a complete sentence.
 _MARKS, _ENDS = "“”… ", (".", "!", "?", ".’", "!’", "?’", '."', '!"', '?"', ".'", "!'", "?'")
-# Tokens of the first answer in the workload ``followup``.
+# Maximum tokens of the first answer in the workload ``followup``.
 _FIRST_ANSWER = 48
 # Maximum tokens of a question, including the words of the chat template around it.
 _LONGEST_QUESTION = 128
@@ -53,7 +53,7 @@ _TIMED = 16
 
 
 def tokens_behind(workloads: Sequence[str], tokens: int) -> int:
-    """Maximum tokens that the workloads add after the book; ``tokens`` is the maximum length of an answer."""
+    """Maximum number of tokens that the workloads add after the book. ``tokens`` is the maximum length of an answer."""
     asked = {"prose": 0, "followup": 2 * _LONGEST_QUESTION + _FIRST_ANSWER}
     return max(asked.get(workload, _LONGEST_QUESTION) for workload in workloads) + max(tokens, _TIMED)
 
@@ -115,7 +115,7 @@ class Workloads:
         self._tokenizer = tokenizer
         self._answer = answer
         self._form = tokenizer.format_for("Bench")
-        self._text = 0, ""  # (context, text): the text of the first ``context`` tokens, for ``is_quotation``
+        self._text = 0, ""  # (context, text of the book's first ``context`` tokens), cached for ``is_quotation``
 
     def cases(self, workload: str, context: int, questions: int = len(_DEPTHS)) -> list[Case]:
         """Make the cases of a workload on the first ``context`` tokens of the book. "quote" and each of ``CHATS`` have
@@ -173,7 +173,7 @@ class Workloads:
         return [form.format(name) for form, name in zip(forms, self._names(book), strict=False)]
 
     def _names(self, book: list[int]) -> list[str]:
-        """Return the ``len(_DEPTHS)`` words that most often match ``_NAMES``."""
+        """Return the names that are most frequent in the book: as many as ``_DEPTHS`` has places."""
         counts = Counter(_NAMES.findall(self._tokenizer.decode(book)))
         return [name for name, _ in counts.most_common(len(_DEPTHS))]
 
