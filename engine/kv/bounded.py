@@ -54,7 +54,7 @@ class BoundedLayer(Protocol):
         """Whether the layer can be cropped to ``length`` tokens."""
 
     def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens. Requires that the layer ``reaches`` this length."""
+        """Forget all but the first ``length`` tokens. Call this only if ``reaches(length)`` is true."""
 
     def clear(self) -> None:
         """Forget all tokens."""
@@ -74,11 +74,12 @@ class BoundedLayer(Protocol):
         """
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """The tensors of the tokens [start, stop), keyed by name."""
+        """The layer's tensors for the tokens [start, stop), keyed by name."""
 
     def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise replace
-        all tokens of the layer by them. ``tensors`` is what ``held(start, stop)`` returned when the tokens were copied.
+        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise make
+        these the only tokens of the layer. ``tensors`` is the result of ``held(start, stop)`` from when the tokens were
+        copied.
         """
 
     def sizes(self, start: int, stop: int) -> Sizes:
@@ -103,12 +104,12 @@ class BoundedCache:
         self._chat: list[BoundedCopy] = []
 
     def clear(self) -> None:
-        """Forget everything and give the memory back."""
+        """Forget all tokens and copies, and free the memory."""
         self._windows, self._states, self._layers = {}, {}, {}
         self._length, self._book, self._chat = 0, None, []
 
     def reserve(self) -> None:
-        """Allocate the layers if they are not allocated yet."""
+        """Allocate the memory of all bounded layers, unless it is allocated already."""
         shape, sliding, recurrent = self._shape, self._shape.sliding, self._shape.recurrent
         if self._layers:
             return
@@ -126,7 +127,7 @@ class BoundedCache:
         self._layers = {layer: every[layer] for layer in sorted(every)}
 
     def allocated(self) -> list[int]:
-        """Bytes of the layers, for each device that has layers."""
+        """Bytes of the bounded layers on each device."""
         split, found = self._shape.split, [0] * len(self._shape.parts)
         for number, layer in self._layers.items():
             found[split.part_of[number] if split else 0] += layer.allocated
@@ -208,9 +209,9 @@ class BoundedCache:
         self._chat = [*self._chat, *([place] if place else [])][-CHAT_PLACES:]
 
     def at(self, stop: int) -> BoundedCopy | None:
-        """Return the stored copy that ends at ``stop`` committed tokens. If there is none, make a copy without storing
-        it. None if some layer no longer holds the tokens before ``stop`` that decoding needs, or if there are no
-        bounded layers.
+        """Return the kept copy of the layers after ``stop`` committed tokens. If there is none, make such a copy
+        without keeping it. None if some layer no longer holds the tokens before ``stop`` that decoding needs, or if
+        there are no bounded layers.
         """
         kept = next((place for place in self._places() if place.stop == stop), None)
         window = self._shape.sliding.window if self._shape.sliding else 0

@@ -53,7 +53,7 @@ __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 # The cache's capacity is a multiple of this number of tokens. Whenever the capacity grows, all KV is copied, and a chat
 # should rarely cause such a copy.
 _GROWTH = 4096
-# Maximum tokens that are copied at once when a layer is spilled.
+# Maximum number of tokens whose KV is copied at once when a layer is spilled.
 _PIECE = 1024
 
 # Number of slots that a pass recorded as a CUDA graph reads under a mask. When the pass is recorded, a quarter of these
@@ -75,8 +75,8 @@ class Observer(Protocol):
 
 
 class PassQueries:
-    """An observer that stores the queries (1, heads, n, head_dim) of one pass, layer by layer, for use after the
-    pass.
+    """An observer that stores the queries (1, heads, n, head_dim) of each layer of one pass, so that they can be used
+    after the pass.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class FixedSpan:
 
     @property
     def bound(self) -> tuple[int, int, int]:
-        """The values, besides ``count``, that a recording (CUDA graph) of a pass over the span depends on."""
+        """The values, in addition to ``count``, for which a recorded pass (CUDA graph) over the span is valid."""
         return self.memory, self.mask_start, self.stop
 
 
@@ -117,7 +117,7 @@ class FullCache:
     Args:
         shape: KV shape of the target model.
         limit: maximum tokens of a context.
-        placement: tier of each layer; None keeps all layers resident.
+        placement: tier of each layer; None keeps all layers on the compute device.
         spill_folder: folder for the files of layers on disk; None takes the system's temporary folder.
     """
 
@@ -132,9 +132,9 @@ class FullCache:
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
         self._when_cropped: list[Callable[[int], None]] = []
-        self._memory = 0  # number of reallocations; each invalidates recorded passes (CUDA graphs)
+        self._memory = 0  # number of reallocations, each of which invalidates recorded passes (CUDA graphs)
         self._fixed: FixedSpan | None = None  # the newest span
-        self._blocks: Blocks | None = None  # the memory of the KV of all layers
+        self._blocks: Blocks | None = None  # the tensors that hold the KV of all layers; None if not collected yet
         self._spill_folder = spill_folder
         # Number of tokens in the layer that holds the most. While a segment of a prompt is prefilled layer by layer,
         # this is more than ``length``.
@@ -143,7 +143,8 @@ class FullCache:
         # are keyed by the device's index in ``shape.parts``.
         self._stagings: dict[int, Staging] = {}
         self._workspaces: dict[int, Workspace] = {}
-        self._has_buffers = False  # whether all needed buffers exist; if not, the next pass allocates them
+        # Whether the buffers of spilled and quantized layers exist; if not, the next pass allocates them.
+        self._has_buffers = False
         # bytes that freed buffers have moved, and seconds that passes have waited for freed buffers
         self._moved_bytes, self._waited_s = 0, 0.0
         self._stores: list[ResidentStore | SlowStore] = []
@@ -168,15 +169,15 @@ class FullCache:
         retry_with_spill(self, lambda: self._grow(min(capacity, self.limit)))
 
     def clear(self) -> None:
-        """Drop all tokens, free the memory, and make all layers resident."""
+        """Drop all tokens, free the memory, and put all layers on the compute device for the next tokens."""
         self.crop(0)
         self.place(Placement.resident(self.shape.layers))
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move resident layers and their KV to a slower tier, and free their memory. If one layer cannot be moved, none
-        is moved.
+        """Move the KV of ``layers``, which must be on the compute device, to a slower tier, and free its memory there.
+        If one layer cannot be moved, no layer is moved.
 
-        Uncommitted tokens move too, because memory may run out in the middle of a segment.
+        The KV of uncommitted tokens is moved too, because memory may run out in the middle of a prefill.
 
         Raises:
             ResourceError: the disk is full.
@@ -203,10 +204,10 @@ class FullCache:
             tell()
 
     def _copy(self, layer: int, store: SlowStore) -> None:
-        """Copy the KV of a resident layer to another store, in pieces.
+        """Copy the KV of a layer on the compute device to another store, in pieces.
 
-        Memory is short at this moment. So the heads of a piece are copied to the host one by one: a head is contiguous
-        and needs no extra memory on the device.
+        Layers are spilled when memory is short. So the heads of a piece are copied to the host one by one, because a
+        head is contiguous and copying it needs no extra memory on the device.
         """
         store.reserve(self.capacity, 0)
         old, held = self._stores[layer], max(self.length, self._written)
@@ -261,7 +262,7 @@ class FullCache:
         self._stores = []
 
     def reserve(self, length: int) -> None:
-        """Allocate for ``length`` tokens.
+        """Allocate memory for at least ``length`` tokens.
 
         Raises:
             ContextTooSmall: ``length`` exceeds ``limit``.
@@ -279,7 +280,7 @@ class FullCache:
         self._memory += 1
         self._blocks = None  # drop the references to the old memory, so that it is freed
         for staging in self._stagings.values():
-            staging.settle()  # wait, because the staging reads the stores that are about to be replaced
+            staging.settle()  # wait, because the staging may still read the stores that are about to be replaced
         for store in self._stores:
             store.reserve(capacity, self.length)
         if capacity:
@@ -312,14 +313,14 @@ class FullCache:
             self.bounded.keep()
 
     def advance(self, count: int) -> None:
-        """Count tokens as stored. Call this only after every layer has written them."""
+        """Count ``count`` more tokens as stored. Call this only after every layer has written them."""
         self.length += count
         if self.shape.bounded:
             self.bounded.commit(self.length)
 
     def watermark(self) -> Watermark:
-        """Return a ``Watermark``, which tracks the minimum length of the cache since this call. Tokens from this length
-        on may have been replaced.
+        """Return a ``Watermark``, which tracks the minimum length of the cache after this call. All later tokens may
+        have been replaced.
         """
         made = Watermark(self.length)
         self._watermarks.add(made)
@@ -338,8 +339,8 @@ class FullCache:
         self._when_spilled.append(listener)
 
     def when_cropped(self, listener: Callable[[int], None]) -> None:
-        """Register ``listener``. It is called with the new length whenever the cache is cropped, because later tokens
-        are about to be replaced.
+        """Register ``listener``. It is called with the new length whenever the cache is cropped, and should drop what
+        depends on later tokens.
         """
         self._when_cropped.append(listener)
 
@@ -387,14 +388,16 @@ class FullCache:
         return buffers.at_hand(layer, stop) if buffers else None
 
     def _buffers_of(self, layer: int) -> Staging | Workspace | None:
-        """The staging of a spilled layer, or the workspace of a resident layer; None if it does not exist."""
+        """The buffers through which a layer is read: ``Staging`` if it is spilled, ``Workspace`` if it is on the
+        compute device; None if they do not exist.
+        """
         part = self.shape.part_of(layer)
         resident = isinstance(self._stores[layer], ResidentStore)
         return self._workspaces.get(part) if resident else self._stagings.get(part)
 
     def quants(self, layer: int, stop: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the keys and values [0, stop) of a layer in 8 bits, (kv_heads, stop, storage_dim). None if the cache
-        is not quantized. Also None for a spilled layer whose tokens are in no 8-bit buffer.
+        is not quantized, or if the layer is spilled and no buffer holds its tokens in 8 bits.
         """
         if not self.shape.quantized:
             return None
@@ -406,12 +409,12 @@ class FullCache:
         return here.quants[0][:, :stop], here.quants[1][:, :stop]
 
     def is_resident(self, layer: int) -> bool:
-        """Whether a layer always stays on the compute device."""
+        """Whether a layer's KV is always on the compute device."""
         return isinstance(self._stores[layer], ResidentStore)
 
     def resident(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Keys and values (kv_heads, capacity, head_dim) of a layer that always stays on the compute device in the
-        compute dtype; None for other layers.
+        """Keys and values (kv_heads, capacity, head_dim) of a layer that is always on the compute device in the compute
+        dtype; None for any other layer.
         """
         store = self._stores[layer]
         if isinstance(store, ResidentStore) and not self.shape.quantized:
@@ -508,7 +511,7 @@ class FullCache:
             slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
             past = max(0, min(start - slots // 4, self.capacity - slots))
             stop = min(past + slots, self.capacity)
-            for layer in range(shape.layers):  # zero unused slots, because a mask does not stop NaN in them
+            for layer in range(shape.layers):  # fill unused slots with zeros, because a mask does not stop NaN
                 for held in self._slots(layer):
                     held[:, start:stop].zero_()
             span = FixedSpan(start, count, past, stop, memory)
@@ -516,9 +519,9 @@ class FullCache:
         return self._fixed
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The memory of all layers' KV, for a pass over ``count`` new tokens, the first at position ``start``. The pass
-        attends to this memory and writes the KV of the new tokens into it. None if the KV of some layers is not on the
-        compute device or not in the compute dtype, or if the tokens do not fit.
+        """Return the tensors that hold the KV of all layers, for a pass over ``count`` new tokens, the first at
+        position ``start``. The pass attends to these tensors, and writes the KV of the new tokens into them. None if
+        the KV of some layers is not on the compute device or not in the compute dtype, or if the tokens do not fit.
         """
         shape = self.shape
         here = not (self.placement.spilled or shape.quantized or shape.bounded or shape.split)
@@ -531,11 +534,11 @@ class FullCache:
         return self._blocks
 
     def span(self, start: int, count: int) -> torch.Tensor:
-        """The positions start..start+count-1, on the compute device."""
+        """The positions of ``count`` tokens, the first of which is ``start``, on the compute device."""
         return torch.arange(start, start + count, device=self.shape.device)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a layer that is known to be resident in the compute dtype."""
+        """Keys and values of a layer that must be on the compute device in the compute dtype."""
         found = self.resident(layer)
         assert found is not None
         return found
@@ -570,18 +573,20 @@ class FullCache:
 
 
 class Watermark:
-    """The minimum length of a cache since this watermark was made. The tokens before that length are unchanged."""
+    """Holds the minimum length of a cache since this watermark was made. The tokens before this minimum are unchanged
+    since then.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
 
     def lower(self, length: int) -> None:
-        """Lower the watermark to ``length``, the cache's new length, unless it is lower already."""
+        """Lower the watermark to ``length``, the cache's new length, unless the watermark is lower already."""
         self.length = min(self.length, length)
 
 
 class FullPass:
-    """A view for one forward pass of new tokens over all earlier tokens. Implements ``View``."""
+    """Gives one forward pass of new tokens access to the KV of all earlier tokens. Implements ``View``."""
 
     def __init__(self, cache: FullCache, start: int, observer: Observer | None) -> None:
         self._cache = cache

@@ -29,7 +29,7 @@ BOOK_DIGITS = 32
 """Number of digits of a book's hash at the start of its folder's name."""
 
 _IDENTITY_DIGITS = 16
-# Errors that reading a manifest may raise, in addition to ``SnapshotRefused`` from our own checks.
+# Errors that may be raised while a malformed manifest is read, in addition to ``SnapshotRefused`` from our own checks.
 _UNUSABLE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError)
 
 
@@ -39,8 +39,8 @@ class Identity:
 
     ``book`` is the SHA-256 of the book's file. ``ids`` is the SHA-256 of the token ids of the whole book, as they are
     in the target's prompt. ``model`` and ``tokenizer`` are fingerprints. ``rope`` is JSON with the RoPE parameters.
-    ``layers``, ``kv_heads`` and ``head_dim`` are the shape of the target's KV. ``dtype`` is the storage format: the
-    model's dtype, with or without 8-bit quantization.
+    ``layers``, ``kv_heads`` and ``head_dim`` are the shape of the target's KV. ``dtype`` is the storage format of the
+    KV: the model's dtype, or its quantization to 8 bits.
     """
 
     book: str
@@ -54,7 +54,7 @@ class Identity:
     head_dim: int
 
     def computes_as(self, other: Identity) -> bool:
-        """Whether the same tokens have the same KV under both identities, whatever book they belong to."""
+        """Whether the same tokens have the same KV under both identities, even if these belong to different books."""
         return replace(self, book=other.book, ids=other.ids) == other
 
     @property
@@ -77,7 +77,9 @@ class Shard:
 
     @property
     def file(self) -> str:
-        """File name, derived from the token numbers and never taken from a manifest."""
+        """Name of the file. It is derived from the numbers of the tokens, because a name in a manifest cannot be
+        trusted.
+        """
         return f"tokens-{self.start:08d}-{self.stop:08d}.safetensors"
 
 
@@ -144,8 +146,8 @@ def write_manifest(
     window: Shard | None = None,
     borders: Sequence[int] = (),
 ) -> None:
-    """Write the manifest of a book's snapshot. ``shards`` begin at the book's first token, and ``ids`` are those of all
-    its tokens.
+    """Write the manifest of a book's snapshot. ``shards`` begin at the book's first token, and ``ids`` are the ids of
+    all tokens of the book.
 
     Args:
         borders: tokens at which one of several documents ends and the next begins.
@@ -235,7 +237,7 @@ def unreadable(error: OSError) -> SnapshotUnreadable:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    if not path.is_file():  # reading a pipe or a device would never end
+    if not path.is_file():  # read only files, because reading a pipe or a device could never end
         raise SnapshotRefused("The saved reading has no usable header: it is no file.")
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise SnapshotRefused("The saved reading has a header of an impossible size.")
@@ -316,7 +318,7 @@ def check_identity(found: Identity, expected: Identity) -> None:
 
 
 def ids_hash(ids: Sequence[int]) -> str:
-    """SHA-256 of token ids."""
+    """SHA-256 of a sequence of token ids."""
     return sha256(array("q", ids).tobytes())
 
 
@@ -334,7 +336,9 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on disk. Windows cannot do this and does not need it."""
+    """Wait until the list of a folder's files is on disk. Does nothing on Windows, where this is neither possible nor
+    necessary.
+    """
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -46,13 +46,13 @@ from engine.model.kv_shape import KvShape
 
 _log = logging.getLogger(__name__)
 
-# Bytes of a layer's rows that are moved at once without CUDA. So few bytes stay in the CPU's cache until they are
-# written to the buffer.
+# Bytes of a layer's rows that are moved at once without CUDA. This is little enough to stay in the CPU's cache until it
+# is written to the buffer.
 _CPU_PIECE = 1 << 20
 # Bytes of a layer's rows that are moved at once with CUDA. A bus is fast only if it moves many bytes at once.
 _CUDA_PIECE = 32 << 20
-# Minimum number of pieces in which a layer's reserved memory is moved with CUDA. So the two device buffers for rows, of
-# one piece each, take at most a quarter of a layer's memory.
+# Minimum number of pieces in which a layer is moved with CUDA. Each of the two device buffers for rows has room for one
+# piece, so the two take at most a quarter of a layer's memory.
 _LAYER_PIECES = 8
 
 
@@ -77,8 +77,8 @@ class Placement:
 
     @staticmethod
     def spread(layers: int, device: int, host: int) -> Placement:
-        """Make a placement with ``device`` layers resident, ``host`` layers in host memory, and the remaining layers on
-        disk. The layers of each tier are spread evenly over the model.
+        """Make a placement with ``device`` layers on the compute device, ``host`` layers in host memory, and the
+        remaining layers on disk. The layers of each tier are spread evenly over the model.
         """
         spilled = spread_evenly(layers, layers - device)
         on_disk = spread_evenly(len(spilled), len(spilled) - host)
@@ -89,14 +89,14 @@ class Placement:
 
     @property
     def spilled(self) -> tuple[int, ...]:
-        """The layers that are not resident, in order."""
+        """The layers whose KV is not on the compute device, in order."""
         return tuple(layer for layer, tier in enumerate(self.tiers) if tier is not Tier.DEVICE)
 
     def count(self, tier: Tier) -> int:
         return self.tiers.count(tier)
 
     def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
-        """Bytes of ``tokens`` tokens, keyed by tier. Without a GPU, ``DEVICE`` is host memory."""
+        """Bytes of the KV of ``tokens`` tokens, keyed by tier. Without a GPU, ``DEVICE`` is host memory."""
         layer = tokens * shape.bytes_per_token // shape.layers
         devices = [part.bounded_bytes(tokens) for part in shape.parts]
         for index, tier in enumerate(self.tiers):
@@ -106,7 +106,7 @@ class Placement:
 
 
 def spread_evenly(places: int, count: int) -> list[int]:
-    """Choose ``count`` of ``places`` indices, spaced as evenly as possible."""
+    """Choose ``count`` of the indices 0 to ``places - 1``, spaced as evenly as possible."""
     return [(2 * index + 1) * places // (2 * count) for index in range(count)]
 
 
@@ -143,10 +143,10 @@ class ResidentStore:
 
 
 class HostStore:
-    """KV in host memory. For a CUDA GPU, the memory is pinned where the system allows it, so that it can be copied
-    while the GPU computes.
+    """KV in host memory. If there is a CUDA GPU and the system allows it, the memory is pinned, so that KV can be
+    copied while the GPU computes.
 
-    Memory that cannot be pinned is copied through small pinned buffers, like a file, which is slower.
+    KV in memory that cannot be pinned is copied through small pinned buffers, as from a file. This is slower.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -173,8 +173,8 @@ class HostStore:
         return torch.empty(capacity, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
 
     def _pin(self) -> None:
-        """Pin the rows before the first tokens are stored. Each layer pins its own rows when the reading reaches it,
-        because pinning all layers of a long book at once would delay the reading by half a minute.
+        """Pin the rows before the first tokens are stored. Each layer pins its own rows when the prefill of a book
+        reaches the layer, because pinning all layers for a long book at once would take half a minute.
         """
         if not self._asked and self._has_streams and self._rows.shape[0]:
             self._asked, self._pinned = True, pin(self._rows, self._shape.device)
@@ -189,7 +189,7 @@ class HostStore:
             self._sent.synchronize()
 
     def _settle(self) -> None:
-        """Wait until no GPU reads or writes these rows, before they are freed."""
+        """Wait until no GPU reads or writes these rows. Call this before they are freed."""
         if self._has_streams:
             torch.cuda.current_stream(self._shape.device).synchronize()
 
@@ -211,8 +211,9 @@ class HostStore:
             self._sent = torch.cuda.current_stream(self._shape.device).record_event()
 
     def rows(self, start: int, stop: int, buffer: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows of tokens [start, stop): a view, or a copy in ``buffer`` (rows, 2, kv_heads, storage_dim) if one is
-        given."""
+        """Rows of the tokens [start, stop): a view of the store or, if ``buffer`` (rows, 2, kv_heads, storage_dim) is
+        given, a copy in this buffer.
+        """
         rows = self._rows[start:stop]
         return rows if buffer is None else buffer[: stop - start].copy_(rows)
 
@@ -248,7 +249,8 @@ class DiskStore:
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder, prefix="spill-")  # noqa: SIM115
         except OSError as error:
             raise _full(error) from error
-        weakref.finalize(self, self._file.close)  # also closes the file if the store is dropped without being closed
+        # Close the file even if the store is dropped without a call of ``close``.
+        weakref.finalize(self, self._file.close)
 
     moves_in_place = False
 
@@ -256,7 +258,7 @@ class DiskStore:
         """Do nothing, because a file grows as it is written."""
 
     def arrived(self) -> None:
-        """Do nothing, because ``write`` returns only after the data has been written."""
+        """Do nothing, because ``write`` returns only after all data has been written to the file."""
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store KV (1, kv_heads, n, storage_dim) of the tokens from ``start`` on.
@@ -276,7 +278,9 @@ class DiskStore:
             raise _full(error) from error
 
     def rows(self, start: int, stop: int, buffer: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows of tokens [start, stop), read into ``buffer`` (rows, 2, kv_heads, storage_dim) if one is given."""
+        """Rows of the tokens [start, stop), read from the file into ``buffer`` (rows, 2, kv_heads, storage_dim), or
+        into a new tensor if it is None.
+        """
         shape = self._shape
         if buffer is None:
             buffer = torch.empty(stop - start, 2, shape.kv_heads, shape.storage_dim, dtype=shape.storage_dtype)
@@ -362,12 +366,12 @@ class LayerBuffer:
         return self.keys.nbytes + self.values.nbytes
 
     def crop(self, length: int) -> None:
-        """Invalidate the tokens from ``length`` on."""
+        """Mark the tokens from ``length`` on as not filled."""
         self.valid, self.limit = min(self.valid, length), min(self.limit, length)
 
     def take(self, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Copy the KV of new tokens into this buffer if they continue the buffer's tokens. Otherwise invalidate the
-        buffer's tokens from ``start`` on. ``k`` and ``v`` (1, kv_heads, n, storage_dim) belong to the tokens from
+        """Copy the KV of new tokens into this buffer, if the buffer is filled up to them. Otherwise mark the tokens
+        from ``start`` on as not filled. ``k`` and ``v`` (1, kv_heads, n, storage_dim) belong to the tokens from
         position ``start`` on.
         """
         if self.job is None and self.valid >= start:
@@ -389,9 +393,9 @@ class LayerBuffer:
 class StagedLayer(LayerBuffer):
     """A buffer for spilled layers.
 
-    If the cache is quantized and the compute device is a processor, the buffer also holds the keys and values in the
-    8-bit storage format: ``quants``, each (kv_heads, capacity, storage_dim). The CPU kernels read the same format in
-    resident layers, so a spilled layer gives the same bits as a resident layer.
+    If the cache is quantized and the compute device is a CPU, the buffer also holds the keys and values in the 8-bit
+    storage format: ``quants``, each (kv_heads, capacity, storage_dim). The CPU kernels read the same format in resident
+    layers, so a spilled layer gives the same bits as a resident layer.
     """
 
     def __init__(self, shape: KvShape, capacity: int) -> None:
@@ -416,9 +420,11 @@ class StagedLayer(LayerBuffer):
 
 
 class Workspace:
-    """The buffer in which a resident 8-bit layer is dequantized to the model's dtype, while a pass attends to it.
+    """The buffer in which an 8-bit layer on the compute device is dequantized to the model's dtype, while a pass
+    attends to the layer.
 
-    If the buffer still holds the layer from an earlier pass, only the layer's new tokens are dequantized.
+    If the buffer still holds this layer since an earlier pass, only the tokens that have been added to the layer are
+    dequantized.
     """
 
     def __init__(self, shape: KvShape) -> None:
@@ -431,8 +437,8 @@ class Workspace:
         return self._buffer.allocated
 
     def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. The content of the buffer is lost."""
-        self._buffer = LayerBuffer(self._shape, 0)  # the old memory is freed before the new one is allocated
+        """Allocate memory for ``capacity`` tokens. The content of the buffer is lost."""
+        self._buffer = LayerBuffer(self._shape, 0)  # free the old memory before new memory is allocated
         self._buffer = LayerBuffer(self._shape, capacity)
 
     def crop(self, length: int) -> None:
@@ -495,7 +501,7 @@ class Staging:
 
     @property
     def allocated(self) -> int:
-        """Bytes of the buffers on the device; buffers in host memory are not counted."""
+        """Bytes of the buffers on the device. The buffers in host memory are not counted."""
         arrived = sum(rows.nbytes for rows, _ in self._arrived)
         return arrived + sum(buffer.allocated for buffer in self._buffers)
 
@@ -507,7 +513,7 @@ class Staging:
             self._wait(buffer)
 
     def reserve(self, capacity: int) -> None:
-        """Allocate for ``capacity`` tokens. The content of the buffers is lost."""
+        """Allocate memory for ``capacity`` tokens. The content of the buffers is lost."""
         self.settle()
         for buffer in self._buffers:
             buffer.free()
@@ -515,7 +521,7 @@ class Staging:
         self._current = self._buffers[0]
         rows = min(self._piece, -(-capacity // _LAYER_PIECES))
         if self._cuda and (not self._arrived or len(self._arrived[0][0]) < rows):
-            shape, self._arrived = self._shape, []  # the old memory is freed before the new one is allocated
+            shape, self._arrived = self._shape, []  # free the old memory before new memory is allocated
             size = (rows, 2, shape.kv_heads, shape.storage_dim)
             for _ in range(2):
                 held = torch.empty(size, dtype=shape.storage_dtype, device=shape.device)
@@ -670,7 +676,7 @@ class Staging:
         return buffer, moved
 
     def _pinned_rows(self, size: Sequence[int]) -> torch.Tensor:
-        """Allocate host memory for rows. The memory is pinned if there is a CUDA GPU and the system allows so much
+        """Allocate host memory for rows. The memory is pinned if there is a CUDA GPU and the system allows this much
         pinned memory.
         """
         if self._cuda:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Configuration keys that a model's fingerprint leaves out, because they do not change what the model computes.
 _NOT_ABOUT_VALUES = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache")
-_WORD = 8  # bytes of the integers that a fingerprint sums
+_WORD = 8  # bytes of each integer that a fingerprint sums
 # Number of 8-byte words in a block of a fingerprint. Each word of a block has its own multiplier.
 _BLOCK = 4096
 # Number of blocks of a fingerprint that are multiplied and summed at once.
@@ -60,7 +60,7 @@ class Restored:
 
 
 class KvPersistence:
-    """Snapshots of the books that one session reads, and of the chats about them.
+    """Restores and saves the snapshots of the books that one session reads, and of the chats about these books.
 
     Args:
         config: gives ``snapshot_folder`` and ``snapshot_cap``.
@@ -98,8 +98,8 @@ class KvPersistence:
                 yield usable
         except SnapshotRefused as error:
             if _is_damaged(error):
-                # If the folder cannot be written to, the damaged snapshot stays, and is refused again at the next
-                # restore.
+                # If the snapshot folder is read-only, the damaged snapshot stays, and is refused again at the next
+                # ``restore``.
                 with suppress(OSError):
                     self._store.discard(found.identity if found else identity)
             self.restored = Restored(refused=error.cause)
@@ -175,7 +175,8 @@ class KvPersistence:
                     raise SnapshotRefused("The saved turn has tokens that the model does not know.")
                 self.cancel_beyond(start)
                 changed = True
-                conversation.forget_from(position)  # forget the turns before the cache replaces their tokens
+                # Forget the cached turns before their tokens in the cache are replaced.
+                conversation.forget_from(position)
                 self._full.crop(start)
                 for _ in restore(found, self._full):
                     pass
@@ -221,8 +222,8 @@ class KvPersistence:
             self._book_writer = None
 
     def finish(self, timeout: float | None = None) -> str:
-        """Wait until all writing has finished. Return an error as a sentence; "" if there is none, or if ``timeout``
-        seconds passed first.
+        """Wait until all snapshots are written, but at most ``timeout`` seconds. Return the first error as a sentence;
+        "" if there is none, or if the time was not enough.
         """
         until = None if timeout is None else time.monotonic() + timeout
         writers: list[Writer] = [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
@@ -298,7 +299,7 @@ def vocabulary_fingerprint(vocabulary: Mapping[str, int]) -> str:
 
 
 def rope_settings(decoder: Decoder) -> str:
-    """RoPE's parameters as JSON. They include the context window if the frequencies depend on it."""
+    """Return RoPE's parameters as JSON. They include the context window if RoPE's frequencies depend on the window."""
     config = decoder.config
     parameters = dict(getattr(config, "rope_parameters", None) or {})
     if decoder.rope_depends_on_window:

@@ -64,11 +64,12 @@ Queries = Mapping[int, torch.Tensor]
 to be scored.
 """
 
-# Minimum number of chunks without a mean key that a layer must have before ``index_layer`` computes mean keys.
+# ``index_layer`` computes the missing mean keys of a layer only if at least this number of chunks lacks a mean key.
 _INDEXED_AT_ONCE = 64
 _SHOWN_LAYERS = 8  # maximum number of layers whose chunks are scored only to show which pages an answer reads
 # Maximum number of scores that are computed at once: chunks times queries times heads, over several layers. Scoring
-# eight small layers one by one took three times as long. Larger groups would exceed the processor's cache.
+# eight small layers one by one took three times as long. The scores of larger groups would not fit into the processor's
+# cache.
 _SCORED_AT_ONCE = 1 << 18
 
 
@@ -125,7 +126,7 @@ class RetrievalCache:
         self._scores: dict[int, torch.Tensor] = {}
         # The function that chooses the chunks, if ``aim`` has delayed this choice; otherwise None
         self._awaited: Callable[[], None] | None = None
-        self._is_finite = False  # whether unused memory holds only finite numbers
+        self._is_finite = False  # whether unused memory holds only finite numbers (``make_finite``)
 
     def _new_index(self) -> list[KeyIndex]:
         """Make an empty index of mean keys for every layer."""
@@ -153,9 +154,9 @@ class RetrievalCache:
             self._index[layer].reach(chunks)
 
     def index_book(self) -> None:
-        """Compute the mean keys of all committed tokens, in the resident layers.
+        """Compute the mean keys of all chunks of committed tokens, in the layers on the compute device.
 
-        This work is done while a book is read, because otherwise the first word of the first answer would wait for it.
+        Call this when a book has been read, because otherwise this work would delay the first word of the first answer.
         Does nothing for other policies than ``MeanKeyAttention``, because they may not need mean keys.
         """
         if not isinstance(self._policy, MeanKeyAttention):
@@ -167,7 +168,7 @@ class RetrievalCache:
 
     @property
     def num_slots(self) -> int:
-        """Maximum number of chunks to choose. It depends only on the boundary."""
+        """Maximum number of chunks to choose. If the budget is a share of the context, it depends on ``boundary``."""
         share = self.boundary // self._share if self._share else 0
         return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
 
@@ -178,11 +179,11 @@ class RetrievalCache:
 
     @property
     def held(self) -> int:
-        """Number of tokens in the cache: chosen chunks and tail."""
+        """Number of tokens in the cache: those in chosen chunks, and those in the tail."""
         return self.selected + self.length - self.boundary
 
     def reset(self) -> None:
-        """Drop everything, including the mean keys, to prepare for another book."""
+        """Drop all tokens and mean keys, so that another book can be read."""
         self.boundary = self.length = self.num_exact = 0
         self._index = self._new_index()
         self._slots = [None] * len(self._slots)
@@ -190,8 +191,8 @@ class RetrievalCache:
         self._awaited = None
 
     def aim(self, recent: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Prepare to choose chunks among the full cache's tokens, except about the newest ``recent`` tokens, which
-        become the tail. ``queries`` are each layer's queries (1, heads, n, head_dim).
+        """Prepare to choose chunks among the full cache's tokens. About the newest ``recent`` tokens become the tail
+        instead. ``queries`` are each layer's queries (1, heads, n, head_dim).
 
         A few layers are scored immediately, for ``chunk_scores``. ``ensure_selected`` later scores all layers and
         chooses their chunks. This work is delayed because many answers need no pass over the retrieval cache, and
@@ -215,9 +216,9 @@ class RetrievalCache:
             self._awaited()
 
     def select_at(self, boundary: int, queries: list[torch.Tensor], scaling: float) -> None:
-        """Choose chunks for a context that is divided at ``boundary``, with each layer's ``queries`` (1, heads, n,
-        head_dim). The boundary is rounded down to a chunk. The tail becomes the full cache's tokens from the boundary
-        on.
+        """Choose chunks among the tokens before ``boundary``, which is rounded down to the beginning of a chunk.
+        ``queries`` are each layer's queries (1, heads, n, head_dim). All tokens from the boundary on are copied from
+        the full cache into the tail.
         """
         self._cut(boundary)
         self.select({layer: _of_prompt(q) * scaling for layer, q in enumerate(queries)})
@@ -231,7 +232,9 @@ class RetrievalCache:
         self.begin_scores()
 
     def copy_from_full(self, length: int) -> None:
-        """Replace the tail by the full cache's KV, up to ``length`` tokens, and drop newer tokens."""
+        """Replace the tail's KV by that of the full cache, up to the first ``length`` tokens of the context, and drop
+        all later tokens.
+        """
         start, offset = self.num_exact, self.selected - self.boundary
         if start < length:
             for layer in range(self.full.shape.layers):
@@ -240,7 +243,7 @@ class RetrievalCache:
         self.length = self.num_exact = length
 
     def crop(self, length: int) -> None:
-        """Drop the newest tokens so that ``length`` remain."""
+        """Drop the newest tokens, so that the first ``length`` tokens of the context remain."""
         if not self.boundary <= length <= self.length:
             raise ValueError(f"cannot crop a retrieval cache of {self.boundary}..{self.length} tokens to {length}")
         self.length = length
@@ -260,11 +263,11 @@ class RetrievalCache:
         self._is_finite = True
 
     def advance(self, count: int) -> None:
-        """Count tokens as stored. Call this only after every layer has written them."""
+        """Count ``count`` more tokens as stored. Call this only after every layer has written them."""
         self.length += count
 
     def free_slots(self) -> int:
-        """Number of tokens that the tail can still take."""
+        """Number of tokens for which the tail still has room."""
         return self.tail_capacity - (self.length - self.boundary)
 
     def begin_scores(self) -> None:
@@ -272,9 +275,9 @@ class RetrievalCache:
         self._scores = {}
 
     def chunk_scores(self) -> torch.Tensor | None:
-        """Scores (chunks,) of the chunks before the boundary, summed over layers and heads since ``begin_scores``. The
-        sinks have score zero, because they attract attention regardless of their content. None if no chunk has been
-        scored.
+        """Scores (chunks,) of the chunks before the tail, summed over layers and heads since ``begin_scores`` was
+        called. The attention sinks have score zero, because they attract attention whatever they say. None if no chunk
+        has been scored.
         """
         sums = iter(self._scores.values())
         total = next(sums, None)
@@ -295,7 +298,7 @@ class RetrievalCache:
 
     def _scored(self, queries: Queries) -> Iterator[tuple[list[int], torch.Tensor]]:
         """Score the layers in groups. Yield the layers of each group with their scores (layers, kv_heads, chunks). The
-        scores are also added to ``chunk_scores``. Yield nothing if no chunk is before the boundary.
+        scores are also added to ``chunk_scores``. Yield nothing if all tokens are in the tail.
         """
         chunks = self.boundary // self.chunk_size
         for layers, asked in self._together(queries, chunks) if chunks else ():
@@ -323,7 +326,9 @@ class RetrievalCache:
                 yield some, torch.cat([queries[layer] for layer in some])
 
     def forget_after(self, length: int) -> None:
-        """Drop the mean keys of chunks that reach past ``length`` (``full.when_cropped``)."""
+        """Drop the mean keys of chunks that extend beyond ``length`` tokens. Called when the full cache is cropped to
+        this length (``full.when_cropped``).
+        """
         for index in self._index:
             index.forget_after(length // self.chunk_size)
 
@@ -342,8 +347,8 @@ class RetrievalCache:
             self._exchange(layer, slots, chunks)
 
     def _exchange(self, layer: int, chosen: torch.Tensor, chunks: int) -> None:
-        """Assign one layer's ``chosen`` chunks (kv_heads, slots) to slots, and copy the chunks that are not held yet.
-        Chunks that are already held keep their slots.
+        """Assign one layer's ``chosen`` chunks (kv_heads, slots) to slots, and copy newly chosen chunks into their
+        slots. Chunks that the cache already holds keep their slots.
         """
         before = self._slots[layer]
         if before is not None and before.shape == chosen.shape:
@@ -371,9 +376,10 @@ class RetrievalCache:
             target[heads, places] = source
 
     def blocks(self, start: int, count: int) -> Blocks | None:
-        """The buffers of all layers that hold this cache's KV, for a pass over ``count`` new tokens after ``start``
-        held tokens. The pass attends to these buffers and writes the KV of the new tokens into them. None if some
-        layers have a window or a recurrent state, if the layers are on several devices, or if the tokens do not fit.
+        """Return the buffers that hold this cache's KV in all layers, for a pass over ``count`` new tokens after the
+        first ``start`` tokens in the cache. The pass attends to these buffers and writes the KV of the new tokens into
+        them. None if some layers have a sliding window or a recurrent state, if the layers are on several devices, or
+        if the tokens do not fit.
         """
         shape = self.full.shape
         if shape.bounded or shape.split or start + count > self._keys[0].shape[1]:
@@ -389,7 +395,7 @@ class RetrievalCache:
 
 
 class RetrievalPass:
-    """A view for one forward pass of new tokens over the chosen chunks and the tail. Implements ``View``."""
+    """Gives one forward pass of new tokens access to the chosen chunks and the tail. Implements ``View``."""
 
     def __init__(self, cache: RetrievalCache) -> None:
         self._cache = cache
@@ -471,7 +477,7 @@ class FixedRetrievalPass(FixedView):
         self.queries: Sequence[torch.Tensor] = ()
         places = place + torch.arange(count, device=place.device)
         split = cache.full.shape.split
-        # Which slots the tokens see is computed once per device, in the device's first layer, and kept in ``_seen`` for
+        # The slots that the tokens see are computed once on each device, in its first layer, and kept in ``_seen`` for
         # its other layers.
         self._places = {device: sent(places, device) for device in (split.devices if split else (place.device,))}
         self._seen: dict[torch.device, Seen] = {}
@@ -501,8 +507,8 @@ class FixedRetrievalPass(FixedView):
 
 
 class VerifyObserver(Protocol):
-    """A ``full.Observer`` of a verification pass. It uses the attention queries during the pass and again after it, in
-    ``finish``.
+    """A ``full.Observer`` of a verification pass. It uses the attention queries during the pass (``observe``) and after
+    the pass (``finish``).
     """
 
     @property
@@ -522,7 +528,7 @@ class VerifyObserver(Protocol):
 
 
 def shown_step(layers: int) -> int:
-    """Return the distance between the layers whose chunks are scored to show which pages an answer reads."""
+    """Return n such that every n-th layer is scored to show which pages an answer reads."""
     return -(-layers // _SHOWN_LAYERS)
 
 

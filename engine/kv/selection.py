@@ -21,9 +21,9 @@ from engine.model.kv_shape import KvShape, quantize_symmetric
 # Number of a prompt's newest queries with which the first chunks of an answer may be chosen. Older queries say no more
 # about the answer, and may displace useful chunks.
 PROMPT_QUERIES = 16
-# Maximum number of queries used for scoring. They are evenly spread over a prompt's newest positions or over a
-# verification, because neighbouring tokens attend to the same places. Of a prompt's newest 16 queries, 4 spread queries
-# choose chunks as good as all 16 do. The newest 4 choose far worse chunks (assets/measurements/NOTES.md).
+# Maximum number of queries with which chunks are scored. They are evenly spread over a prompt's newest positions or
+# over a verification, because neighbouring tokens attend to the same places. Of a prompt's newest 16 queries, 4 evenly
+# spread ones choose chunks as well as all 16 do, and the newest 4 choose far worse (assets/measurements/NOTES.md).
 SCORED_QUERIES = 4
 
 # Number of tokens at the start of a context that count as attention sinks. They attract attention whatever they say.
@@ -31,16 +31,19 @@ _SINKS = 8
 # Maximum distance, in tokens, over which a chunk passes its score on to later chunks (``spread_forward``). An answer
 # that copies the book needs these chunks next.
 _FORWARD_REACH = 32
-_FORWARD_DECAY = 0.7  # factor of a score that is passed on, for every ``_FORWARD_STEP`` tokens of distance
+_FORWARD_DECAY = 0.7  # factor by which a score that is passed on decays with every ``_FORWARD_STEP`` tokens
 _FORWARD_STEP = 8
-# The dtype of the scales of quantized mean keys and of their queries, as torch's kernel requires.
+# The dtype that torch's kernel requires for the scales of quantized mean keys, and for the queries that are multiplied
+# with them.
 _SCALE_DTYPE = torch.bfloat16
-# Number of further mean keys for which memory is allocated each time an index runs out of memory for mean keys.
+# Number of mean keys for which an index allocates additional memory whenever its memory is full.
 _GROWTH = 512
 
 
 class SelectionPolicy(Protocol):
-    """Scores chunks. The cache holds the chunks with the highest scores, and always the attention sinks."""
+    """Scores chunks of the context. The retrieval cache holds the chunks with the highest scores, and always the
+    attention sinks.
+    """
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         """Score the first ``num_chunks`` chunks of some layers. Return scores (layers, kv_heads, num_chunks), which may
@@ -82,11 +85,11 @@ def num_sinks(num_slots: int, chunk_size: int) -> int:
 
 
 def newest_spaced(q: torch.Tensor, most: int) -> torch.Tensor:
-    """Choose at most ``most`` positions of q (1, heads, n, head_dim), evenly spread and including the newest."""
+    """Choose at most ``most`` of the queries q (1, heads, n, head_dim), evenly spread, the newest among them."""
     count = q.shape[2]
     if count <= most:
         return q
-    # Indices from a Python list would be copied to the device, and the host would wait for this copy.
+    # Compute the indices on the device, because the host would wait while indices from a Python list are copied to it.
     places = count - 1 - torch.arange(most, device=q.device) * (count - 1) // (most - 1)
     return q[:, :, places]
 
@@ -126,15 +129,15 @@ class KeyIndex:
     """The mean keys of one layer's chunks (kv_heads, chunks, head_dim), computed once and stored.
 
     Scoring takes as long as reading the mean keys from memory. So they are stored in 8 bits, with one scale per mean
-    key. (On a processor this is done only if torch's kernel supports ``head_dim``.) On a processor, torch's product
-    with 8-bit weights reads the mean keys directly, which takes a quarter of the time and the memory of float32. On a
-    GPU, each product dequantizes the mean keys of one layer. With Llama-2-7B and 120,000 tokens, dequantized mean keys
-    of all layers would take 3.9 GB in bfloat16.
+    key. (On a CPU they are stored in 8 bits only if torch's kernel supports ``head_dim``.) On a CPU, torch's product
+    with 8-bit weights reads the mean keys directly, in a quarter of the time and memory that float32 would take. On a
+    GPU, a product first dequantizes the mean keys of its layer. They are not kept dequantized, because with Llama-2-7B
+    and 120,000 tokens this would take 3.9 GB in bfloat16 for all layers.
 
     Args:
         chunk_size: tokens in a chunk.
-        source: returns the keys (kv_heads, stop - start, head_dim) of tokens [start, stop). Called for chunks that the
-            index lacks.
+        source: returns the keys (kv_heads, stop - start, head_dim) of tokens [start, stop). Called for chunks whose
+            mean keys the index lacks.
     """
 
     def __init__(

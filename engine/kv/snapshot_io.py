@@ -37,13 +37,13 @@ from engine.kv.snapshots import SnapshotStore, TurnStore
 # Approximate bytes of a shard. A smaller shard is read more slowly. A larger shard takes longer to write, and a
 # cancelled writer first completes its shard.
 _SHARD_BYTES = 64 << 20
-# Shards are cut at multiples of this many tokens.
+# The number of tokens in a shard is a multiple of this number, except in the last shard.
 _SHARD_STEP = 64
 # Number of shards whose checksums are computed in advance, each by its own thread, while earlier shards are copied.
 _AHEAD = 4
 # Seconds between two checks for cancellation, in a writer that waits for another writer.
 _POLL_S = 0.05
-# The nice value of a writer's thread, so that it runs with lower priority than the engine.
+# The nice value of a writer's thread, with which it runs at lower priority than the engine.
 _NICE = 10
 
 _log = logging.getLogger(__name__)
@@ -99,8 +99,8 @@ class Writer:
         raise NotImplementedError
 
     def _write_shards(self, folder: Path, start: int, stop: int) -> list[Shard]:
-        """Write the shards for the tokens [start, stop), and return them. If the writer is cancelled, it writes fewer
-        shards.
+        """Write the KV of the tokens [start, stop) in shards, and return the shards. If the writer is cancelled, the
+        last shards are left out.
         """
         step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
         shards = []
@@ -166,7 +166,7 @@ class SnapshotWriter(Writer):
             self._store.abandon(partial)
 
     def _are_more(self, shards: Sequence[Shard]) -> bool:
-        """Whether the new shards hold more tokens than the saved snapshot."""
+        """Whether the new shards hold more tokens than the snapshot that is on disk."""
         kept = None
         try:
             kept = self._store.find(self._identity, self._ids)
@@ -211,8 +211,8 @@ class TurnWriter(Writer):
     Args:
         store: the chat's store.
         full: the cache.
-        ids: token ids of the whole context, at least one more than the last turn's ``stop``.
-        turns: all turns of the context, the first directly after the book.
+        ids: token ids of the whole context, up to at least one token after the last turn's ``stop``.
+        turns: all turns of the context. The first turn follows directly after the book.
         predecessor: the writer of the book or of earlier turns, which must finish first.
     """
 
@@ -330,7 +330,7 @@ def _is_whole(path: Path, shard: Shard) -> bool:
 
 
 def _append(path: Path, shard: Shard, full: FullCache, count: int) -> None:
-    """Append the first ``count`` tokens of a shard."""
+    """Append the KV of the first ``count`` tokens of a shard to the cache."""
     shape = full.shape
     size = (shape.kv_heads, shard.stop - shard.start, shape.storage_dim), shape.storage_dtype
     layers = _layers(path, shard, [{"keys": size, "values": size}] * shape.layers)
@@ -347,7 +347,9 @@ def _append_place(path: Path, shard: Shard, full: FullCache) -> None:
 
 
 def _layers(path: Path, shard: Shard, sizes: Sequence[Sizes]) -> list[Mapping[str, torch.Tensor]]:
-    """Map the tensors of each layer in a shard, keyed by name, and check their sizes."""
+    """Map a shard into memory, and check its tensors' shapes and dtypes. Return the tensors of each layer, keyed by
+    name.
+    """
     expected = {f"{name}.{layer}": size for layer, of in enumerate(sizes) for name, (size, _) in of.items()}
     try:
         opened = safetensors.safe_open(path, framework="pt")

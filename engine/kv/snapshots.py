@@ -51,7 +51,7 @@ DOCUMENTS = "documents.json"
 CHATS = ".chats"
 """Suffix of the folder with the turns of all chats about a book. The folder contains a folder for each chat."""
 
-# Bytes of the disk that are always left free for other uses.
+# Bytes that snapshots always leave free on the disk, for other uses.
 _SPARE_BYTES = 2_000_000_000
 _PARTIAL, _STALE, _ASIDE = ".partial-", ".stale-", ".aside-"
 # Number of hash digits in the name of a chat's folder.
@@ -73,7 +73,7 @@ class SnapshotStore:
         self.cap = cap
 
     def find(self, identity: Identity, ids: Sequence[int]) -> Snapshot | None:
-        """Find the snapshot of a book, or None if there is none.
+        """Find the snapshot of a book; None if there is none.
 
         Raises:
             SnapshotRefused: the snapshot is damaged or holds a different text; the message tells these cases apart.
@@ -119,8 +119,8 @@ class SnapshotStore:
 
         Args:
             identity: the book and the model of the snapshot.
-            documents: hashes of the files of several documents. The snapshot is deleted when any of these documents is
-                deleted.
+            documents: if the book consists of several documents, the hashes of their files. The snapshot is deleted
+                when any of these documents is deleted.
 
         Raises:
             ResourceError: the snapshot is larger than the cap, or the disk is too full.
@@ -163,14 +163,15 @@ class SnapshotStore:
         shutil.rmtree(partial, ignore_errors=True)
 
     def discard(self, identity: Identity) -> None:
-        """Delete the snapshot with exactly this identity."""
+        """Delete the snapshot that has exactly the identity ``identity``."""
         self.remove(self.folder / identity.folder)
 
     def forget(self, book: str) -> None:
         """Delete everything that is saved for the book whose file has the SHA-256 ``book``: its snapshots, its chats,
         snapshots of collections that contain the book, and unfinished snapshots.
         """
-        # The folder is listed again, because an unfinished snapshot may get its final name meanwhile.
+        # List the folder again after each deletion, because an unfinished snapshot may have got its final name
+        # meanwhile.
         while found := self._saved_of(book):
             for entry in found:
                 self.remove(entry)
@@ -185,7 +186,7 @@ class SnapshotStore:
         """Delete all turns of a chat, including unfinished ones."""
         for chats in self._chats():
             self.remove(chats / chat_folder(chat))
-            with suppress(OSError):  # the folder can be removed only if it holds no other chat
+            with suppress(OSError):  # this fails, as it should, if the folder still holds other chats
                 chats.rmdir()
 
     def size_of(self, book: str) -> int:
@@ -231,13 +232,13 @@ class SnapshotStore:
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
-        """Give a snapshot that was set aside (``_aside``) its name back, or delete the snapshot if a newer snapshot
-        has taken the name.
+        """Give a snapshot that was renamed (``_aside``) its name back. If a newer snapshot has taken the name, delete
+        the renamed snapshot.
         """
         aside = _aside(folder)
         if not aside.is_dir():
             return
-        with suppress(OSError):  # in a read-only folder nothing can be renamed
+        with suppress(OSError):  # nothing can be renamed or deleted in a read-only folder
             if folder.is_dir():
                 self.remove(aside)
             else:
@@ -253,7 +254,7 @@ class SnapshotStore:
         return [entry for entry in self._whole() if entry.name.endswith(CHATS)]
 
     def _units(self) -> Iterator[Path]:
-        """The folders that are deleted as a whole: one for each book and each chat."""
+        """The folders that are deleted only as a whole: one for each book, and one for each chat."""
         for entry in self._whole():
             if entry.name.endswith(CHATS):
                 yield from _folders(entry)
@@ -292,7 +293,7 @@ class TurnStore:
         return self.store.folder / f"{self.reading}{CHATS}" / chat_folder(self.chat)
 
     def find(self, prefix: Sequence[int], question: str, answer: str) -> SavedTurn | None:
-        """Find the turn with this ``question`` and ``answer`` after the tokens ``prefix``, or None if there is none.
+        """Find the turn with this ``question`` and ``answer`` after the tokens ``prefix``; None if there is none.
 
         Raises:
             SnapshotRefused: the turn is damaged or holds a different text; the message tells these cases apart.
@@ -309,8 +310,8 @@ class TurnStore:
         return self._place(prefix, question, answer).is_dir()
 
     def prepare(self) -> None:
-        """Make the folder for the chat's turns. No other method makes this folder, so that turns written after the
-        chat's deletion are not saved.
+        """Make the folder for the chat's turns. No other method makes this folder. So if the chat is deleted while a
+        turn is being written, the turn is not saved.
         """
         with suppress(OSError):  # if the folder cannot be made, ``begin`` raises the error later
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -357,7 +358,7 @@ class TurnStore:
         self.store.remove(self._place(prefix, question, answer))
 
     def _mark_used(self) -> None:
-        """Mark the chat and its book's snapshot as used."""
+        """Mark the chat and its book's snapshot as used now, so that they are deleted last."""
         mark_used(self.folder)
         mark_used(self.store.folder / self.reading / MANIFEST)
 
@@ -367,7 +368,9 @@ class TurnStore:
 
 
 def default_cap(folder: Path) -> int:
-    """The default cap in bytes: a quarter of the free disk, at least 1 GB and at most 100 GB."""
+    """The default maximum of all snapshots' bytes: a quarter of the free space on the disk, at least 1 GB and at most
+    100 GB.
+    """
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     return int(min(100e9, max(1e9, shutil.disk_usage(existing).free / 4)))
 
@@ -378,7 +381,7 @@ def partial_name(name: str) -> str:
 
 
 def _is_of(entry: Path, book: str) -> bool:
-    """Whether a folder, complete or not, belongs to the book with this hash."""
+    """Whether a snapshot's folder, complete or not, belongs to the book with the hash ``book``."""
     return entry.name.removeprefix(_PARTIAL).removeprefix(_ASIDE).startswith(f"{book[:BOOK_DIGITS]}-")
 
 

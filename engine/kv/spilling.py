@@ -22,7 +22,7 @@ SMALLEST_BLOCK = 16
 """Minimum tokens of a block of prefill."""
 
 # Number of buffers of a ``Staging``. They are allocated at the first spill, and a buffer can be larger than a layer's
-# KV, if that is in 8 bits. So the first spill moves enough layers to make room for the buffers too.
+# KV in 8 bits. So the first spill moves enough layers to make room for the buffers too.
 _BUFFERS = 2
 
 _log = logging.getLogger(__name__)
@@ -30,18 +30,20 @@ _T = TypeVar("_T")
 
 
 class Spillable(Protocol):
-    """A cache whose layers can be moved: ``engine.kv.full.FullCache``."""
+    """A cache whose layers can be spilled, that is, moved to a slower tier: ``engine.kv.full.FullCache``."""
 
     shape: KvShape
     placement: Placement
     length: int
 
     def spill(self, layers: Sequence[int], tier: Tier) -> None:
-        """Move the resident ``layers`` to a slower tier: either all of these layers, or none."""
+        """Move the KV of ``layers`` from the compute device to a slower tier. If one layer cannot be moved, no layer is
+        moved.
+        """
 
 
 def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
-    """Spill the next resident layers of a cache. Return False if no layer is resident.
+    """Spill the next layers of a cache that are still on a compute device. Return False if there are none.
 
     Args:
         error: the out-of-memory error. If it names a GPU, layers of this GPU are spilled. Otherwise layers of every
@@ -67,7 +69,7 @@ def spill_more(full: Spillable, error: BaseException | None = None) -> bool:
 
 
 def _next_to_spill(full: Spillable, part: int) -> list[int]:
-    """Choose the next resident layers of one device to spill."""
+    """Choose the next layers of one device to spill, among those that are still on the device."""
     mine = full.shape.layers_of(part)
     resident = [layer for layer in mine if full.placement.tiers[layer] is Tier.DEVICE]
     stored, staged = full.shape.bytes_per_token, full.shape.staged_bytes_per_token

@@ -37,8 +37,10 @@ class RecurrentLayer:
 
     def __init__(self, size: StateSize, dtype: torch.dtype, device: torch.device, most: int) -> None:
         self._size, self._dtype, self._device, self._most = size, dtype, device, most
-        self._states: dict[int, RecurrentState] = {}  # states, keyed by the number of tokens before them
-        self._traces: list[tuple[int, Trace]] = []  # traces in order, each with the number of tokens before it
+        # States, keyed by the number of tokens after which they are the layer's state.
+        self._states: dict[int, RecurrentState] = {}
+        # Traces of passes in order, each with the number of tokens before the pass.
+        self._traces: list[tuple[int, Trace]] = []
         self.clear()
 
     @property
@@ -100,8 +102,8 @@ class RecurrentLayer:
         """Do nothing, because the state after the committed tokens is always stored."""
 
     def gives(self, start: int, stop: int) -> int | None:
-        """Return 0, because a state depends on all tokens from the first on. None if the state after ``stop`` tokens is
-        not available.
+        """Return 0, because a copy of a state covers all tokens from the first on. None if the state after ``stop``
+        tokens is not available.
         """
         return 0 if self.reaches(stop) else None
 
@@ -111,15 +113,15 @@ class RecurrentLayer:
         return {"memory": state.memory, "inputs": state.inputs}
 
     def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
-        """Store the state ``tensors``, which ``held`` returned for ``stop`` tokens. The state after ``length``
-        committed tokens is kept too; if ``length`` is negative, no other state is kept.
+        """Store ``tensors``, which ``held`` returned, as the state after ``stop`` tokens. Of all other states only that
+        after ``length`` committed tokens is kept; none if ``length`` is negative.
         """
         here = {name: part.to(self._device, copy=True) for name, part in tensors.items()}
         kept = {length: self._state(length)} if length >= 0 else {}
         self._states, self._traces = {**kept, stop: RecurrentState(**here)}, []
 
     def sizes(self, start: int, stop: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of the parts of a state."""
+        """Shape and dtype of the tensors of a state, keyed by name."""
         size = self._size
         return {
             "memory": ((size.heads, size.key_dim, size.value_dim), torch.float32),

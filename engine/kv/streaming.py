@@ -51,8 +51,8 @@ class StreamingCache:
         self.window_size = window_size
         self._slack = slack
         self._rotate = rotate
-        # After ``settle``, fewer than ``slack`` tokens are held in addition to the sinks and the window. One
-        # speculation adds at most ``slack`` tokens.
+        # After ``settle``, the cache holds the sinks, the window, and fewer than ``slack`` other tokens. Until the next
+        # ``settle``, at most ``slack`` tokens are added.
         self.capacity = num_sink_tokens + window_size + 2 * slack
         own = [layer for layer in range(shape.model_layers) if shape.has_kv(layer)]
         self._raw, self._rotated, self._values = ({layer: self._empty(layer) for layer in own} for _ in range(3))
@@ -77,7 +77,7 @@ class StreamingCache:
         return self.length - self._evicted
 
     def reset(self) -> None:
-        """Forget everything. Afterwards the cache equals a new one."""
+        """Forget all tokens. Afterwards the cache equals a new cache."""
         for layer in self._states.values():
             layer.clear()
         self.length = 0
@@ -91,8 +91,8 @@ class StreamingCache:
         self.length = length
 
     def settle(self) -> None:
-        """Take all tokens as committed. Evict the oldest tokens after the sinks, in multiples of ``slack`` tokens, if
-        there are more tokens than the sinks and the window hold.
+        """Take all tokens as committed. If the sinks and the window are full, evict the oldest tokens after the sinks,
+        in multiples of ``slack`` tokens.
         """
         sinks = self.num_sink_tokens
         self._floor = self.length
@@ -146,7 +146,7 @@ class StreamingCache:
         self._is_finite = True
 
     def advance(self, count: int) -> None:
-        """Count tokens as stored. Call this only after every layer has written them."""
+        """Count ``count`` more tokens as stored. Call this only after every layer has written them."""
         self.length += count
 
     def free_slots(self) -> int:
@@ -155,7 +155,9 @@ class StreamingCache:
 
 
 class StreamingPass:
-    """A view for one forward pass of the draft model, which takes queries and keys before RoPE. Implements ``View``."""
+    """Gives one forward pass of the draft model access to the cache. Takes queries and keys before RoPE. Implements
+    ``View``.
+    """
 
     def __init__(self, cache: StreamingCache, start: int, count: int) -> None:
         self._cache, self._start, self._count = cache, start, count
@@ -166,7 +168,7 @@ class StreamingPass:
         return torch.arange(self._start, self._start + self._count, device=self._cache.shape.device)
 
     def positions(self, count: int) -> None:
-        """Return None, because this view itself rotates queries and keys to their slots."""
+        """Return None, because the model need not apply RoPE: ``attend`` rotates queries and keys by their slots."""
 
     def attend(
         self,
@@ -237,7 +239,7 @@ class FixedStreamingPass(FixedView):
         self._seen: dict[int | None, Seen] = {None: Seen.up_to(self._slots, 0, cache.capacity)}
 
     def positions(self, count: int) -> None:
-        """Return None, because this view itself rotates queries and keys to their slots."""
+        """Return None, because the model need not apply RoPE: ``attend`` rotates queries and keys by their slots."""
 
     def attend(
         self,

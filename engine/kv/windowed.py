@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class WindowedLayer:
-    """One layer's newest tokens [first, stop). The token with index ``origin`` is in slot 0."""
+    """Holds the KV of one layer's newest tokens [first, stop). Slot 0 belongs to the token with index ``origin``."""
 
     def __init__(self, sliding: Sliding, dtype: torch.dtype, device: torch.device, capacity: int) -> None:
         self._window, self._dtype = sliding.window, dtype
@@ -74,7 +74,7 @@ class WindowedLayer:
         return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), stop)
 
     def write(self, start: int, k: torch.Tensor, v: torch.Tensor, length: int) -> None:
-        """Store KV (kv_heads, n, head_dim) of the tokens from ``start`` on, and forget all tokens after them.
+        """Store KV (kv_heads, n, head_dim) of n tokens, the first at ``start``, and forget all tokens after these.
 
         Args:
             length: committed tokens.
@@ -98,7 +98,7 @@ class WindowedLayer:
         if origin > needed and self.committed is None:
             keys, values = self.span(needed, length)
             self.committed = needed, keys.clone(), values.clone()
-        # Allocate before any token is moved, so that no token is lost if memory runs out here.
+        # Before any token is moved, copy all tokens that stay, so that none is lost if memory runs out for the copies.
         kept = [part.clone() for part in self.span(origin, start)]
         for buffer, part in zip((self.keys, self.values), kept, strict=True):
             buffer[:, : start - origin] = part
@@ -146,8 +146,9 @@ class WindowedLayer:
         return {"keys": keys, "values": values}
 
     def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
-        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise hold
-        only these tokens. ``tensors`` is what ``held(start, stop)`` returned when the tokens were copied.
+        """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise make
+        these the only tokens of the layer. ``tensors`` is the result of ``held(start, stop)`` from when the tokens were
+        copied.
         """
         keys, values = tensors["keys"], tensors["values"]
         if start != length:
@@ -158,7 +159,7 @@ class WindowedLayer:
             self.write(start + at, keys[:, some], values[:, some], length)
 
     def sizes(self, start: int, stop: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of the keys and values of [start, stop), keyed by name."""
+        """Shape and dtype of the keys and values of the tokens [start, stop), keyed by name."""
         heads, _, width = self.keys.shape
         return dict.fromkeys(("keys", "values"), ((heads, stop - start, width), self._dtype))
 
