@@ -307,7 +307,7 @@ def run_books(
 
 
 def check_enough(options: argparse.Namespace, found: int, minimum: int) -> None:
-    """Check that enough books were found: ``found`` of them.
+    """Check that ``found``, the number of books that are long enough, is at least ``minimum``.
 
     Raises:
         OptionError: fewer than ``minimum`` books are long enough.
@@ -337,8 +337,8 @@ def main(
         prog: as in ``parser``.
     """
     options = parser(prog).parse_args(arguments)
-    # torch can be limited to a processor's instructions only before torch is imported. So the bench starts again in a
-    # new process, in which the environment variable ``PROCESSOR`` sets the limit.
+    # torch can be limited to the instructions of an older processor only before torch is imported. So the bench starts
+    # again in a new process, in which the environment variable ``PROCESSOR`` sets the limit.
     if options.processor and not is_limited():
         again = [sys.executable, *sys.orig_argv[1:]]
         return subprocess.run(again, env={**os.environ, PROCESSOR: options.processor}).returncode

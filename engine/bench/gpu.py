@@ -110,8 +110,8 @@ _PINS = 5
 _CALLS = 10
 # Number of timed replays of a CUDA graph. The fastest replay counts.
 _TIMES = 3
-# Bytes of each tensor with which ``_checks`` fills a GPU. They are small, so that they also fill the gaps in memory
-# that are left when a layer's keys are spilled.
+# Bytes of each tensor with which ``_checks`` fills a GPU. The tensors are small, so that they also fill the gaps in
+# memory that are left when a layer's keys are spilled.
 _PIECE = 1 << 23
 # Seconds between two exports of all KV in ``_kept_again_and_again``.
 _KEEP_S = 0.01
@@ -434,8 +434,8 @@ def _contexts(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _middle(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows twice: passes over the retrieval cache use the weights as stored, or a copy of the weights in 4
-    bits.
+    """Measure rows twice: with passes over the retrieval cache that use the weights as stored, and with passes that use
+    a copy of the weights in 4 bits.
     """
     session, own = bench.session, bench.session.config
     session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)

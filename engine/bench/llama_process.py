@@ -42,8 +42,8 @@ def loaded(request: dict[str, Any], gguf: str) -> Any:
 
 
 def proposing(draft: Any, most: int) -> Any:
-    """Make a function with which the model ``draft`` proposes ``most`` tokens by greedy decoding. The binding calls it
-    in place of one of its own draft models.
+    """Make a function with which the model ``draft`` proposes ``most`` tokens by greedy decoding. llama.cpp's Python
+    binding calls this function in place of one of its own draft models.
     """
     import numpy as np
 

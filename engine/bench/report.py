@@ -80,8 +80,8 @@ class Run:
         turning = circling(other.tokens, _LEAST_CIRCLE)
         self.tokens += other.tokens
         self.cases.append(len(other.tokens))
-        # Other programs (peers) record no times for the tokens of their first step. So the times belong to the last
-        # tokens.
+        # Other programs (peers) record no times for the tokens of their first step. So the list of times belongs to the
+        # last tokens.
         for turns, ms in zip(turning[len(turning) - len(other.ms) :], other.ms, strict=True):
             (self.circling_ms if turns else self.ms).append(ms)
         place = 0

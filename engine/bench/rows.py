@@ -389,7 +389,7 @@ class Bench:
         return self.session.hierarchy.model_drafter if kind.draft else None
 
     def _limits(self, kind: RowSetup, costs: Costs) -> PlanLimits:
-        """Return the maximum numbers of tokens and passes in a round of a row, at these costs of passes."""
+        """Return the maximum numbers of tokens and passes in a round of a row, given the costs of passes."""
         allowed = self.session.hierarchy.limits(costs)
         return PlanLimits(
             allowed.draft if kind.draft else 0,
@@ -420,9 +420,9 @@ class Bench:
     def _policy(
         self, row: str, kind: RowSetup, context: Context, plain_ms: float, retrieval: RetrievalCache, middle: Backend
     ) -> SpeculationPolicy:
-        """Return the policy that decides how many tokens the row proposes. If the options give these lengths, they are
-        fixed. A seeded row has the policy of answers with a seed. Every other row has a controller, which it keeps for
-        all its runs.
+        """Return the policy that decides how many tokens the row proposes. If the options give numbers, these are
+        proposed in every round. A seeded row has the policy of answers with a seed. Every other row has a controller,
+        which it keeps for all its runs.
 
         Args:
             plain_ms: milliseconds of the step that made the first token.

@@ -1,5 +1,6 @@
-"""Measures the cost of the tiers on this machine, with or without a GPU. Compares reading a book with opening it again
-from its snapshot, and verifications with all KV on disk with those with all KV in memory.
+"""Measures the cost of the tiers on this machine, with or without a GPU. Compares the times of reading a book and of
+opening it again from its snapshot. Also compares the times of verifications with all KV in memory and with all KV on
+disk.
 
     python -m engine.bench.tiers --book BOOK.txt --context 32768 --out tiers.json
 

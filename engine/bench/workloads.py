@@ -35,7 +35,7 @@ _KEY_WORDS = 6
 # further questions.
 _DEPTHS = (0.4, 0.15, 0.85, 0.62)
 _SPREAD = 0.618  # golden ratio, whose multiples modulo 1 are spread evenly and do not repeat
-# Number of tokens after such a place, within which the sentence to ask about is chosen.
+# Number of tokens after a place in the book (``_DEPTHS``), among which the sentence to ask about is chosen.
 _REACH = 400
 # Maximum words of a sentence that a question asks about, because the demo model does not quote longer sentences.
 _MOST_WORDS = 60
