@@ -308,7 +308,7 @@ class FullCache:
             tell(length)
 
     def keep_place(self) -> None:
-        """Remember the present number of committed tokens, so that a chat can be cropped to this length later."""
+        """Remember the current number of committed tokens, so that a chat can be cropped to this length later."""
         if self.shape.bounded:
             self.bounded.keep()
 
@@ -534,7 +534,7 @@ class FullCache:
         return self._blocks
 
     def span(self, start: int, count: int) -> torch.Tensor:
-        """The positions of ``count`` tokens, the first of which is ``start``, on the compute device."""
+        """The positions ``start``, ``start`` + 1, ... of ``count`` tokens, on the compute device."""
         return torch.arange(start, start + count, device=self.shape.device)
 
     def _slots(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:

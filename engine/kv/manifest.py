@@ -2,7 +2,7 @@
 
 The snapshot of a book is a folder with ``snapshot.json`` and safetensors shards. A turn of a chat is a folder with
 ``turn.json`` and shards of its own. The manifest states everything that the KV depends on. If one of these facts
-differs for the present model or book, the saved KV is refused, and the error names the fact. The checks use only names,
+differs for the current model or book, the saved KV is refused, and the error names the fact. The checks use only names,
 hashes and JSON, so no tensor is read before them.
 """
 

@@ -52,7 +52,7 @@ _CPU_PIECE = 1 << 20
 # Bytes of a layer's rows that are moved at once with CUDA. A bus is fast only if it moves many bytes at once.
 _CUDA_PIECE = 32 << 20
 # Minimum number of pieces in which a layer is moved with CUDA. Each of the two device buffers for rows has room for one
-# piece, so the two take at most a quarter of a layer's memory.
+# piece, so both buffers together take at most a quarter of a layer's memory.
 _LAYER_PIECES = 8
 
 
@@ -542,7 +542,7 @@ class Staging:
         self._buffers, self._arrived = [], []
 
     def at_hand(self, layer: int, stop: int) -> StagedLayer | None:
-        """The buffer that the pass attends to at present, if it holds this layer's tokens [0, stop); else None."""
+        """The buffer that the current pass attends to, if it holds this layer's tokens [0, stop); else None."""
         buffer = self._current
         return buffer if buffer.layer == layer and buffer.job is None and buffer.valid >= stop else None
 
