@@ -70,7 +70,9 @@ class EarlyStop:
     edges: tuple[float, ...] = TUNING.confidence_edges
 
     def chance(self, confidence: float) -> float:
-        """The probability that a token to which its proposer gave the probability ``confidence`` is accepted."""
+        """The probability that the target accepts a token, if the token's proposer gave it the probability
+        ``confidence``.
+        """
         return self.rates[bisect_right(self.edges, confidence)]
 
 
@@ -98,12 +100,12 @@ class FadingRate:
 
     @property
     def rate(self) -> float:
-        """The present estimate."""
+        """The current estimate."""
         return self.rate_from(self.prior)
 
     @property
     def num_trials(self) -> float:
-        """Sum of the weights of all trials, in which older trials weigh less."""
+        """Sum of the weights of all trials. Older trials weigh less."""
         return self._trials
 
     @property
@@ -116,7 +118,7 @@ class FadingRate:
         return self._tuning.prior_trials / (1.0 + self._trials / self._tuning.prior_half_life)
 
     def begin_answer(self) -> None:
-        """Make the present estimate the prior, and drop all trials. So the trials of the new answer soon outweigh those
+        """Make the current estimate the prior, and drop all trials. So the trials of the new answer soon outweigh those
         of earlier answers.
         """
         self.prior, self._accepted, self._trials = self.rate, 0.0, 0.0
@@ -168,7 +170,7 @@ class RatesByConfidence:
             rate.age(tokens)
 
     def table(self) -> tuple[float, ...]:
-        """Return the present estimate of each class."""
+        """Return the current estimate of each class."""
         return tuple(rate.rate for rate in self._rates)
 
 
@@ -225,7 +227,7 @@ class AcceptanceStatistics:
         return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
 
     def begin_answer(self) -> None:
-        """Begin another answer. The present rates of copied tokens become priors, which the answer's own trials soon
+        """Begin another answer. The current rates of copied tokens become priors, which the answer's own trials soon
         outweigh.
         """
         for rate in self._lookup:
@@ -248,7 +250,7 @@ class AcceptanceStatistics:
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
     def rates(self, match_length: int = 0) -> AcceptanceRates:
-        """Return the present rates. Their ``lookup`` is the rate of tokens copied after a match of ``match_length``
+        """Return the current rates. Their ``lookup`` is the rate of tokens copied after a match of ``match_length``
         tokens; 0 if ``match_length`` is 0.
         """
         middle, verify = self.middle.rate, self.verify.rate
@@ -418,7 +420,7 @@ class Costs:
     draft: float  # milliseconds to draft one token
     middle: PassCost
     verify: PassCost
-    # Milliseconds of a round with passes over the retrieval cache, without its drafting, these passes and the
+    # Milliseconds that a round with passes over the retrieval cache takes in addition to drafting, these passes and the
     # verification. In this time, newest tokens are fed to the draft model and copied to the retrieval cache, and chunks
     # are chosen again.
     overhead: float = 0.0

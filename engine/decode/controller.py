@@ -17,7 +17,7 @@ the time of this step. This happens when the tokens proposed so far are unlikely
 
 ``best_plan`` is a pure function. ``Controller`` estimates the costs and rates, and updates its estimates after every
 round. Acceptance changes with the text, so the controller sometimes tries a plan that does not look fastest. The cost
-of such a trial is its time minus the present plan's time for the same tokens. All trials together may cost only a small
+of such a trial is its time minus the current plan's time for the same tokens. All trials together may cost only a small
 share of the answer's time (``Tuning.trial_share``). Plans change only speed, never the distribution of the text.
 """
 
@@ -297,7 +297,7 @@ class Controller:
         # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that it may still get.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
-        # Minimum speed that another plan must promise, as a multiple of the present plan's speed. The multiple is
+        # Minimum speed that another plan must promise, as a multiple of the current plan's speed. The multiple is
         # larger until speculation has been tried.
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
@@ -316,7 +316,7 @@ class Controller:
         self._allowance = 0.0
         # Cost, in plain steps, of a trial that is due but waits until the allowance (``_allowance``) covers it.
         self._awaited = 0.0
-        # During a trial, two expected times in plain steps: of one token with the present plan, and of the trial's
+        # During a trial, two expected times in plain steps: of one token with the current plan, and of the trial's
         # whole round. None if no trial is running.
         self._planned: tuple[float, float] | None = None
         # Sums over speculating rounds: tokens, time in plain steps, and weights. Earlier rounds weigh less.
@@ -354,12 +354,12 @@ class Controller:
 
     @property
     def costs(self) -> Costs:
-        """The present estimate of the costs of passes."""
+        """The current estimate of the costs of passes."""
         return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost, self._beside, self._selection)
 
     @property
     def rates(self) -> AcceptanceRates:
-        """The present estimate of the acceptance rates."""
+        """The current estimate of the acceptance rates."""
         return self.statistics.rates()
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
@@ -587,7 +587,7 @@ class Controller:
         now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
         saved_ms = min(self._left, self._tuning.repayment_tokens) * (1.0 / now - 1.0 / then)
         # If choosing the retrieval cache's chunks would take more time than speculation may still lose, the plan must
-        # promise as large a gain as after such a loss (``Tuning.worth_risking``).
+        # promise as large a gain as if this time had been lost already (``Tuning.worth_risking``).
         indebted = self._selecting * plain > self._may_lose
         risky = indebted and then < self._tuning.worth_risking * plain
         return other if risky or saved_ms < self._selecting else best
@@ -625,13 +625,13 @@ class Controller:
         return trial
 
     def _within_bound(self, trial: DraftPlan, *, has_begun: bool = False) -> DraftPlan:
-        """Return the trial if the allowance for trials covers its cost, otherwise the present plan. If ``has_begun`` is
+        """Return the trial if the allowance for trials covers its cost, otherwise the current plan. If ``has_begun`` is
         true, a trial is going on and is returned at any cost.
         """
         costs, rates = self.costs, self.rates
         step_ms = costs.verify.ms(1)
         planned = 1.0 / (step_ms * tokens_per_ms(self.plan, costs, rates))
-        # If the present plan speculates, assume that the target on the retrieval cache rejects all drafted tokens of
+        # If the current plan speculates, assume that the target on the retrieval cache rejects all drafted tokens of
         # the trial.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
         ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)

@@ -39,7 +39,7 @@ class Rows(Protocol):
     def __getitem__(self, index: slice) -> Rows: ...
 
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The probabilities (m,) float32 of ``tokens`` (m,): entry i is the probability of token i in row i."""
+        """The probabilities (m,) float32 of ``tokens`` (m,): entry i is the probability of ``tokens[i]`` in row i."""
 
     def row(self, index: int) -> torch.Tensor:
         """The probabilities (vocabulary,) float32 of one row, in a tensor that the caller may change."""

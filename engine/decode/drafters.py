@@ -332,7 +332,7 @@ class ModelDrafter:
         self._full = full
         self._vocabulary = vocabulary
         self._slack = max(64, 3 * longest)
-        self._settled = 0  # number of the cache's tokens that are final: those at the last ``settle``
+        self._settled = 0  # number of tokens that were in the cache at the last ``settle``, and are final since then
         self._fed: list[int] = []  # tokens in the cache after the first ``_settled`` tokens
         # tokens in the cache after ``_fed`` that were drawn on the device and that the host has not read yet
         self._unread: list[torch.Tensor] = []
@@ -465,7 +465,7 @@ class ModelDrafter:
             return
         self._crop_to(context)
         # While tokens are proposed from the book, tokens are committed that the draft model has not read. They are fed
-        # before their number exceeds what the cache can take at once (``_slack``).
+        # before they become too many to be fed at once (``_slack``).
         if len(context) - self.cache.length > self._slack // 2:
             self._catch_up(context)
         self._settle()
@@ -513,8 +513,8 @@ class ModelDrafter:
         tokens were fed.
         """
         cache, count = self.cache, ids.shape[0]
-        # An id outside of the draft model's vocabulary is replaced by its highest id, which costs at most one rejected
-        # token.
+        # An id outside of the draft model's vocabulary is replaced by the highest id in the vocabulary, which costs at
+        # most one rejected token.
         most = self.decoder.vocabulary - 1
 
         def work() -> torch.Tensor:

@@ -99,8 +99,9 @@ _MOST_ROUNDED = 1_000_000_000
 # memory.
 _SMALL_COPY = 8
 
-# One of this number of replays of CUDA graphs (of verifications and plain steps) is checked: its result is compared
-# with that of the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these passes.
+# Of this number of replays of CUDA graphs (of verifications and plain steps), one is checked: its result is compared
+# with the result of the ordinary pass, to detect wrong replays. All checks take half a percent of the time of these
+# passes.
 _CHECK_EVERY = 256
 
 _log = logging.getLogger(__name__)
@@ -334,9 +335,9 @@ class Hierarchy:
         return sum(replays.recorded for replays in self.recorded().values())
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
-        """Choose the policy of an answer, which decides how many tokens are proposed: usually a controller. These
-        lengths are fixed if they are configured, or if the context window has no room left to time passes. A seeded
-        answer has a policy of its own (``seeded_policy``).
+        """Choose the policy of an answer, which decides how many tokens are proposed: usually a controller. The numbers
+        are fixed if they are configured, or if the context window has no room left to time passes. A seeded answer has
+        a policy of its own (``seeded_policy``).
 
         Acceptance depends on sampling, so there is a controller for each combination of sampling options.
         """

@@ -6,7 +6,7 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
     draft      the drafter proposes a few tokens
     middle     the target on its retrieval cache accepts or replaces these tokens in one pass
     verify     the target on its full cache accepts or replaces all pending tokens in one pass
-    commit     every cache is cropped to the accepted tokens; if it is due, the retrieval cache chooses its chunks again
+    commit     every cache is cropped to the accepted tokens; after some rounds, retrieval chunks are chosen again
 
 The steps draft and middle are repeated until enough tokens are pending, that is, wait for verification. A round may
 leave out the step middle: drafted tokens, or tokens copied from the book, go straight to verification if that is
@@ -153,7 +153,7 @@ class Speculation:
 
 def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt: QueryRecorder) -> None:
     """Start the retrieval cache and the drafter on a context. ``prompt`` holds the queries of the context's newest
-    tokens. The retrieval cache chooses its chunks with these queries, but only before the first pass over it.
+    tokens. With these queries, the retrieval cache chooses its chunks later, just before the first pass over it.
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
@@ -189,8 +189,8 @@ def plain_step_ms(done: Round) -> float:
 
 
 def plain(context: Context, observer: Observer | None = None) -> Iterator[Round]:
-    """Decode autoregressively, with one pass over the full cache per token. Every other way of decoding must reproduce
-    the distribution of this text.
+    """Decode autoregressively, with one pass over the full cache per token. Every other way of decoding must give the
+    text the same distribution.
 
     Args:
         observer: sees the queries of the first pass.

@@ -336,7 +336,7 @@ def confidences(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def make_generator(seed: int | None, device: torch.device) -> torch.Generator:
-    """Make the random generator from which all randomness of an answer comes. None as the seed gives a random seed."""
+    """Make the generator from which all randomness of an answer comes. If ``seed`` is None, the seed is random."""
     generator = torch.Generator(device=device)
     if seed is None:
         generator.seed()
