@@ -588,7 +588,7 @@ def run(
     Args:
         label: name of the part in the file; "" uses ``part``.
         is_over: returns whether the time for all parts is over. It is called after each figure.
-        here: description of the machine from ``report.machine``; None calls this function now.
+        here: description of the machine from ``report.machine``; if it is None, this function is called.
     """
     figures: list[Figure] = []
     results: dict[str, Any] = {"runs": []}

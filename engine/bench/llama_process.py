@@ -63,8 +63,8 @@ def proposing(draft: Any, most: int) -> Any:
 
 def speculate(llama: Any, draft: Any, request: dict[str, Any]) -> None:
     """Turn on speculation as the request says: with ``lookup``, the binding's prompt lookup proposes at most this
-    number of tokens at once; with ``drafted``, the draft model proposes this number, and reads the prompt now. If the
-    request has neither, nothing is proposed.
+    number of tokens at once; with ``drafted``, the draft model proposes this number, and reads the prompt during this
+    call. If the request has neither, nothing is proposed.
 
     Speculation is turned on only after the book has been read. If it were on before, the binding would store the logits
     of every token of the book: 600 KB per token with a vocabulary of 151,936. The array for logits has a row for every

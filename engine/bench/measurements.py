@@ -1,7 +1,7 @@
 """``python -m engine.bench.measurements BOOKS``: every measurement in assets/measurements, in one process.
 
 The models are loaded once. Tables are medians over books of a folder that were held back from the training of the
-models. Sweeps take the first such book that no table uses. Each part of the measurements writes a file of results. At
+models. Sweeps take another such book, which no table uses. Each part of the measurements writes a file of results. At
 the end a page of tables and the pictures are written. ``--parts`` measures some parts only. ``--page`` measures nothing
 and writes the page from the files of results.
 """

@@ -14,7 +14,7 @@ and take turns. A sweep runs rows with several values of one setting.
 | streaming_hierarchical | hierarchical, but the retrieval cache holds sinks and newest chunks (StreamingLLM) |
 | hierarchical | draft model, middle level (the target on the retrieval cache) and full cache |
 | hierarchical_lookup | hierarchical, with the book's words proposed to middle level or full cache: what the app runs |
-| lookup_to_middle, lookup_to_full | the book's words proposed to one of the two only; run only if --rows names them |
+| lookup_to_middle, lookup_to_full | book's words proposed to middle level or full cache only; run if --rows names it |
 | seeded | hierarchical_lookup with proposals as long as in answers with a seed; runs only if --rows names it |
 
 The book is prefilled once for each context length. Between runs the cache is cropped to the book's tokens.
@@ -503,8 +503,8 @@ def memory_gb_per_s(device: torch.device) -> float:
 
 
 def _beside_floor(line: Measurement, read: int | None, speeds: Sequence[float]) -> Measurement:
-    """Return a line of the row plain with ``over_floor`` set: its time per token, divided by the time of reading
-    ``read`` bytes at the fastest of ``speeds`` (GB/s). If ``read`` is None, return the line unchanged.
+    """Return ``line``, a line of the row plain, with ``over_floor`` set: the line's time per token, divided by the time
+    of reading ``read`` bytes at the fastest of ``speeds`` (GB/s). If ``read`` is None, ``over_floor`` is not set.
     """
     if read is None:
         return line

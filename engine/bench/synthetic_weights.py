@@ -110,8 +110,8 @@ def named(shape: str) -> LlamaShape:
 
 
 def _draft(config: EngineConfig, shape: str, target: Decoder, grown: dict[str, Any]) -> Decoder:
-    """Grow the small draft into ``shape``, but with at least as many layers as it has now. If it cannot be grown into
-    the shape, load it as it is.
+    """Grow the small draft into ``shape``, but with at least as many layers as the small draft. If it cannot be grown
+    into the shape, load the small draft itself.
     """
     assert config.draft is not None
     small = architectures.load_config(config.draft)
