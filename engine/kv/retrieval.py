@@ -168,7 +168,7 @@ class RetrievalCache:
 
     @property
     def num_slots(self) -> int:
-        """Maximum number of chunks to choose. If the budget is a share of the context, it depends on ``boundary``."""
+        """Maximum number of chunks to choose. It grows with ``boundary`` if the budget is a share of the context."""
         share = self.boundary // self._share if self._share else 0
         return max(1, min(self._most, max(self._budget, share)) // self.chunk_size)
 

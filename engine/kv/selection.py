@@ -31,7 +31,7 @@ _SINKS = 8
 # Maximum distance, in tokens, over which a chunk passes its score on to later chunks (``spread_forward``). An answer
 # that copies the book needs these chunks next.
 _FORWARD_REACH = 32
-_FORWARD_DECAY = 0.7  # factor by which a score that is passed on decays with every ``_FORWARD_STEP`` tokens
+_FORWARD_DECAY = 0.7  # factor of a passed score for every ``_FORWARD_STEP`` tokens between the two chunks
 _FORWARD_STEP = 8
 # The dtype that torch's kernel requires for the scales of quantized mean keys, and for the queries that are multiplied
 # with them.

@@ -6,8 +6,8 @@ index in the context. So a draft model with a short window can be used on a long
 copy of the keys after RoPE is also stored, and is computed again when tokens move to other slots.
 
 Only ``settle`` evicts the oldest tokens. The number of evicted tokens depends only on the committed length. So a cache
-that held speculated tokens and was cropped equals a cache that never held them. The newest tokens can be cropped, down
-to the length at the last ``settle``.
+from which speculated tokens were cropped equals a cache that never held them. The newest tokens can be cropped, down to
+the length at the last ``settle``.
 
 After ``settle``, the cache holds the sinks, the newest tokens of one window, and fewer than ``slack`` older tokens.
 Layers with a recurrent state evict nothing, because a state depends on all tokens that the draft model has read.
