@@ -247,7 +247,7 @@ class Unclocked:
 
     Args:
         costs: assumed costs. They must be the same whenever the same question is asked.
-        limits: bounds of the plan.
+        limits: the maximum numbers in a plan.
         draft_start_ms, tokens: as in ``Controller.begin``.
     """
 
@@ -274,9 +274,9 @@ class Controller:
     """Chooses how much to speculate in the next round.
 
     Args:
-        costs: initial costs on this context.
-        limits: bounds of the plan.
-        tuning: constants.
+        costs: initial costs of passes on this context.
+        limits: the maximum numbers in a plan.
+        tuning: the constants of speculation.
         statistics: acceptance observed on earlier texts, to which the controller adds; None starts from the priors.
     """
 

@@ -6,7 +6,7 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
     draft      the drafter proposes a few tokens
     middle     the target on its retrieval cache accepts or replaces these tokens in one pass
     verify     the target on its full cache accepts or replaces all pending tokens in one pass
-    commit     every cache is cropped to the accepted tokens; after some rounds, retrieval chunks are chosen again
+    commit     every cache is cropped to the accepted tokens; sometimes the retrieval cache chooses its chunks again
 
 The steps draft and middle are repeated until enough tokens are pending, that is, wait for verification. A round may
 leave out the step middle: drafted tokens, or tokens copied from the book, go straight to verification if that is
