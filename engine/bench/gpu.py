@@ -119,7 +119,9 @@ _KEEP_S = 0.01
 
 @dataclass(frozen=True)
 class Sizes:
-    """The model's shape, the context and the other sizes with which a part is measured. Tests use tiny values."""
+    """The model's shape, the context length and other sizes for one of the ``PARTS`` of the script. Tests use tiny
+    values.
+    """
 
     shape: str
     context: int
@@ -159,7 +161,7 @@ memory.
 
 
 def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
-    """Measure all figures of a part."""
+    """Measure all figures of one of the ``PARTS`` of the script."""
     if part == "kernels":
         yield from _kernels(sizes)
         return
@@ -583,10 +585,11 @@ def run(
     is_over: Callable[[], bool] = lambda: False,
     here: dict[str, Any] | None = None,
 ) -> None:
-    """Measure a part. Write each figure to the file when it is measured, and print all figures at the end.
+    """Measure one of the ``PARTS`` of the script. Write each figure to the file when it is measured, and print all
+    figures at the end.
 
     Args:
-        label: name of the part in the file; "" uses ``part``.
+        label: name under which the figures are stored in the file; "" uses ``part``.
         is_over: returns whether the time for all parts is over. It is called after each figure.
         here: description of the machine from ``report.machine``; if it is None, this function is called.
     """

@@ -478,8 +478,8 @@ def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number, which is a line in the table of its ``part``. ``target`` is the value that it should reach;
-    "" if there is none.
+    """One measured number, which is a line of a table. ``part`` names the part of the measurements to which it belongs.
+    ``target`` is the value that it should reach; "" if there is none.
     """
 
     part: str
@@ -507,13 +507,13 @@ def figure_table(results: dict[str, Any]) -> str:
 
 
 def collect(figures: Iterator[Figure], part: str) -> list[Figure]:
-    """Measure all figures of a part, and return them as a list (``as_they_come``)."""
+    """Measure all figures of one part of the measurements, and return them as a list (``as_they_come``)."""
     return list(as_they_come(figures, part))
 
 
 def as_they_come(figures: Iterator[Figure], part: str) -> Generator[Figure, None, None]:
-    """Yield the figures of a part, and write each to standard error when it is measured. If an exception ends the part,
-    the last figure reports the exception.
+    """Yield the figures of one part of the measurements, and write each to standard error when it is measured. If an
+    exception ends the part, the last figure reports the exception.
     """
     try:
         for figure in figures:
@@ -539,8 +539,8 @@ def results_of(out: Path) -> dict[str, Any]:
 def add_figures(
     out: Path, part: str, model: str, figures: Sequence[Figure], here: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Put a part's figures into the file of results ``out``, in place of earlier figures of this part. Return all
-    results of the file. The file is replaced in one step, so that it is never half written.
+    """Put the figures of one part of the measurements into the file of results ``out``, in place of earlier figures of
+    this part. Return all results of the file. The file is replaced in one step, so that it is never half written.
 
     Args:
         model: the model's name or shape, with a note about its weights.

@@ -287,8 +287,8 @@ class Bench:
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
     def warm(self, row: str, case: Case, temperature: float) -> None:
-        """Decode an answer that is not measured. Then record passes as CUDA graphs and time passes, as the engine does
-        between two answers.
+        """Decode an answer that is not measured. Then record passes as CUDA graphs, and measure how long passes take,
+        as the engine does between two answers.
         """
         levels = self.session.hierarchy
         for _ in levels.record_ahead(case.prompt):
