@@ -314,8 +314,7 @@ class Controller:
         # Time that trials may still cost, in plain steps: a share of the decoding time so far, minus the cost of past
         # trials.
         self._allowance = 0.0
-        # Cost, in plain steps, of a trial that is due but waits until the allowance (``_allowance``) covers it.
-        self._awaited = 0.0
+        self._awaited = 0.0  # cost, in plain steps, of a due trial that waits until ``_allowance`` covers it
         # During a trial, two expected times in plain steps: of one token with the current plan, and of the trial's
         # whole round. None if no trial is running.
         self._planned: tuple[float, float] | None = None

@@ -168,8 +168,7 @@ class Hierarchy:
         self._beliefs: dict[Belief, AcceptanceStatistics] = {}
         self._costs: Costs | None = None  # costs of passes on the most recent earlier book
         self._answered: Context | None = None  # state (context) of the most recent answer about this book
-        # Number of passes that had been recorded as CUDA graphs at the last timing by ``timed_again``.
-        self._timed_with = 0
+        self._timed_with = 0  # number of recorded passes (CUDA graphs) at the last timing by ``timed_again``
 
     @property
     def has_draft_model(self) -> bool:

@@ -147,8 +147,7 @@ def _segment(
         least, most = torch.stack(logits.aminmax()).tolist()  # ``least`` and ``most`` are NaN if any logit is NaN
         if not math.isfinite(most - least):
             raise decoder.not_finite()
-        # All weights are zero. This happens if a download reserved the space of the file and was not completed.
-        if least == most:
+        if least == most:  # all weights are zero, as in a file that was allocated but not completely downloaded
             raise decoder.not_telling()
 
 

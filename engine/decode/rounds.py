@@ -209,8 +209,7 @@ def hierarchical(
     context: Context, retrieval: RetrievalCache, drafter: Drafter, speculation: Speculation
 ) -> Iterator[Round]:
     """Decode speculatively. ``retrieval`` and ``drafter`` must have been started on the context."""
-    # ``made``: number of the answer's tokens so far. ``unscored``: number of tokens since the book's pages were scored.
-    made = unscored = 0
+    made = unscored = 0  # ``made``: tokens of the answer. ``unscored``: tokens since the book's pages were scored.
     full, middle = context.full, speculation.middle or context.backend
     while made < context.max_tokens:
         began = time.perf_counter()
