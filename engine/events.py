@@ -230,8 +230,8 @@ class PagesScored:
     The numbers sum to 1, or are all zero.
 
     The scores belong to the answer's tokens ``first_token`` to ``last_token`` (counted from 0, both included), which
-    were verified with this attention. The first scores belong to the question itself and the answer's first token. If
-    ``last_token`` is less than ``first_token``, no token belongs to the scores yet.
+    were verified with this attention. The first event of an answer has the scores of the question itself and of the
+    answer's first token. If ``last_token`` is less than ``first_token``, the scores belong to no token yet.
     """
 
     scores: tuple[float, ...]

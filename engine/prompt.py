@@ -417,8 +417,8 @@ class Question:
 
     @classmethod
     def of(cls, question: Question | str) -> Question:
-        """Make a question from its bare text, with the model's defaults for everything else. A question is returned
-        unchanged.
+        """Make a ``Question`` of a text, with the model's defaults for everything else. If the argument is a
+        ``Question`` already, return it unchanged.
         """
         return cls(question) if isinstance(question, str) else question
 

@@ -132,9 +132,9 @@ def fitted_size(kind: int, weights: int) -> float:
 
 def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
     """Whether the mean keys of chunks, by which the retrieval cache chooses chunks, are stored in 8 bits, each with a
-    scale. On a CPU this is the case only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``, because the kernel for
-    8-bit weights reads them. On a GPU mean keys always have 8 bits, because a GPU dequantizes a layer quickly and has
-    little memory.
+    scale. On a CPU this is the case only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``, because the kernel that
+    multiplies mean keys is the one for 8-bit weights. On a GPU mean keys always have 8 bits, because a GPU dequantizes
+    a layer quickly and has little memory.
     """
     return not on_cpu or head_dim % KERNEL_WIDTH == 0
 

@@ -543,7 +543,9 @@ def all_messages(connection: sqlite3.Connection, chat: str) -> list[sqlite3.Row]
 
 
 def _end_interrupted(connection: sqlite3.Connection) -> int:
-    """Mark the answers that were being written when the program ended as interrupted. Return their number."""
+    """Mark as interrupted all answers that were being written when the program ended. Return the number of these
+    answers.
+    """
     return connection.execute(
         "UPDATE messages SET stopped = ? WHERE role = ? AND stopped IS NULL", (INTERRUPTED, ANSWER)
     ).rowcount

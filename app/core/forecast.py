@@ -255,8 +255,8 @@ class Experience:
 
         Args:
             model: the model that answers; None if no model is loaded.
-            step_ms: milliseconds of a plain decoding step, from the engine's probes. Used only without a similar
-                observation. Estimates from it do not include the speedup by speculation, which is unknown then.
+            step_ms: milliseconds of a plain decoding step, from the engine's probes. Used only if there is no similar
+                observation. The speedup by speculation is unknown in this case, so the estimate does not include it.
         """
         point = _nearest(self._of(model).answers, tokens)
         if point is not None and max(point[0], tokens) <= _LIKE * max(1.0, min(point[0], tokens)):

@@ -104,7 +104,7 @@ def read_xml(data: bytes, part: str) -> ElementTree.Element:
 
 
 class BrokenXml(Refused):
-    """Raised for XML that is not well formed. Hostile XML raises ``Refused`` itself."""
+    """Raised for XML that is not well formed. For hostile XML the base class ``Refused`` is raised."""
 
 
 def _parsed(data: bytes, part: str) -> ElementTree.Element:

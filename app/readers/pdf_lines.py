@@ -392,7 +392,8 @@ def _from_above(lines: list[Line]) -> list[Line]:
     order: dict[int, None] = {}
     for at in range(len(blocks)):
         waiting = [at]
-        # the blocks above a block are put before it; blocks that are above each other in a cycle keep their order
+        # A block comes after all blocks above it. If each of several blocks is above another one of them, they keep
+        # their order.
         while waiting:
             here = waiting[-1]
             before = min(above[here] - order.keys() - set(waiting), default=None)

@@ -8,9 +8,9 @@ One round of the hierarchy, as in TriForce (arXiv 2404.11912, algorithm 1):
     verify     the target on its full cache accepts or replaces all pending tokens in one pass
     commit     every cache is cropped to the accepted tokens; sometimes the retrieval cache chooses its chunks again
 
-The steps draft and middle are repeated until enough tokens are pending, that is, wait for verification. A round may
-leave out the step middle: drafted tokens, or tokens copied from the book, go straight to verification if that is
-faster.
+The steps draft and middle are repeated until enough tokens are pending. A pending token is proposed and not yet
+verified. A round may leave out the step middle: drafted tokens, or tokens copied from the book, go straight to
+verification if that is faster.
 
 After every round, the full cache holds the KV of all committed tokens except the last, which is the first input of the
 next round. A caller may therefore close a loop's generator after any round. The caches of the draft model and of the

@@ -69,7 +69,7 @@ class WindowedLayer:
 
     def seen(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Views (kv_heads, seq, head_dim) of keys and values. They end before token ``stop``, and include every token
-        to which the tokens from ``start`` on attend.
+        that is attended to by token ``start`` or a later one.
         """
         return self.span(max(self.origin, _aligned(max(0, start - self._window + 1))), stop)
 

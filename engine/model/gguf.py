@@ -43,7 +43,7 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
     """Write everything of a model except its weights into an empty folder. ``files`` are all files of the model.
 
     Returns:
-        The result of trying the new tokenizer in a child process, which ``foreign.keep`` takes.
+        The result of a child process that tried the new tokenizer. ``foreign.keep`` stores this result.
 
     Raises:
         ModelError: the kind of model or of weights is not supported, or the vocabulary cannot be read.

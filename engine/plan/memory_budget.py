@@ -300,8 +300,8 @@ class Share:
 
 
 def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
-    """Choose for how many of a device's ``layers`` layers the weights stay on the device, and for how many the KV.
-    Weights have priority, because every pass needs them.
+    """Choose how many layers keep their weights on a device, and how many keep their KV there. The device has
+    ``layers`` layers. Weights have priority, because every pass needs them.
     """
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken_bytes + layers * size.other_caches

@@ -124,8 +124,8 @@ class Training:
         self._optimizer.param_groups[0]["lr"] = plan.stage_at(self.step).learning_rate * warm
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        # The share of the newest weights begins at a half and shrinks, so that the average does not stay close to the
-        # initial weights.
+        # The share of the newest weights in the average begins at a half, because the average would otherwise stay
+        # close to the initial weights. The share then shrinks.
         stay = min(plan.AVERAGE, 1 - 1 / (self.step - self._warm_from + 1))
         for name, tensor in adapter.tensors(self.added).items():
             self.average[name].lerp_(tensor, 1 - stay)

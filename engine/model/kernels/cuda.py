@@ -52,9 +52,9 @@ _PROBE_KEYS = 16_384
 _PROBE_ROWS = 8
 # Number of calls over which a kernel's time is averaged.
 _PROBE_REPEATS = 10
-# Maximum query rows of a pass that uses the kernel that was fastest with ``_PROBE_ROWS`` rows. Reading the keys limits
-# the speed of such a pass. Computation limits the speed of a pass over more rows, which uses the kernel that was
-# fastest with ``_MANY_ROWS`` rows.
+# Maximum number of query rows for which reading the keys limits the speed of a pass. Such a pass uses the kernel that
+# was fastest with ``_PROBE_ROWS`` rows. Computation limits the speed of a pass over more rows, which uses the kernel
+# that was fastest with ``_MANY_ROWS`` rows.
 _FEW_ROWS = 512
 # Number of query rows in the test that chooses the kernel for passes over more than ``_FEW_ROWS`` rows.
 _MANY_ROWS = 2048

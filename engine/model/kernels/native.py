@@ -328,7 +328,7 @@ class Native(Compiled):
         """Compile the kernels that a model with this head_dim and dtype can need, so that no answer waits for them.
 
         Args:
-            bits: 8 and 4, if the model has weights that were quantized to these bits when it was loaded.
+            bits: the numbers of bits, 8 or 4 or both, to which weights of the model were quantized when it was loaded.
             capped: whether the model caps attention scores.
         """
         if head_dim % self.lanes == 0:

@@ -122,7 +122,7 @@ class OwnAttention:
             size: (kv_heads, rows, head_dim), the shape of ``q`` and ``out``.
             lse: (kv_heads, rows).
             kv: addresses of the keys and values of ``length`` tokens.
-            strides: for keys and for values, the strides between heads and between tokens, in numbers.
+            strides: for keys and for values, the strides between heads and between tokens, counted in elements.
             seen, first: as in ``attend``.
         """
         heads, rows, head_dim = size

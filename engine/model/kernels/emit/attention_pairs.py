@@ -160,8 +160,8 @@ def _score(
     """Emit the products of ``rows`` queries with the transposed keys of a block.
 
     Args:
-        prefetch: (prefetches of the next block, number of shares prefetched before this loop, total number of shares).
-            Each step of the loop prefetches one share. With None, no step prefetches.
+        prefetch: (prefetches, done, total). The next block is prefetched in ``total`` shares, one in each step of a
+            loop. ``done`` shares are prefetched before this loop. With None, no step prefetches.
     """
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]

@@ -79,7 +79,7 @@ def emit_arranged_fixed(module: ir.Module, name: str, lanes: int, kind: str) -> 
         for offset, whole in zip(offsets, wholes, strict=True):
             both = e.b.trunc(e.b.shuffle_vector(whole, whole, mask), ir.VectorType(I16, lanes))
             e.store(both, e.at(here, long(offset), I16), align=2)
-            # Because the lower byte is signed, the higher byte is that of the number plus 128.
+            # The higher byte is taken from the number plus 128, because the lower byte is signed.
             high = e.b.ashr(e.b.add(whole, e.whole_splat(_HIGH // 2)), e.whole_splat(8))
             for byte, place in ((high, 2 * SPAN), (whole, 3 * SPAN)):
                 e.store(e.b.trunc(byte, ir.VectorType(I8, lanes)), e.at(here, long(place + offset), I8), align=1)
