@@ -313,7 +313,7 @@ def _titles(titles: Sequence[str]) -> str:
 
 
 def extent_of(sizes: Iterable[tuple[int, str]], most: int) -> str:
-    """Return the number of pages in words, by unit. Only the first ``most`` pages are counted.
+    """Count the first ``most`` pages, separately for each unit. Return the counts as text.
 
     [(70, "page"), (4, "section"), (6, "page")] gives "76 pages and 4 sections".
     """

@@ -97,7 +97,7 @@ class PartsAnswered:
     - ``record``: the evidence of ``text``, as stored by ``app.citations``
     - ``answers``: the answers of the parts
     - ``done``: the final event of the engine's last answer. None if the engine answered nothing in this run, or if the
-      run was stopped while answers were read to join them.
+      run was stopped while the engine was reading the parts' answers for the final joining pass.
     - ``stopped``: whether the run was stopped
     """
 

@@ -24,7 +24,7 @@ def spellings(words: str) -> tuple[str, ...]:
     return (words, *dict.fromkeys(each for each in found if each != typed))
 
 
-# matches an ending of a noun, an adjective or a verb that follows at least four letters
+# matches the ending of a noun, an adjective or a verb, if at least four letters are before the ending
 _ENDING = re.compile(r"(?<=[^\W\d_]{4})(?:innen|ern|en|em|er|es|ing|ed|s|x|e|n)$", re.IGNORECASE)
 
 

@@ -12,7 +12,9 @@ from engine.plan import ModelShape
 
 
 class ModelSource(Protocol):
-    """The names that a module in ``SOURCES`` must define. ``models``: the folder of all downloaded models."""
+    """What a module in ``SOURCES`` must define. The argument ``models`` of the functions is the folder of all
+    downloaded models.
+    """
 
     SIZE: str
     LICENCE: str

@@ -392,8 +392,8 @@ def _from_above(lines: list[Line]) -> list[Line]:
     order: dict[int, None] = {}
     for at in range(len(blocks)):
         waiting = [at]
-        # A block comes after all blocks above it. If each of several blocks is above another one of them, they keep
-        # their order.
+        # A block comes after all blocks above it. Blocks keep their order if they are above each other, as A above B, B
+        # above C, and C above A.
         while waiting:
             here = waiting[-1]
             before = min(above[here] - order.keys() - set(waiting), default=None)

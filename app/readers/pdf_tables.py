@@ -128,8 +128,9 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
 
 
 def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Yield each table among ``rows`` as (its rows, its rows written as lines). Rows between horizontal ruling lines
-    with the same ends are tried first. The row above and the row below these ruling lines may belong to the table.
+    """Yield each table among ``rows`` as (the rows of cells, the lines of text made from them). Rows between
+    horizontal ruling lines with the same ends are tried first. The row above and the row below these ruling lines may
+    belong to the table.
     """
     start = 0
     for top, bottom, _ in pdf_grids.frames(drawn):
@@ -161,8 +162,9 @@ def _middle(row: Sequence[Line]) -> float:
 
 
 def _tables(rows: list[list[Line]], drawn: Rules, depth: int) -> Iterator[tuple[list[list[Line]], list[Line]]]:
-    """Yield each table among ``rows`` as (its rows, its rows written as lines). Rows that are no table as a whole are
-    split at their widest vertical gap, and each part is tried. Parts are split again, down to the depth ``depth``.
+    """Yield each table among ``rows`` as (the rows of cells, the lines of text made from them). Rows that are no
+    table as a whole are split at their widest vertical gap, and each part is tried. Parts are split again, down to the
+    depth ``depth``.
     """
     if len(rows) < 2 or (depth < _DEEPEST and len(drawn.vertical) < _GRID and not _has_wide_gaps(rows)):
         return

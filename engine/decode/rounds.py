@@ -16,8 +16,8 @@ After every round, the full cache holds the KV of all committed tokens except th
 next round. A caller may therefore close a loop's generator after any round. The caches of the draft model and of the
 middle level may lack committed tokens after a round. These tokens are added before the cache is used again.
 
-Whether a proposal ends early depends only on the tokens that it already has, and all of these are judged by the next
-level. So early stops cannot change the distribution.
+A proposal may end early. This decision depends only on tokens of the proposal, which the next level judges in any case.
+So it cannot change the distribution.
 """
 
 from __future__ import annotations

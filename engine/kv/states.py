@@ -108,7 +108,7 @@ class RecurrentLayer:
         return 0 if self.reaches(stop) else None
 
     def held(self, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """The state after ``stop`` tokens."""
+        """The state of the layer after its first ``stop`` tokens."""
         state = self._state(stop)
         return {"memory": state.memory, "inputs": state.inputs}
 

@@ -147,7 +147,7 @@ class WindowedLayer:
 
     def adopt(self, start: int, stop: int, tensors: Mapping[str, torch.Tensor], length: int) -> None:
         """Append the tokens [start, stop) if ``start`` is ``length``, the number of committed tokens. Otherwise make
-        these the only tokens of the layer. ``tensors`` is the result of ``held(start, stop)`` from when the tokens were
+        these the only tokens of the layer. ``tensors`` is what ``held(start, stop)`` returned when the tokens were
         copied.
         """
         keys, values = tensors["keys"], tensors["values"]

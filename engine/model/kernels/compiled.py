@@ -42,7 +42,7 @@ class Compiled:
         """The address of a kernel. The first call for a kernel compiles it.
 
         Args:
-            name: the key in ``emitters`` of the function that emits the kernel's code.
+            name: the kernel's key in ``emitters``. Its value there is the function that emits the kernel's code.
             kind: further arguments of this function, such as the dtype of the weights.
             lanes: number of lanes of the kernel's vectors, if different from ``self.lanes``.
         """

@@ -169,7 +169,7 @@ def multiplies_tiles(device: torch.device) -> bool:
             assert made is not None
             off = (made(x).float() - expected).abs().max() / expected.abs().max()
             exact = (made.unpacked() - quantized.unpacked()).abs().max() / quantized.unpacked().abs().max()
-        # AMD's GPUs before CDNA 2, and builds of torch without the product, raise these errors.
+        # AMD's GPUs before CDNA 2, and builds of torch that lack the matrix product, raise these errors.
         except (RuntimeError, NotImplementedError) as error:
             _log.info("weights are unpacked for every pass on %s: %s", device, error)
             return False
