@@ -34,7 +34,8 @@ from engine.document import Document, extent_of
 from engine.errors import DocumentError, OptionError
 from engine.languages import language_of
 
-LOOK_SECONDS = 5.0  # seconds between two updates of the times ("yesterday") and of the sizes on disk that the library shows
+# seconds between two updates of what the library shows: times such as "yesterday", and sizes on disk
+LOOK_SECONDS = 5.0
 _HUES = 360
 # matches Markdown's marks, which are removed from the results of a search
 _MARKS = re.compile(r"[*_`#>]+(?=\S)|(?<=\S)[*_`]+")
