@@ -581,8 +581,9 @@ def listing_pages(document: Document) -> frozenset[int]:
 
 
 def _genitives(sought: Sequence[str], words: BookWords) -> frozenset[str]:
-    """Return the names that are also searched with an s at the end, as in the German genitive "Annas". If the book has the
-    form with s more often than the name, that form is probably another name ("Lukas" for "Luka") and does not count.
+    """Return the names that are also searched with an s at the end, as in the German genitive "Annas". If the book has
+    the form with s more often than the name, that form is probably another name ("Lukas" for "Luka") and does not
+    count.
     """
     text = words.document.text
     names = {name for subject in sought for name in (subject, *_telling(subject)) if name[0].isupper()}

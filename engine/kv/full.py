@@ -145,7 +145,7 @@ class FullCache:
         self._workspaces: dict[int, Workspace] = {}
         # Whether the buffers of spilled and quantized layers exist; if not, the next pass allocates them.
         self._has_buffers = False
-        # for buffers that are freed already: bytes that were moved through them, and seconds that a pass waited for them
+        # for freed buffers: bytes that were moved through them, and seconds that a pass waited for them
         self._moved_bytes, self._waited_s = 0, 0.0
         self._stores: list[ResidentStore | SlowStore] = []
         self.bounded = BoundedCache(shape, limit)
