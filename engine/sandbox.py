@@ -33,6 +33,8 @@ from typing import Any, BinaryIO, Literal, NoReturn, cast
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOOK_EVERY = 0.1  # seconds between two checks of the clock and of the child's memory
+_LISTEN_EVERY = 0.02  # seconds between two checks of a child's input on Windows
+_PIECE = 1 << 20  # maximum bytes that are read at once
 _START_SECONDS = 30.0  # maximum seconds until a child's first message, enough for a cold disk and a busy machine
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY")
 _END = object()
@@ -239,10 +241,12 @@ def serve(
         prepare: imports what the request needs, within the time that the parent allows for the start.
     """
     voice = Voice(_claim_output())
-    request = receive_message(sys.stdin.buffer)
+    # without a buffer, because bytes in a buffer would not be seen by ``wait_for_bytes``
+    heard = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
+    request = receive_message(heard)
     if request is not None:
         bounded = _limit(int(request["memory_bytes"]), int(request["cpu_seconds"]))
-        threading.Thread(target=_hear_parent, args=(voice.arrived,), daemon=True).start()
+        threading.Thread(target=_hear_parent, args=(heard, voice.arrived), daemon=True).start()
         try:
             if prepare is not None:
                 prepare(request)
@@ -279,13 +283,34 @@ def _limit(memory_bytes: int, cpu_seconds: int) -> bool:
     return True
 
 
-def _hear_parent(arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
+def _hear_parent(heard: BinaryIO, arrived: queue.SimpleQueue[dict[str, Any]]) -> None:
     """Put the parent's messages into the queue ``arrived``. End this process when the parent ends."""
     try:
-        while (message := receive_message(sys.stdin.buffer)) is not None:
+        while True:
+            wait_for_bytes(heard)
+            message = receive_message(heard)
+            if message is None:
+                return
             arrived.put(message)
     finally:
         os._exit(1)
+
+
+def wait_for_bytes(pipe: BinaryIO) -> None:
+    """On Windows, wait until a pipe has bytes or its other end is closed. Elsewhere return at once.
+
+    A thread of a child must call this before it reads from the parent. While a read waits on Windows, every other
+    thread that asks about standard input waits too, and numpy does so when it is imported (numpy 24290).
+    """
+    if sys.platform != "win32":
+        return
+    import _winapi
+    import msvcrt
+
+    handle = msvcrt.get_osfhandle(pipe.fileno())
+    with suppress(OSError):  # the other end is closed, so that a read returns at once
+        while not _winapi.PeekNamedPipe(handle, 0)[0]:
+            time.sleep(_LISTEN_EVERY)
 
 
 # Messages --------------------------------------------------------------------------------------------------------
@@ -331,7 +356,7 @@ def receive_message(stream: BinaryIO) -> dict[str, Any] | None:
 def _exactly(stream: BinaryIO, length: int) -> bytes:
     parts: list[bytes] = []
     while length:
-        part = stream.read(length)
+        part = stream.read(min(length, _PIECE))
         if not part:
             break
         parts.append(part)

@@ -41,6 +41,7 @@ from app.core.settings import CHECKOUT, READER_DRAFT, READERS, STARTERS, is_gguf
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
+from engine.sandbox import wait_for_bytes
 
 MARKER = "trifold-model.json"
 """Name of the marker file. It is written last, so a folder with a marker has all files of the model, with correct
@@ -252,6 +253,7 @@ def read_quietly() -> None:
 
 
 def _end_with_parent() -> None:
+    wait_for_bytes(sys.stdin.buffer)
     sys.stdin.read()
     os._exit(1)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL
+from app.models import hub as downloads
 from app.models.hub import CONVERTER, MARKER, PARTS, Cancelled, Download, Progress
 from app.models.local import LocalModels
 from app.models.switch import install
@@ -250,3 +255,13 @@ def test_a_download_ends_with_the_program_that_started_it(hub: Hub, tmp_path: Pa
     thread.join(10)
     assert not thread.is_alive()
     assert failed
+
+
+def test_a_download_reads_its_parent_only_when_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows importing numpy waited for the end of that read, so that no model could be made."""
+    done: list[str] = []
+    monkeypatch.setattr(downloads, "wait_for_bytes", lambda pipe: done.append("waits"))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=None, read=lambda: done.append("reads")))
+    monkeypatch.setattr(os, "_exit", lambda status: done.append("ends"))
+    downloads._end_with_parent()
+    assert done == ["waits", "reads", "ends"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import queue
+import select
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -229,3 +234,47 @@ def test_many_at_once_do_not_disturb_each_other(files: Any) -> None:
     with ThreadPoolExecutor(3) as pool:
         texts = [document.text for document in pool.map(read_document, paths)]
     assert texts == [f"This is book number {at} of all." for at in range(6)]
+
+
+class _Pipes:
+    """``_winapi`` of Windows as far as a child needs it, for pipes of this system."""
+
+    def PeekNamedPipe(self, handle: int, size: int) -> tuple[int, int]:
+        import fcntl
+        import termios
+
+        if not select.select([handle], [], [], 0)[0]:
+            return 0, 0
+        there = struct.unpack("i", fcntl.ioctl(handle, termios.FIONREAD, bytes(4)))[0]
+        if not there:
+            raise BrokenPipeError
+        return there, 0
+
+
+class _Impatient(io.FileIO):
+    """A pipe on which no read may wait."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert select.select([self.fileno()], [], [], 0)[0], "a read waits"
+        return super().read(size) or b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="stands in for that system")
+def test_no_read_of_the_parent_waits_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one waited there, importing numpy waited too: no model opened."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "_winapi", _Pipes())
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle=int))
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    (heard, asks), arrived = os.pipe(), queue.SimpleQueue[dict[str, Any]]()
+    with _Impatient(heard, "rb") as pipe, os.fdopen(asks, "wb") as parent:
+        listener = threading.Thread(target=sandbox._hear_parent, args=(pipe, arrived))
+        listener.start()
+        for message in ({"number": 1}, {"number": 2, "text": "x" * 10_000}):
+            sandbox.send_message(parent, message)
+            assert arrived.get(timeout=10) == message
+        parent.close()
+        listener.join(10)
+        assert not listener.is_alive()
+    assert ended == [1]
