@@ -190,13 +190,18 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def memory_of(pid: int) -> int:
-    """Resident bytes of a process; 0 if it has ended. Used on systems that cannot limit a process's memory."""
+    """Resident bytes of a process and of those that it started; 0 if it has ended. Used on systems that cannot limit a
+    process's memory. On Windows the python.exe of an environment starts the Python that works.
+    """
     import psutil
 
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
+    total = 0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += each.memory_info().rss
+    return total
 
 
 # The child's side ---------------------------------------------------------------------------------------------

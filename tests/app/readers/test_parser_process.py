@@ -147,6 +147,20 @@ def test_memory_is_watched_where_the_system_does_not(checkout: Path) -> None:
     assert child.returncode is not None
 
 
+def test_memory_counts_what_a_process_has_started() -> None:
+    """On Windows the python.exe of an environment starts the one that works, and takes no memory itself."""
+    hungry = "held = b'x' * (100 << 20); print('full', flush=True); import time; time.sleep(60)"
+    starter = "import subprocess, sys; subprocess.call([sys.executable, '-c', sys.argv[1]])"
+    child = subprocess.Popen([sys.executable, "-c", starter, hungry], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline().strip() == b"full"
+        assert sandbox.memory_of(child.pid) > 100 << 20
+    finally:
+        for started in psutil.Process(child.pid).children():
+            started.kill()
+        sandbox._end(child)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux holds a limit of memory")
 def test_child_sets_its_own_memory_limit(slow: Path) -> None:
     seen: list[tuple[int, int]] = []
