@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from app.core.format import size
 from app.core.settings import CHECKOUT, READER_DRAFT, READERS, STARTERS, is_gguf, is_hub_gguf
@@ -146,22 +146,26 @@ class Download:
 
     def _run(self, *arguments: str) -> Iterator[dict[str, Any]]:
         process = self._start(arguments)
+        said: list[str] = []
+        # read at the same time, because a full pipe would stop the program; on Windows 4 KB fill it
+        listener = threading.Thread(target=_collect, args=(process.stderr, said), daemon=True)
+        listener.start()
         try:
             for line in process.stdout or ():
                 message = json.loads(line)
                 if message["kind"] == "failed":
                     raise _error(message)
                 yield message
-            said = process.stderr.read() if process.stderr else ""
             status = process.wait()
         finally:
             process.kill()
+            listener.join()
             process.communicate()
         with self._lock:
             if self._cancelled:
                 raise Cancelled
         if status != 0:
-            raise EngineError(f"The download broke off: {_last_words(said) or status}.", "Try again.")
+            raise EngineError(f"The download broke off: {_last_words(''.join(said)) or status}.", "Try again.")
 
     def _start(self, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
         with self._lock:
@@ -176,8 +180,14 @@ class Download:
                 stderr=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
+                errors="replace",
             )
             return self._process
+
+
+def _collect(stream: IO[str] | None, said: list[str]) -> None:
+    if stream is not None:
+        said.extend(stream)
 
 
 def _last_words(output: str) -> str:

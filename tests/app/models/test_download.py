@@ -56,6 +56,20 @@ def test_a_pair_arrives_whole_and_is_not_fetched_again(hub: Hub, local_models: L
     assert hub.asked == []
 
 
+def test_a_program_may_warn_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stopped when the pipe was full, which on Windows holds 4 KB."""
+    program = "import sys; sys.stderr.buffer.write(b'\\xe4rger\\n' * 100_000); print('{\"kind\": \"about\"}')"
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **rest: start([sys.executable, "-c", program], **rest))
+    answer: list[dict[str, object]] = []
+    download = Download()
+    asking = threading.Thread(target=lambda: answer.append(download.about(TARGET)), daemon=True)
+    asking.start()
+    asking.join(30)
+    download.cancel()
+    assert answer == [{"kind": "about"}]
+
+
 def test_a_program_that_breaks_says_why_and_not_where() -> None:
     """The first choice's look at the starter answered with a traceback and paths of this machine."""
     with pytest.raises(EngineError) as broken:
