@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from llvmlite import binding, ir
+
 from engine import threads as threads_of
 from engine.model.kernels import pool
 from engine.model.kernels.emit import emitter as emit
@@ -110,3 +112,16 @@ def test_a_processor_can_be_taken_for_a_smaller_one(monkeypatch: pytest.MonkeyPa
     assert (pool.lanes(), pool.multiplies_pairs(), pool.looks_up_bytes()) == (8, False, False)
     assert {name for name, used in pool._features().items() if used} == {"avx2", "fma"}
     assert [pool.adds_integer_pairs(lanes) for lanes in (4, 8, 16)] == [False, True, False]
+
+
+def test_windows_needs_no_tables_to_unwind_the_stack() -> None:
+    """LLVM places them in memory of their own, and ended the process whenever that lay below the code."""
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    target = binding.Target.from_triple("x86_64-pc-windows-msvc")
+    machine = target.create_target_machine(opt=3, codemodel="jitdefault", jit=True)
+    module = ir.Module("pool")
+    pool._emit_pool(module)
+    code = pool._compiled(str(module), machine)
+    assert b".text" in code
+    assert b".pdata" not in code

@@ -57,6 +57,9 @@ class Emitter:
     ) -> None:
         self.module = module
         self.function = ir.Function(module, ir.FunctionType(result, parameters), name)
+        # Without exceptions, Windows needs no tables to unwind the stack. LLVM ends the process if it cannot place such
+        # tables above the code in memory.
+        self.function.attributes.add("nounwind")
         self.arguments: Sequence[ir.Value] = self.function.args
         self._entry = self.function.append_basic_block("entry")
         self.b = ir.IRBuilder(self.function.append_basic_block("body"))
