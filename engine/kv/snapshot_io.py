@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import sys
 import threading
 import zlib
 from collections import deque
@@ -79,8 +80,9 @@ class Writer:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        if sys.platform == "linux":  # elsewhere the number of a thread could be that of another program's process
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while self._after is not None and not self._after.finish(_POLL_S):
             if self._cancelled.is_set():
                 return

@@ -647,3 +647,20 @@ def test_sizes_of_settings() -> None:
     assert EngineConfig(model="m", snapshot_cap="20G").snapshot_cap == "20G"
     with pytest.raises(OptionError, match="256M"):
         EngineConfig(model="m", host_memory="much")
+
+
+@pytest.mark.parametrize(("system", "times"), [("linux", 1), ("darwin", 0), ("win32", 0)])
+def test_a_writer_gives_way_where_a_thread_can_be_named(
+    system: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere the number of its thread could be that of another program's process."""
+    asked: list[int] = []
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(os, "setpriority", lambda which, who, priority: asked.append(priority))
+
+    class Idle(shards_module.Writer):
+        def _write(self) -> None:
+            return
+
+    assert Idle(FullCache(SHAPE, 4000), 0).finish(10)
+    assert len(asked) == times
