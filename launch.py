@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-OLDEST = (3, 10)
+OLDEST = (3, 11)
 NEWEST = (3, 13)
 CHECKOUT = os.path.dirname(os.path.realpath(__file__))
 EXIT_BAD_INPUT = 2

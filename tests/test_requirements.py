@@ -92,3 +92,13 @@ def test_every_version_has_a_bound_above() -> None:
 
 def test_the_check_can_fail() -> None:
     assert undeclared({"psutil"}, {"torch": "torch==1"}) == {"psutil"}
+
+
+def test_the_oldest_python_can_install_everything() -> None:
+    """Python 3.10 was offered, and could install no transformers of the version that is asked for."""
+    oldest = re.search(r"^OLDEST = \((\d+), (\d+)\)", (ROOT / "launch.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert oldest
+    assert f'requires-python = ">={oldest[1]}.{oldest[2]},' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    stated = {name: importlib.metadata.metadata(name)["Requires-Python"] or "" for name in declared("requirements.txt")}
+    needed = {name: re.search(r">=\s*3\.(\d+)", text) for name, text in stated.items()}
+    assert [name for name, found in needed.items() if found and int(found[1]) > int(oldest[2])] == []
