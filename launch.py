@@ -46,7 +46,12 @@ def use_another_python():
         )
         return EXIT_BAD_INPUT
     sys.stderr.write("This is Python %s; using %s instead.\n" % (running, " ".join(command)))
-    return subprocess.call(command + [os.path.realpath(__file__)] + sys.argv[1:])
+    process = subprocess.Popen(command + [os.path.realpath(__file__)] + sys.argv[1:])
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the other Python also received Ctrl-C; wait until it has reacted
+            continue
 
 
 def main():

@@ -246,6 +246,24 @@ def test_unsupported_python_gets_a_sentence(
 def test_launch_file_can_be_parsed_by_very_old_pythons(checkout: Path) -> None:
     """It has to run at least as far as the sentence about the version."""
     source = (checkout / "launch.py").read_text(encoding="utf-8")
+def test_ctrl_c_waits_for_the_other_python(launch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed while it saved what it had read."""
+
+    class Other:
+        def __init__(self, command: list[str]) -> None:
+            self._ends: list[BaseException | int] = [KeyboardInterrupt(), KeyboardInterrupt(), 7]
+
+        def wait(self) -> int:
+            end = self._ends.pop(0)
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+    monkeypatch.setattr(launch, "find_supported_python", lambda: ["python3.12"])
+    monkeypatch.setattr(subprocess, "Popen", Other)
+    assert launch.use_another_python() == 7
+
+
     newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.AsyncFunctionDef, ast.Starred)
     for node in ast.walk(ast.parse(source)):
         assert not isinstance(node, newer), ast.dump(node)
