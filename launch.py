@@ -15,6 +15,11 @@ OLDEST = (3, 11)
 NEWEST = (3, 13)
 CHECKOUT = os.path.dirname(os.path.realpath(__file__))
 EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+INNER = "TRIFOLD_INNER"  # environment variable of a launch.py that another launch.py has started
+MAX_PROCESSES = 16  # maximum processes of a console window that are looked at
+QUERY_LIMITED_INFORMATION = 0x1000  # access right of Windows that is enough to ask for a process's program
+MAX_PATH_LENGTH = 1024  # maximum characters of a program's path
 
 
 def find_supported_python():
@@ -55,6 +60,12 @@ def use_another_python():
 
 
 def main():
+    if not os.path.isdir(os.path.join(CHECKOUT, "app")):  # Windows opens a single file of an archive
+        sys.stderr.write(
+            "The other files of Trifold are not beside launch.py. Unpack the whole archive, then start the launch.py "
+            "in the new folder.\n"
+        )
+        return EXIT_BAD_INPUT
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         return use_another_python()
     if CHECKOUT not in sys.path:  # needed with PYTHONSAFEPATH, which keeps the script's own folder out of ``sys.path``
@@ -64,5 +75,46 @@ def main():
     return start(sys.argv[1:])
 
 
+def has_own_window():
+    """Return whether the console window closes when this program ends, as after a double click on Windows: only
+    programs whose name begins with "py" use it, which are Python and its starters, and no shell.
+    """
+    if sys.platform != "win32":
+        return False
+    try:
+        import ctypes
+
+        kernel = ctypes.windll.kernel32
+        kernel.OpenProcess.restype = ctypes.c_void_p
+        numbers = (ctypes.c_uint32 * MAX_PROCESSES)()
+        count = kernel.GetConsoleProcessList(numbers, MAX_PROCESSES)
+        if not 0 < count <= MAX_PROCESSES:
+            return False
+        for number in numbers[:count]:
+            name, length = ctypes.create_unicode_buffer(MAX_PATH_LENGTH), ctypes.c_uint32(MAX_PATH_LENGTH)
+            handle = ctypes.c_void_p(kernel.OpenProcess(QUERY_LIMITED_INFORMATION, False, number))
+            kernel.QueryFullProcessImageNameW(handle, 0, name, ctypes.byref(length))
+            kernel.CloseHandle(handle)
+            if not name.value.lower().rpartition("\\")[2].startswith("py"):
+                return False
+        return True
+    except (ImportError, AttributeError, OSError, ValueError):
+        return False
+
+
+def run():
+    """Run ``main``. If it fails in a window that would close at once, wait until the person has read why. Returns the
+    exit status.
+    """
+    is_inner = INNER in os.environ
+    os.environ[INNER] = "1"
+    status = main()
+    if status not in (0, EXIT_INTERRUPTED) and not is_inner and has_own_window():
+        sys.stderr.write("Press Enter to close.\n")
+        sys.stderr.flush()
+        sys.stdin.readline()
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -7,7 +7,9 @@ where it runs. Its path has a space and an accent in it.
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -17,7 +19,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -243,9 +246,6 @@ def test_unsupported_python_gets_a_sentence(
     assert "python.org" in said
 
 
-def test_launch_file_can_be_parsed_by_very_old_pythons(checkout: Path) -> None:
-    """It has to run at least as far as the sentence about the version."""
-    source = (checkout / "launch.py").read_text(encoding="utf-8")
 def test_ctrl_c_waits_for_the_other_python(launch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was killed while it saved what it had read."""
 
@@ -264,6 +264,9 @@ def test_ctrl_c_waits_for_the_other_python(launch: ModuleType, monkeypatch: pyte
     assert launch.use_another_python() == 7
 
 
+def test_launch_file_can_be_parsed_by_very_old_pythons(checkout: Path) -> None:
+    """It has to run at least as far as the sentence about the version."""
+    source = (checkout / "launch.py").read_text(encoding="utf-8")
     newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.AsyncFunctionDef, ast.Starred)
     for node in ast.walk(ast.parse(source)):
         assert not isinstance(node, newer), ast.dump(node)
@@ -271,3 +274,60 @@ def test_ctrl_c_waits_for_the_other_python(launch: ModuleType, monkeypatch: pyte
             assert node.returns is None
             assert all(argument.annotation is None for argument in node.args.args)
     assert source.isascii()  # Python 2 refuses anything else without a declaration
+
+
+def test_the_file_without_its_neighbours_says_so(checkout: Path, tmp_path: Path) -> None:
+    """Windows opens a file in an archive by itself."""
+    shutil.copy(checkout / "launch.py", tmp_path)
+    done = subprocess.run([sys.executable, str(tmp_path / "launch.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Unpack the whole archive" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Console:
+    """``kernel32`` of Windows as far as ``has_own_window`` needs it: the programs of the processes of a console."""
+
+    def __init__(self, *programs: str) -> None:
+        def list_processes(numbers: Any, length: int) -> int:
+            numbers[: len(programs)] = range(1, len(programs) + 1)
+            return len(programs)
+
+        def name_of(handle: Any, flags: int, name: Any, length: Any) -> int:
+            name.value = programs[handle.value - 1]
+            return 1
+
+        self.GetConsoleProcessList = list_processes
+        self.OpenProcess = lambda rights, inherits, number: number
+        self.QueryFullProcessImageNameW = name_of
+        self.CloseHandle = lambda handle: 1
+
+
+@pytest.mark.parametrize(
+    ("programs", "status", "waits"),
+    [
+        ((r"C:\Windows\py.exe", r"C:\Python313\python.exe"), 2, True),
+        ((r"C:\Windows\py.exe", r"C:\Python313\python.exe"), 0, False),
+        ((r"C:\Windows\py.exe", r"C:\Python313\python.exe"), 130, False),
+        ((r"C:\Windows\System32\cmd.exe", r"C:\Python313\python.exe"), 2, False),
+        ((), 2, False),
+    ],
+)
+def test_a_failure_stays_in_a_window_that_would_close(
+    programs: tuple[str, ...],
+    status: int,
+    waits: bool,
+    launch: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A double click on Windows opens a window that closed before anybody could read why."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=Console(*programs)), raising=False)
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    monkeypatch.setattr(launch, "main", lambda: status)
+    assert launch.run() == status
+    assert ("Press Enter" in capsys.readouterr().err) == waits
+    assert launch.run() == status  # another launch.py has started this one, and waits
+    assert "Press Enter" not in capsys.readouterr().err
