@@ -10,4 +10,5 @@ if errorlevel 1 (
     exit /b 1
 )
 %PYTHON% launch.py %*
-if errorlevel 1 pause
+rem Programs that crash end with a negative number.
+if not %errorlevel%==0 pause

@@ -73,3 +73,24 @@ def test_windows_gets_its_own_line_ends(name: str) -> None:
     lines = (STARTERS / name).read_bytes().split(b"\n")
     assert lines[-1] == b""
     assert all(line.endswith(b"\r") for line in lines[:-1])
+
+
+@POSIX
+def test_a_python_that_only_offers_developers_tools_is_none(starters: Path, tmp_path: Path) -> None:
+    """On macOS without Python, python3 is such a program, and its window said nothing but to press Enter."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("sh", "dirname"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    (programs / "python3").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (programs / "python3").chmod(0o755)
+    done = subprocess.run(
+        [str(starters / "Start.command")], env={"PATH": str(programs)}, input="\n", capture_output=True, text=True
+    )
+    assert done.returncode == 127
+    assert "Python is missing" in done.stdout
+
+
+def test_a_crash_stays_on_the_screen_of_windows() -> None:
+    """Its exit status is negative there, and ``if errorlevel 1`` asks for a positive one."""
+    assert (STARTERS / "Start.bat").read_bytes().endswith(b"if not %errorlevel%==0 pause\r\n")
