@@ -140,9 +140,25 @@ class Environment:
         return (
             bool(stamp)
             and self.python.exists()
+            and self._has_base()
             and self._is_same_python(stamp)
             and set(stamp.get("packages", ())) <= set(self.packages())
         )
+
+    def _has_base(self) -> bool:
+        """Whether the Python that the environment was made with still exists. On Windows the environment's python.exe
+        only starts that Python, so it stays when that Python is uninstalled. Elsewhere it is a link.
+        """
+        if sys.platform != "win32":
+            return True
+        try:
+            lines = (self.folder / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            return True  # the environment's own Python says what is wrong
+        named = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+        # an update of the Store's Python changes the path of the program, but not the folder of its starters
+        places = (Path(named.get("home", ""), "python.exe"), Path(named.get("executable", "")))
+        return any(os.path.lexists(place) for place in places)
 
     def _is_same_python(self, stamp: dict[str, Any]) -> bool:
         """Whether the environment's Python still has the version that it had at the install."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,18 @@ def test_variables_of_another_python_stay_outside() -> None:
     outside = {"PYTHONPATH": "x", "PYTHONHOME": "y", "PIP_TARGET": "z", "PIP_INDEX_URL": "kept", "PATH": "kept"}
     inside = child_variables(outside)
     assert inside == {"PIP_INDEX_URL": "kept", "PATH": "kept", "PYTHONNOUSERSITE": "1", "PYTHONUTF8": "1"}
+
+
+def test_an_uninstalled_python_is_noticed_on_windows(made: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the environment's python.exe stays, and says that there is no Python."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    settings = made.folder / "pyvenv.cfg"
+    assert made.is_ready(made.program)
+    gone = made.home / "Python 3.11 ü"
+    settings.write_text(f"home = {gone}\nexecutable = {gone / 'python.exe'}\n", encoding="utf-8")
+    assert not made.is_ready(made.program)
+    assert not made.is_usable()
+    gone.mkdir()
+    (gone / "python.exe").touch()  # the Store's starter stays where it is, while the program moves with each update
+    settings.write_text(f"home = {gone}\nexecutable = {gone}.1\\python.exe\n", encoding="utf-8")
+    assert made.is_ready(made.program)
