@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import logging
 import os
 import signal
@@ -53,6 +54,7 @@ _ASK_PARTS = "ask_parts:run"
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit status."""
+    _write_utf8()
     with logging_to(data_folder() / "logs") as log, _ended_as_by_ctrl_c():
         try:
             status = _run(arguments)
@@ -77,6 +79,14 @@ def main(arguments: Sequence[str]) -> int:
             said = on_one_line(f"{type(error).__name__}: {error}")
             sys.stderr.write(f"This should not have happened: {said}. Details: {log}\n")
             return EXIT_FAULT
+
+
+def _write_utf8() -> None:
+    """Make stdout UTF-8 on Windows if a file or a program reads it, as ``launch.py`` does by PYTHONUTF8. Otherwise a
+    letter that the machine's code page lacks would end the command.
+    """
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -92,3 +93,14 @@ def test_reader_that_goes_away_is_no_fault(buffering: list[str], checkout: Path)
     assert process.stderr.read() == b""
     process.stderr.close()
     process.wait()
+
+
+def test_a_file_gets_utf_8_on_windows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program installed by pip wrote in the code page, and ended at the first letter that it lacks."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    assert main(["--help"]) == 0
+    sys.stdout.write("Ω → 中")
+    sys.stdout.flush()
+    assert written.getvalue().decode("utf-8").endswith("Ω → 中")
