@@ -18,12 +18,11 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
 import webbrowser
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +109,11 @@ def _make_folder(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        # ``tempfile`` is not used, because on Windows it may try names for ever in a folder that cannot be written to
+        probe = folder / f".can-write-{os.getpid()}"
+        probe.touch()
+        with suppress(OSError):
+            probe.unlink()
     except OSError as error:
         if error.errno in _FULL:
             return  # the app starts even with a full disk, because saved data can still be read

@@ -20,6 +20,7 @@ import pytest
 from app.cli import serve
 from app.cli import serve as instance
 from app.core.settings import HOST
+from engine.errors import ResourceError
 
 LIMIT_S = 120
 ADDRESS = re.compile(r"Trifold is at (http://127\.0\.0\.1:(\d+)/\?token=\S+)")
@@ -131,3 +132,16 @@ def test_no_browser_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DISPLAY", ":0")
     assert serve._open_browser("http://x")
     assert opened == ["http://x"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_no_name_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows ``tempfile`` went on with other names, without an end."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(ResourceError, match="Permission denied"):
+        serve._make_folder(tmp_path / "uploads")
