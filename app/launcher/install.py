@@ -39,6 +39,12 @@ _NO_GPU = 10  # exit status of the test import (``_try_out``) if torch finds no 
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
 
+# Characters of the longest path within the environment, rounded up: a licence in torch's folder.
+_LONGEST_PATH = 200
+_SHORT_PATH = (
+    "A path of the environment is too long for Windows.",
+    "Move Trifold to a folder with a short path, such as C:\\Trifold, or set TRIFOLD_HOME to one, and start again.",
+)
 # Patterns of pip's messages about problems outside Trifold, each with a cause and a remedy for the user. The first
 # pattern that matches is used.
 _DIAGNOSES = (
@@ -69,6 +75,7 @@ _DIAGNOSES = (
         "Close every running Trifold, or set TRIFOLD_HOME to a folder that you may write to, and start again.",
     ),
     (
+    (r"Windows Long Path support", *_SHORT_PATH),
         r"No matching distribution found|Could not find a version",
         "The package index has no fitting version for this Python and system.",
         "Try another supported Python version; the log names the package.",
@@ -122,6 +129,7 @@ def _install_program(environment: Environment) -> None:
         _remove(environment)
         _create(environment)
     torch = _install_torch(environment, build)
+        _check_paths(environment)
     _install_packages(environment, environment.program, "Fetching and unpacking the packages")
     if _pinned_torch(environment.program):
         _try_out(environment, torch)
@@ -173,6 +181,25 @@ def _check_disk(environment: Environment, build: str) -> None:
 def _create(environment: Environment) -> None:
     options = [] if brings_pip() else ["--without-pip"]
     python = getattr(sys, "_base_executable", None) or sys.executable
+def _check_paths(environment: Environment) -> None:
+    """On Windows, check that a file with the longest path of the environment can be made. Windows limits a path to 260
+    characters, unless the administrator has lifted the limit.
+
+    Raises:
+        LaunchError: the path is too long.
+    """
+    if platform.system() != "Windows" or not _pinned_torch(environment.program):
+        return
+    probe = environment.notes / ("x" * _LONGEST_PATH)
+    try:
+        probe.touch()
+        probe.unlink()
+    except FileNotFoundError as error:
+        raise LaunchError(*_SHORT_PATH) from error
+    except OSError:  # another program holds the file, whose path is short enough
+        return
+
+
     if options and not _has_pip():
         raise LaunchError("This Python comes without pip.", "On Debian or Ubuntu: sudo apt install python3-venv.")
     with (

@@ -175,6 +175,10 @@ def test_folder_that_cannot_be_written_is_not_writable(tmp_path: Path) -> None:
         ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", "certificate"),
         ("ERROR: Could not install packages due to an OSError: [WinError 5] Access is denied: 'x.pyd'", "Close every"),
         ("ERROR: No matching distribution found for torch==2.13.0", "another supported Python"),
+        (
+            "HINT: This error might have occurred since this system does not have Windows Long Path support",
+            "short path",
+        ),
         ("something never seen before", "--repair"),
     ],
 )

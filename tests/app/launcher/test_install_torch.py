@@ -154,3 +154,21 @@ def test_torch_that_does_not_see_the_gpu_is_said(
     install.ensure(fresh, [fresh.program])
     assert "not on the GPU" in capsys.readouterr().err
     assert fresh.read_stamp(fresh.program)["torch"] == CUDA_13
+
+
+def test_a_path_too_long_for_windows_is_said_before_the_download(
+    fresh: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch = Path.touch
+
+    def short_alone(path: Path) -> None:
+        if len(str(path)) >= len(str(fresh.notes)) + 200:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        touch(path)
+
+    monkeypatch.setattr(install.platform, "system", lambda: "Windows")
+    monkeypatch.setattr(Path, "touch", short_alone)
+    monkeypatch.setenv("TRIFOLD_TORCH", PLAIN)
+    with pytest.raises(LaunchError, match="too long for Windows"):
+        install.ensure(fresh, [fresh.program])
+    assert not fresh.folder.exists()
