@@ -22,6 +22,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import urllib.request
@@ -38,13 +39,13 @@ _LOCK_POLL_S = 0.5
 _NO_GPU = 10  # exit status of the test import (``_try_out``) if torch finds no GPU
 _TICK_S = 0.5
 _LOG_TAIL_CHARACTERS = 200_000
-
 # Characters of the longest path within the environment, rounded up: a licence in torch's folder.
 _LONGEST_PATH = 200
 _SHORT_PATH = (
     "A path of the environment is too long for Windows.",
     "Move Trifold to a folder with a short path, such as C:\\Trifold, or set TRIFOLD_HOME to one, and start again.",
 )
+
 # Patterns of pip's messages about problems outside Trifold, each with a cause and a remedy for the user. The first
 # pattern that matches is used.
 _DIAGNOSES = (
@@ -74,13 +75,15 @@ _DIAGNOSES = (
         "A file of the environment cannot be replaced.",
         "Close every running Trifold, or set TRIFOLD_HOME to a folder that you may write to, and start again.",
     ),
-    (
     (r"Windows Long Path support", *_SHORT_PATH),
-        r"No matching distribution found|Could not find a version",
+    (
+        r"No matching distribution found|Could not find a version|ResolutionImpossible",
         "The package index has no fitting version for this Python and system.",
         "Try another supported Python version; the log names the package.",
     ),
 )
+# Matches pip's messages that no version of torch fits this machine.
+_NO_TORCH = r"No matching distribution found for torch==|Cannot install torch=="
 
 
 def ensure(environment: Environment, package_sets: Sequence[PackageSet], rebuild: bool = False) -> None:
@@ -126,10 +129,10 @@ def _install_program(environment: Environment) -> None:
     build = _reachable_build(environment)
     if not mends:
         _check_disk(environment, build.name)
+        _check_paths(environment)
         _remove(environment)
         _create(environment)
     torch = _install_torch(environment, build)
-        _check_paths(environment)
     _install_packages(environment, environment.program, "Fetching and unpacking the packages")
     if _pinned_torch(environment.program):
         _try_out(environment, torch)
@@ -178,9 +181,6 @@ def _check_disk(environment: Environment, build: str) -> None:
         )
 
 
-def _create(environment: Environment) -> None:
-    options = [] if brings_pip() else ["--without-pip"]
-    python = getattr(sys, "_base_executable", None) or sys.executable
 def _check_paths(environment: Environment) -> None:
     """On Windows, check that a file with the longest path of the environment can be made. Windows limits a path to 260
     characters, unless the administrator has lifted the limit.
@@ -200,6 +200,9 @@ def _check_paths(environment: Environment) -> None:
         return
 
 
+def _create(environment: Environment) -> None:
+    options = [] if brings_pip() else ["--without-pip"]
+    python = getattr(sys, "_base_executable", None) or sys.executable
     if options and not _has_pip():
         raise LaunchError("This Python comes without pip.", "On Debian or Ubuntu: sudo apt install python3-venv.")
     with (
@@ -208,9 +211,9 @@ def _check_paths(environment: Environment) -> None:
     ):
         status = run_logged([python, "-m", "venv", *options, str(environment.folder)], log)
         if status != 0 or not environment.python.exists():
+            hint = "On Debian or Ubuntu: sudo apt install python3-venv. " if platform.system() == "Linux" else ""
             raise LaunchError(
-                f"Python could not make an environment in {environment.folder}.",
-                f"On Debian or Ubuntu: sudo apt install python3-venv. Details: {environment.log}",
+                f"Python could not make an environment in {environment.folder}.", f"{hint}Details: {environment.log}"
             )
         shown.done()
 
@@ -421,10 +424,19 @@ class PipProgress:
 
 def diagnose(output: str, log: Path) -> LaunchError:
     """Turn the output of a failed pip into a cause and a remedy."""
+    if re.search(_NO_TORCH, output) and (missing := _why_torch_is_missing()):
+        return LaunchError(missing.cause, f"{missing.remedy} Details: {log}")
     for pattern, cause, remedy in _DIAGNOSES:
         if re.search(pattern, output, re.IGNORECASE):
             return LaunchError(cause, f"{remedy} Details: {log}")
     return LaunchError("Installing the packages failed.", f"Start with --repair to install them again. Details: {log}")
+
+
+def _why_torch_is_missing() -> torch_build.Missing | None:
+    system = platform.system()
+    # Windows' own answer is the processor, which also runs a Python for other processors
+    machine = sysconfig.get_platform().rpartition("-")[2] if system == "Windows" else platform.machine()
+    return torch_build.why_missing(system, machine, platform.mac_ver()[0], sys.maxsize)
 
 
 def _forward_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

@@ -36,6 +36,9 @@ MIN_DRIVER_CUDA_13 = 580
 MIN_CAPABILITY_CUDA_12 = 5.0
 MIN_CAPABILITY_CUDA_13 = 7.5
 MAX_CAPABILITY_CUDA_12 = 9.0
+MIN_MACOS = 14
+_LARGEST_32_BIT = 2**31 - 1
+_PYTHON = "https://www.python.org"
 
 AMD_TARGETS = (
     "gfx900",
@@ -143,6 +146,39 @@ def choose_build(gpus: Sequence[Gpu], system: str, amd: Sequence[str] = (), inte
     return TorchBuild(
         PLAIN, f"{what}: this GPU needs driver {MIN_DRIVER_CUDA_13} or later. Update the driver, then run --repair."
     )
+
+
+class Missing(NamedTuple):
+    """Why no build of torch fits a machine. ``cause`` and ``remedy`` are sentences for the user."""
+
+    cause: str
+    remedy: str
+
+
+def why_missing(system: str, machine: str, macos: str, largest: int) -> Missing | None:
+    """Say why torch has no build for this machine or its Python; None if torch has one.
+
+    Args:
+        system: ``platform.system()``.
+        machine: what this Python was built for, such as "x86_64" or "arm64".
+        macos: ``platform.mac_ver()[0]``.
+        largest: ``sys.maxsize``.
+    """
+    if largest <= _LARGEST_32_BIT:
+        return Missing("This is a 32-bit Python, and torch needs a 64-bit one.", f"Install that from {_PYTHON}.")
+    if system == "Darwin" and machine == "x86_64":
+        return Missing(
+            "torch has no builds for Macs with an Intel processor any more.",
+            f"If this Mac has an Apple processor, its Python is one for Intel: install Python 3.13 from {_PYTHON}.",
+        )
+    if system == "Darwin" and macos.partition(".")[0].isdecimal() and int(macos.partition(".")[0]) < MIN_MACOS:
+        return Missing(f"torch needs macOS {MIN_MACOS} or later, and this is macOS {macos}.", "Update macOS.")
+    if system == "Windows" and machine == "arm64":
+        return Missing(
+            "torch has no build for this Python, which is one for ARM processors.",
+            f"Install Python 3.13 for 64-bit Intel and AMD processors from {_PYTHON}; Windows runs it here too.",
+        )
+    return None
 
 
 def disk_bytes(build: str, system: str) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from app.launcher import install, torch_build
 from app.launcher.torch_build import (
     CPU,
     CUDA_12,
@@ -165,3 +167,31 @@ def test_missing_or_hanging_nvidia_smi_is_no_gpu(error: Exception) -> None:
         raise error
 
     assert find_gpus(fail) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "macos", "largest", "words"),
+    [
+        ("Darwin", "x86_64", "14.6", sys.maxsize, "Intel processor"),
+        ("Darwin", "arm64", "13.7", sys.maxsize, "needs macOS 14"),
+        ("Windows", "arm64", "", sys.maxsize, "64-bit Intel and AMD"),
+        ("Windows", "win32", "", 2**31 - 1, "32-bit Python"),
+        ("Darwin", "arm64", "14.0", sys.maxsize, None),
+        ("Windows", "amd64", "", sys.maxsize, None),
+        ("Linux", "x86_64", "", sys.maxsize, None),
+    ],
+)
+def test_a_machine_without_torch_is_told_why(
+    system: str, machine: str, macos: str, largest: int, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another Python version, as pip's message suggests, would not help."""
+    missing = torch_build.why_missing(system, machine, macos, largest)
+    assert (missing is None) == (words is None)
+    monkeypatch.setattr(install, "_why_torch_is_missing", lambda: missing)
+    for said in (
+        "ERROR: Could not find a version that satisfies the requirement torch==2.13.0 (from versions: 2.2.2)\n"
+        "ERROR: No matching distribution found for torch==2.13.0",
+        "ERROR: Cannot install torch==2.13.0 because these package versions have conflicting dependencies.\n"
+        "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io",
+    ):
+        assert (words or "another supported Python") in str(install.diagnose(said, Path("the.log")))
