@@ -94,6 +94,7 @@ _HUB_GGUF = re.compile(rf"{_NAMED}/{_NAMED}/{_NAMED}\.gguf")
 OLLAMA_BLOB = "sha256-"
 """The prefix of the names of Ollama's weight files."""
 FILE = "model.json"
+_STORE = "WindowsApps"  # a folder in the path of every program of Microsoft's Store
 ROUNDED_WEIGHTS, ROUNDED_KV = ("", "8bit", "4bit"), ("", "8bit")
 LOG_NAME = "trifold.log"
 
@@ -282,13 +283,22 @@ def tried_folder_of(folder: Path) -> str:
     return str(models.parent / TRIED_FOLDER) if models else ""
 
 
-def data_folder(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """The folder for everything that the program stores for this person, by the platform's convention."""
+def data_folder(
+    environ: Mapping[str, str] = os.environ, platform: str = sys.platform, python: str = sys.base_prefix
+) -> Path:
+    """The folder for everything that the program stores for this person, by the platform's convention.
+
+    ``python`` is the folder of the running Python. If that is one of Microsoft's Store, Windows keeps what it writes to
+    AppData in a folder that no other program sees, and that goes when this version of Python is uninstalled. So the
+    data folder is made elsewhere, and every Python uses it there.
+    """
     if environ.get("TRIFOLD_DATA"):
         return Path(environ["TRIFOLD_DATA"]).expanduser().absolute()
     home = Path.home()
     if platform == "win32":
-        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "Trifold"
+        usual = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "Trifold"
+        apart = home / ".trifold"
+        return apart if apart.is_dir() or (_STORE in python and not usual.exists()) else usual
     if platform == "darwin":
         return home / "Library" / "Application Support" / "Trifold"
     return Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "trifold"

@@ -29,6 +29,21 @@ def test_data_folder_follows_the_platform(platform: str, environ: dict[str, str]
     assert folder.parts[-len(parts) :] == parts
 
 
+def test_a_python_of_the_store_keeps_data_where_others_see_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    local = {"LOCALAPPDATA": str(tmp_path / "AppData" / "Local")}
+    store = r"C:\Program Files\WindowsApps\PythonSoftwareFoundation.Python.3.13_3.13.1.0_x64__qbz5n2kfra8p0"
+    usual = tmp_path / "AppData" / "Local" / "Trifold"
+    assert data_folder(local, "win32", r"C:\Python313") == usual
+    assert data_folder(local, "win32", store) == tmp_path / ".trifold"
+    usual.mkdir(parents=True)  # an earlier version has kept books here
+    assert data_folder(local, "win32", store) == usual
+    (tmp_path / ".trifold").mkdir()
+    assert data_folder(local, "win32", r"C:\Python313") == tmp_path / ".trifold"
+
+
 def test_bundled_draft_goes_with_the_bundled_target_only() -> None:
     assert make_settings().draft == str(DEMO_DRAFT)
     assert make_settings(model=str(DEMO_MODEL)).draft == str(DEMO_DRAFT)
