@@ -21,6 +21,8 @@ import math
 import os
 import secrets
 import shutil
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,6 +55,10 @@ CHATS = ".chats"
 
 # Bytes that snapshots always leave free on the disk, for other uses.
 _SPARE_BYTES = 2_000_000_000
+# Maximum seconds to wait until no other program has a file of a folder open; then the folder keeps its name.
+_SCAN_S = 5.0
+# Seconds between two attempts to rename a folder.
+_LOOK_S = 0.1
 _PARTIAL, _STALE, _ASIDE = ".partial-", ".stale-", ".aside-"
 # Number of hash digits in the name of a chat's folder.
 _CHAT_DIGITS = 32
@@ -151,9 +157,9 @@ class SnapshotStore:
         folder = self.folder / identity.folder
         self._put_back(folder)
         with suppress(FileNotFoundError):
-            os.rename(folder, _aside(folder))
+            _rename(folder, _aside(folder))
         try:
-            os.rename(partial, folder)
+            _rename(partial, folder)
             sync_folder(self.folder)
         finally:
             self._put_back(folder)
@@ -228,7 +234,7 @@ class SnapshotStore:
         """Rename a folder in one step, then delete it, so that no half-deleted folder is ever found."""
         stale = self.folder / f"{_STALE}{secrets.token_hex(8)}"
         with suppress(FileNotFoundError):
-            os.rename(folder, stale)
+            _rename(folder, stale)
         shutil.rmtree(stale, ignore_errors=True)
 
     def _put_back(self, folder: Path) -> None:
@@ -242,7 +248,7 @@ class SnapshotStore:
             if folder.is_dir():
                 self.remove(aside)
             else:
-                os.rename(aside, folder)
+                _rename(aside, folder)
 
     def _free(self) -> int:
         return shutil.disk_usage(self.folder).free
@@ -350,7 +356,7 @@ class TurnStore:
         sync_folder(partial)
         place = self._place(ids[: shards[0].start], question, answer)
         if not place.is_dir():
-            os.rename(partial, place)
+            _rename(partial, place)
             sync_folder(self.folder)
 
     def forget(self, prefix: Sequence[int], question: str, answer: str) -> None:
@@ -393,6 +399,21 @@ def _documents_of(entry: Path) -> list[str]:
         found = json.loads((entry / DOCUMENTS).read_text(encoding="utf-8"))
         return found if isinstance(found, list) else []
     return []
+
+
+def _rename(folder: Path, place: Path) -> None:
+    """Rename a folder. On Windows this fails while another program, such as a virus scanner, has one of its files open.
+    So it is tried again there for some seconds.
+    """
+    until = time.monotonic() + (_SCAN_S if sys.platform == "win32" else 0.0)
+    while True:
+        try:
+            os.rename(folder, place)
+            return
+        except PermissionError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_LOOK_S)
 
 
 def _aside(folder: Path) -> Path:

@@ -664,3 +664,25 @@ def test_a_writer_gives_way_where_a_thread_can_be_named(
 
     assert Idle(FullCache(SHAPE, 4000), 0).finish(10)
     assert len(asked) == times
+
+
+@pytest.mark.parametrize(("system", "is_kept"), [("win32", True), ("linux", False)])
+def test_a_virus_scanner_does_not_cost_a_reading_on_windows(
+    system: str, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a folder cannot be renamed while a file in it is open."""
+    rename, refused = os.rename, [2]
+
+    def scanned(source: Path, target: Path) -> None:
+        refused[0] -= 1
+        if refused[0] >= 0:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        rename(source, target)
+
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(os, "rename", scanned)
+    store = SnapshotStore(tmp_path, PLENTY)
+    writer = SnapshotWriter(store, identity_of(IDS), filled(200), IDS, 200)
+    assert writer.finish(30)
+    assert (writer.error is None) == is_kept
+    assert (store.find(identity_of(IDS), IDS) is not None) == is_kept
