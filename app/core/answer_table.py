@@ -23,7 +23,7 @@ from app.core.abilities import Abilities, abilities
 from app.core.atomic_upload import unwritable, write_whole
 from engine import HANDOVER_S, EngineLike, Question
 from engine.document import Document
-from engine.errors import InputError
+from engine.errors import InputError, ResourceError
 from engine.events import Event, StopReason
 
 COLUMNS = (
@@ -167,6 +167,10 @@ def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:
     """
     try:
         write_whole(path, table_of(rows.values()))
+    except PermissionError as error:  # Windows replaces no file that a spreadsheet has open
+        raise ResourceError(
+            f"{path} cannot be written ({error.strerror}).", "Close it in other programs, or name another file."
+        ) from error
     except OSError as error:
         raise unwritable(path, error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from app.core.answer_table import COLUMNS, read_table, write_table
 from app.core.settings import DEMO_MODEL, make_settings
 from assets.demo.recipe.questions import ONLY_QUOTES
 from engine.document import Document
-from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError
+from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError, ResourceError
 from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
 ANSWER = "The rent is 1,200 euros a month. Bruno Keller pays it."
@@ -178,6 +179,16 @@ def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
     write_table(table, {("-a.txt", "'="): row})
     assert ",'=HYPERLINK" in table.read_text("utf-8-sig") or "\"'=HYPERLINK" in table.read_text("utf-8-sig")
     assert read_table(table)["-a.txt", "'="]["answer"] == row["answer"]
+
+
+def test_a_table_that_a_spreadsheet_has_open_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(13, "Access is denied", str(source))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(ResourceError, match="Close it in other programs"):
+        write_table(tmp_path / "out.csv", {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_done_is_said_before_any_work(folder: Path) -> None:
