@@ -104,9 +104,9 @@ class EngineConfig:
         num_pending_tokens: tokens gathered before one verification (the paper's gamma 2).
         retrieval_budget: tokens of the book that the retrieval cache holds per layer and KV head; if not given, a
             number that hardly slows a pass on this machine, or 1,024 if nothing has been measured.
-        retrieval_share: raises the budget for long books to the book's tokens divided by ``retrieval_share``, but to
-            8,192 at most; 0 never raises the budget. If neither ``retrieval_budget`` nor ``retrieval_share`` is given,
-            a share is chosen for a model on a CPU, and is 0 otherwise.
+        retrieval_share: raises the budget for a long book to the book's tokens divided by this number, but to 8,192 at
+            most; 0 never raises the budget. If neither a budget nor this number is given, a number is chosen for a
+            model on a CPU, and 0 otherwise.
         chunk_size: neighbouring tokens that are selected together; if not given, a small number on a CPU with enough
             memory for the mean keys of small chunks, and a larger number otherwise.
         refresh: when the retrieval selection is refreshed: "every" (after a fixed number of verifications), "drop"
