@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -327,7 +328,9 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
     for given in index["tensors"]:
         tensor = Tensor(given[0], given[1], tuple(given[2]), given[3], given[4])
         held, size = maps[tensor.file], tensor.rows * tensor.row_bytes
-        data = torch.frombuffer(held, dtype=torch.uint8, count=size, offset=tensor.offset)
+        with warnings.catch_warnings():  # torch warns that the memory cannot be written to, which nothing does
+            warnings.simplefilter("ignore", UserWarning)
+            data = torch.frombuffer(held, dtype=torch.uint8, count=size, offset=tensor.offset)
         order = _order(tensor, kind, config) if len(tensor.shape) > 1 else None
         rows = data.view(tensor.rows, tensor.row_bytes)
         yield tensor, Stored(rows, tensor.kind, tensor.shape[-1], order, _letting_go(held, tensor.offset, size))
@@ -372,11 +375,11 @@ def _tiled(config: Any, width: int) -> Any:
 
 
 def _mapped(file: Mapping[str, Any]) -> mmap.mmap:
-    """Map a file into memory, so that each page is read when it is first used. The mapping is copy-on-write, so that a
-    write could never change the file.
+    """Map a file into memory, so that each page is read when it is first used. The mapping is read-only, because
+    Windows reserves memory for the whole file if a mapping can be written to.
     """
     with Path(file["path"]).open("rb") as opened:
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _letting_go(file_map: mmap.mmap, offset: int, size: int) -> Any:

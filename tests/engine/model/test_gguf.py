@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import shutil
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -510,6 +512,24 @@ def test_few_bits_are_not_rounded_again(tmp_path: Path) -> None:
     loading.check_rounding(str(folder), settings, "8bit", torch.device("cuda"))
     settings.stored_bytes_per_weight = 2.0
     loading.check_rounding(str(folder), settings, "4bit", CPU)
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_a_file_is_mapped_only_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows would reserve memory for all of the file if the mapping could be written to."""
+    asked = []
+
+    class Mapping(mmap.mmap):
+        def __new__(cls, *arguments: Any, **named: Any) -> Mapping:
+            asked.append(named["access"])
+            return super().__new__(cls, *arguments, **named)
+
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    _, folder = described(tmp_path, "qwen2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loading.load(str(folder), window=None, device=CPU)
+    assert set(asked) == {mmap.ACCESS_READ}
 
 
 @pytest.mark.usefixtures("at_hand")
