@@ -153,13 +153,13 @@ def agree(page: Page) -> None:
 
 
 def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: Open, nursery: Nursery | None) -> None:
-    """Every question that the page suggests has an answer of the real small model, with words of the document."""
+    """The questions that the page suggests have an answer of the real small model, with words of the document."""
     starter_or_skip(tmp_path / MODELS_FOLDER)
     port = free_port()
     with serving(app_command(port, "--model", STARTER), tmp_path, port, nursery) as server:
         page = open_page(server, SIZE, "light", demo=False)
         read_text(page, REPORT, "ferry.txt")
-        for question in suggested(page):
+        for question in suggested(page)[: None if LONG else 2]:
             ask(page, question)
             answered(page)
             answer = last_answer(page)

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, Route
 from tests.e2e.gallery import QUESTION, SAMPLE, press
 from tests.e2e.steps import PHONE, WIDE, Open, Server, answered, ask, clean_page, give, give_text, until, versions
 from tests.e2e.test_states import CONTRAST
+from tests.real import LONG
 
 QUOTE = "Maren Holt kept the north light, as her mother had kept it before her"
 
@@ -337,7 +338,7 @@ def test_words_are_coloured_by_who_wrote_them(page: Page) -> None:
     until(page, lambda: page.evaluate(PAINTED) == {})
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", [WIDE, PHONE] if LONG else [PHONE])
 def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Open, size: tuple[int, int]) -> None:
     page = open_page(scripted, size)
     with_answer(page)
