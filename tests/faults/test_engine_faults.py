@@ -178,8 +178,8 @@ def test_any_layer_may_break(engine: Engine, pair: tuple[str, ...]) -> None:
     places = _called(pair)
     assert len(places) > 60, places
     kinds = list(_ERRORS) if LONG else ["exception", "memory"]
-    failed = 0
-    for number, (holder, name, times) in enumerate(places if LONG else places[::_SAMPLE]):
+    broken, failed = places if LONG else places[::_SAMPLE], 0
+    for number, (holder, name, times) in enumerate(broken):
         for at in {1, max(1, times // 2)} if LONG else {1 if number % 2 else max(1, times // 2)}:
             kind = kinds[number % len(kinds)]
             with _Sabotage(holder, name, at, _ERRORS[kind]) as sabotage:
@@ -198,4 +198,4 @@ def test_any_layer_may_break(engine: Engine, pair: tuple[str, ...]) -> None:
             assert after.token_ids == expected.token_ids, f"another answer than before: {where}"
             if sabotage.struck:
                 count("faults injected into the engine")
-    assert failed > len(places) // 10
+    assert failed > len(broken) // 3
