@@ -30,11 +30,6 @@ MIDDLE_QUANT = 8
 WORD_QUANTS = 32 // QUANT_BITS
 """Number of 4-bit quants in a 32-bit word of weights packed for a processor."""
 
-KERNEL_WIDTH = 16
-"""Number of 8-bit values that torch's matrix product with 8-bit weights reads at once on a processor. If the length of
-a row is not a multiple of this number, the product can crash.
-"""
-
 FLOAT_BYTES = 4
 _HALF_BYTES = 2  # bytes of a number in bfloat16 or float16
 
@@ -130,24 +125,12 @@ def fitted_size(kind: int, weights: int) -> float:
     return weights * bytes_per_weight(fitted_format(kind), _HALF_BYTES)
 
 
-def index_is_quantized(head_dim: int, on_cpu: bool) -> bool:
-    """Whether the mean keys of chunks, by which the retrieval cache chooses chunks, are stored in 8 bits, each with a
-    scale. On a CPU this is the case only if ``head_dim`` is a multiple of ``KERNEL_WIDTH``, because the kernel that
-    multiplies mean keys is the one for 8-bit weights. On a GPU mean keys always have 8 bits, because a GPU dequantizes
-    a layer quickly and has little memory.
-    """
-    return not on_cpu or head_dim % KERNEL_WIDTH == 0
-
-
-def index_bytes(heads: int, head_dim: int, itemsize: int, chunk_size: int, quantized: bool) -> int:
-    """Bytes of mean keys for each token of context, on the compute device.
+def index_bytes(heads: int, head_dim: int, chunk_size: int) -> int:
+    """Bytes of mean keys for each token of context, on the compute device. A mean key has 8 bits a number, and a scale.
 
     Args:
         heads: KV heads of all layers together.
         head_dim: numbers in the mean key of one head.
-        itemsize: bytes of the compute dtype.
         chunk_size: tokens that share a mean key.
-        quantized: see ``index_is_quantized``.
     """
-    each = head_dim + SCALE_BYTES if quantized else head_dim * itemsize
-    return -(-heads * each // chunk_size)
+    return -(-heads * (head_dim + SCALE_BYTES) // chunk_size)

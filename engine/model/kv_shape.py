@@ -25,7 +25,6 @@ from engine.quantization import (
     SCALE_BYTES,
     StateSize,
     index_bytes,
-    index_is_quantized,
     sliding_capacity,
 )
 
@@ -289,19 +288,13 @@ class KvShape:
         return self.compute_bytes_per_token + as_stored
 
     @property
-    def index_is_quantized(self) -> bool:
-        """Whether mean keys are stored in 8 bits, each with a scale."""
-        return index_is_quantized(self.head_dim, self.device.type == "cpu")
-
-    @property
     def index_bytes_per_token(self) -> int:
         """Bytes of the index (the mean keys) on the compute device for each token of context; 0 if there is no
         index.
         """
         if not self.chunk_size:
             return 0
-        heads, itemsize = self.layers * self.kv_heads, self.dtype.itemsize
-        return index_bytes(heads, self.head_dim, itemsize, self.chunk_size, self.index_is_quantized)
+        return index_bytes(self.layers * self.kv_heads, self.head_dim, self.chunk_size)
 
     def quantize(self, x: torch.Tensor) -> torch.Tensor:
         """Convert KV (..., head_dim) in the model's dtype to the storage format (..., storage_dim), of the dtype

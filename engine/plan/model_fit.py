@@ -37,7 +37,7 @@ from engine.plan.memory_budget import (
 )
 from engine.plan.model_shape import ModelShape
 from engine.plan.round_model import Rates
-from engine.quantization import BITS, FITTED, bytes_per_weight, index_bytes, index_is_quantized
+from engine.quantization import BITS, FITTED, bytes_per_weight, index_bytes
 
 BOOK_TOKENS = 120_000
 """Tokens of a typical book: 300 printed pages of 300 words each."""
@@ -279,8 +279,7 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     whole = shape.kv_bytes_per_token(itemsize)
     quantized = free.kv == "8bit"
     kept = shape.quantized_kv_bytes_per_token if quantized else whole
-    small = index_is_quantized(shape.head_dim, not free.on_gpu)
-    index = index_bytes(shape.full_layers * shape.kv_heads, shape.head_dim, itemsize, CHUNK, small)
+    index = index_bytes(shape.full_layers * shape.kv_heads, shape.head_dim, CHUNK)
     staged = whole + (kept if quantized and not free.on_gpu else 0)  # as in ``KvShape.staged_bytes_per_token``
     return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.bounded_bytes(itemsize))
 

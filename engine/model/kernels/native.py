@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 # others at the end. With more tiles, distributing them would take too long.
 _TILES = 16
 _NORM_ROWS = 16  # rows in a tile of ``norm``
+# The place of every column of a panel whose columns are in the order ``abi.LOOKED_UP``
+_PLACES = torch.tensor(abi.LOOKED_UP).argsort()
 
 
 @functools.cache
@@ -98,12 +100,20 @@ class Native(Compiled):
             packed[panel, :, : rows.shape[0]] = rows.unflatten(1, (-1, 2)).transpose(0, 1) if pairs else rows.t()
         return packed[:, :, abi.LOOKED_UP].contiguous() if pairs and not weight.is_floating_point() else packed
 
+    def insert(self, packed: torch.Tensor, first: int, weight: torch.Tensor) -> None:
+        """Store weights (n, in) as the outputs ``first`` to ``first + n - 1`` of ``packed``, a result of ``pack``."""
+        outputs = torch.arange(first, first + weight.shape[0])
+        panels, columns = outputs // self.columns, outputs % self.columns
+        if is_paired(packed) and not packed.is_floating_point():
+            columns = _PLACES[columns]
+        packed[panels, :, columns] = weight.unflatten(1, (-1, 2)) if is_paired(packed) else weight
+
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
         """Return the weights in ``packed``, the result of ``pack``, as panels (panels, in, columns)."""
         if not is_paired(packed):
             return packed
         if not packed.is_floating_point():
-            packed = packed[:, :, torch.tensor(abi.LOOKED_UP).argsort()]
+            packed = packed[:, :, _PLACES]
         return packed.transpose(2, 3).flatten(1, 2)
 
     def pack4(self, quants: torch.Tensor, pairs: bool = False) -> torch.Tensor:
@@ -336,6 +346,7 @@ class Native(Compiled):
                 self.attention.addresses(head_dim, dtype, stored, capped)
         half = dtype is torch.bfloat16
         quants_as_pairs = half and self.looks_up_quants
+        self.address("product_pairs" if self.looks_up_quants else "product", KIND[torch.int8], KIND[torch.bfloat16])
         if 8 in bits:
             self.address("product_pairs" if quants_as_pairs else "product", KIND[torch.int8], KIND[dtype])
         if 4 in bits:

@@ -12,6 +12,7 @@ import torch
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import AnswerDone
+from engine.kv import selection
 from engine.kv.full import FullCache
 from engine.kv.retrieval import RetrievalCache
 from engine.kv.selection import SCORED_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
@@ -41,30 +42,24 @@ def holding(k: torch.Tensor, limit: int) -> FullCache:
     return cache
 
 
-ROUNDED = [True, False]
-NAMES = ["in 8 bits", "as they are"]
+@pytest.fixture(params=["our kernels", "no kernels"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that our kernels multiply, and one on a processor that cannot compile them."""
+    if request.param == "no kernels":
+        monkeypatch.setattr(selection, "own", lambda: None)
 
 
-def index_of(means: torch.Tensor, rounded: bool) -> KeyIndex:
-    """An index of these mean keys (kv_heads, chunks, head_dim), in 8 bits or as they are."""
-    index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
+def index_of(means: torch.Tensor) -> KeyIndex:
+    """An index of these mean keys (kv_heads, chunks, head_dim)."""
+    index = KeyIndex(replace(SHAPE, head_dim=means.shape[2]))
     index.extend(means, 1)
     return index
 
 
-class Unrounded(KeyIndex):
-    """What is kept of heads that no kernel reads in 8 bits, here of any."""
-
-    def __init__(self, shape: KvShape) -> None:
-        super().__init__(shape)
-        self._quantized = False
-        self._means = self._means.to(shape.dtype)
-
-
-@pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
-def test_an_index_that_grows_and_forgets_is_the_one_made_at_once(rounded: bool) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_an_index_that_grows_and_forgets_is_the_one_made_at_once() -> None:
     keys = random(2, 4 * 2_000, 16)
-    index = KeyIndex(SHAPE) if rounded else Unrounded(SHAPE)
+    index = KeyIndex(SHAPE)
     count = 0
     for step, more in enumerate((3, 700, 1, 500, 40, 600)):
         index.extend(keys[:, 4 * count : 4 * (count + more)], 4)
@@ -77,24 +72,28 @@ def test_an_index_that_grows_and_forgets_is_the_one_made_at_once(rounded: bool) 
     means = keys[:, : 4 * count].unflatten(1, (count, 4)).mean(dim=2)
     asked = random(2, 3, 16, seed=9)
     found = index.products(asked, count)
-    assert torch.equal(found, index_of(means, rounded).products(asked, count))
+    assert torch.equal(found, index_of(means).products(asked, count))
     torch.testing.assert_close(found[:, :, :701], index.products(asked, 701))
     off = (found.float() - asked @ means.transpose(1, 2)).abs().amax(dim=2) / asked.norm(dim=2)
-    assert float(off.max()) < (0.02 if rounded else 1e-5)
+    assert float(off.max()) < 0.02
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("width", [8, 16, 40, 64, 80, 96, 128])
 def test_keys_of_every_width_are_asked(width: int) -> None:
-    """The kernel for 8 bits reads 16 codes at once."""
-    shape = replace(SHAPE, head_dim=width)
-    assert shape.index_is_quantized == (width % 16 == 0)
     means, asked = random(2, 1_001, width), random(2, 5, width, seed=1)
-    index = KeyIndex(shape)
-    index.extend(means, 1)
-    off = (index.products(asked, 997).float() - asked @ means[:, :997].transpose(1, 2)).abs().amax(dim=2)
+    off = (index_of(means).products(asked, 997).float() - asked @ means[:, :997].transpose(1, 2)).abs().amax(dim=2)
     assert float((off / asked.norm(dim=2)).max()) < 0.04
 
 
+@pytest.mark.parametrize("rows", [1, 24, 200])
+def test_an_index_answers_any_number_of_queries(rows: int) -> None:
+    means, asked = random(2, 333, 64), random(2, rows, 64, seed=1)
+    off = (index_of(means).products(asked, 333).float() - asked @ means.transpose(1, 2)).abs().amax(dim=2)
+    assert float((off / asked.norm(dim=2)).max()) < 0.04
+
+
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_mean_keys_in_8_bits_choose_what_whole_ones_choose(dtype: torch.dtype) -> None:
     """Keys with one channel that is far larger than the others, as trained models have them."""
@@ -104,19 +103,19 @@ def test_mean_keys_in_8_bits_choose_what_whole_ones_choose(dtype: torch.dtype) -
     index = KeyIndex(replace(SHAPE, dtype=dtype))
     index.extend(means.to(dtype), 1)
     chosen = scores(index, 5_003, q.to(dtype), 0.25).topk(500).indices
-    best = scores(index_of(means, False), 5_003, q, 0.25).topk(500).indices
+    best = torch.softmax(q[0] @ means.transpose(1, 2) * 0.25, dim=-1).mean(dim=1).topk(500).indices
     for mine, whole in zip(chosen.tolist(), best.tolist(), strict=True):
         assert len(set(mine) & set(whole)) >= 470
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("heads", [2, 6], ids=["one query head", "a group of three"])
-@pytest.mark.parametrize("rounded", ROUNDED, ids=NAMES)
-def test_scores_are_the_mean_attention_of_the_queries_that_are_asked(heads: int, rounded: bool) -> None:
+def test_scores_are_the_mean_attention_of_the_queries_that_are_asked(heads: int) -> None:
     means, q = random(2, 50, 16), random(1, heads, 11, 16, seed=1)
     asked = q[0][:, [10, 7, 4, 0]].reshape(2, -1, 16)
     expected = torch.softmax(asked @ means.transpose(1, 2) * 0.3, dim=-1).mean(dim=1)
-    near: dict[str, Any] = {"rtol": 0.03, "atol": 1e-4} if rounded else {}
-    index = index_of(means, rounded)
+    near: dict[str, Any] = {"rtol": 0.03, "atol": 1e-4}
+    index = index_of(means)
     torch.testing.assert_close(scores(index, 50, q, 0.3, 4), expected, **near)
     whole = torch.softmax(q[0].reshape(2, -1, 16) @ means.transpose(1, 2) * 0.3, dim=-1).mean(dim=1)
     torch.testing.assert_close(scores(index, 50, q, 0.3, 11), whole, **near)

@@ -371,6 +371,21 @@ def test_tiles_are_enough_for_all_threads(workers: int) -> None:
         assert -(-pieces // workers) * workers <= 1.1 * pieces
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16], ids=str)
+def test_weights_inserted_bit_by_bit_are_packed_as_at_once(
+    kernels: native.Native, pairs: bool, dtype: torch.dtype
+) -> None:
+    if pairs and dtype is torch.int8 and kernels.columns != len(abi.LOOKED_UP):
+        pytest.skip("8-bit pairs need panels of 32 columns")
+    weights = (50 * numbers(150, 6)).to(dtype)
+    expected = kernels.pack(weights, pairs)
+    packed = torch.zeros_like(expected)
+    for first, stop in ((0, 5), (5, 40), (40, 41), (41, 150)):
+        kernels.insert(packed, first, weights[first:stop])
+    assert torch.equal(packed, expected)
+
+
 def test_every_tile_is_done_once_whoever_sleeps(kernels: native.Native) -> None:
     """Jobs one after the other, after a pause in which the workers go to sleep, and from several threads."""
     weights = kernels.pack(numbers(640, 8))
