@@ -184,7 +184,10 @@ class AcceptanceStatistics:
         self.middle = FadingRate(tuning.middle_prior, tuning=tuning)
         self.verify = FadingRate(tuning.verify_prior, tuning=tuning)
         self.direct = FadingRate(tuning.middle_prior * tuning.verify_prior, tuning=tuning)
-        self._lookup = [FadingRate(prior, tuning.lookup_memory, tuning) for prior in tuning.lookup_priors]
+        priors = (*tuning.lookup_priors, tuning.agreed_prior, tuning.disputed_prior)
+        self._clear_match = tuning.clear_match
+        # The rates of matches by class of length, and as the last two, of agreed and of disputed matches
+        self._lookup = [FadingRate(prior, tuning.lookup_memory, tuning) for prior in priors]
         self.draft_by_confidence = RatesByConfidence(tuning.draft_priors, tuning)
         self.middle_by_confidence = RatesByConfidence(tuning.middle_priors, tuning)
         self.loses = False
@@ -243,18 +246,24 @@ class AcceptanceStatistics:
             rates.age(_ANOTHER_BOOK)
         return self
 
-    def lookup(self, match_length: int) -> FadingRate:
+    def lookup(self, match_length: int, agreed: bool | None = None) -> FadingRate:
         """Return the acceptance rate of tokens that are copied from the book after a match of ``match_length`` tokens.
         All match lengths of a class share one rate.
+
+        Args:
+            agreed: whether other places with this match go on in the same way (``LookupMatch``). All agreed matches,
+                and all disputed matches, share one rate if they are shorter than ``Tuning.clear_match``.
         """
+        if agreed is not None and match_length < self._clear_match:
+            return self._lookup[-2 if agreed else -1]
         return self._lookup[bisect_right(self._match_edges, match_length)]
 
-    def rates(self, match_length: int = 0) -> AcceptanceRates:
-        """Return the current rates. Their ``lookup`` is the rate of tokens copied after a match of ``match_length``
-        tokens; 0 if ``match_length`` is 0.
+    def rates(self, match_length: int = 0, agreed: bool | None = None) -> AcceptanceRates:
+        """Return the current rates. Their ``lookup`` is the rate of tokens copied after a match (``lookup``); 0 if
+        ``match_length`` is 0.
         """
         middle, verify = self.middle.rate, self.verify.rate
-        lookup = self.lookup(match_length).rate if match_length else 0.0
+        lookup = self.lookup(match_length, agreed).rate if match_length else 0.0
         return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
 
 

@@ -37,7 +37,7 @@ from engine.decode.acceptance import (
     PassCostEstimate,
     ProposalOutcome,
 )
-from engine.decode.tuning import TUNING, Tuning
+from engine.decode.tuning import TUNING, Tuning, is_slow
 from engine.events import TimeSplit
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LookupMatch:
     """A match in the book: the last ``length`` tokens of the text also occur at an earlier place, and ``tokens`` are
-    the tokens that follow at that place.
+    the tokens that follow at that place. ``agreed``: whether the next token is the same at other places with this
+    match, at all of them (True) or at none (False); None if it is the same at some of them, or if there are none.
     """
 
     length: int = 0
     tokens: tuple[int, ...] = ()
+    agreed: bool | None = None
 
 
 NO_MATCH = LookupMatch()
@@ -372,23 +374,26 @@ class Controller:
         self._since_rethink += 1
         # A copy from the book is considered in every round, because the text may begin or cease to repeat the book in
         # any round. Some texts share words with the book again and again, but continue differently. So the first copies
-        # are short, and after speculation has lost time, a copy must promise a larger gain.
+        # are short, and after speculation has lost time, a copy must promise a larger gain. A single token is copied
+        # after nearly every match if a verification of two tokens takes hardly longer than a plain step.
         most: float = min(len(match.tokens), self.limits.copy)
         # Copies after a short match are at first short. After a long match no copy need be short, because the answer is
         # then copying the book.
         if match.length < tuning.match_edges[-1]:
-            trials = self.statistics.lookup(match.length).num_trials
+            trials = self.statistics.lookup(match.length, match.agreed).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most and self._may_copy(copy, match)]
         plan, self._planned = self.plan, None
         if copies:
-            costs, rates = self.costs, self.statistics.rates(match.length)
+            costs, rates = self.costs, self.statistics.rates(match.length, match.agreed)
             copy = max(copies, key=lambda plan: tokens_per_ms(plan, costs, rates))
             worth = tuning.worth_risking if self._in_debt else tuning.worth_changing
-            if tokens_per_ms(copy, costs, rates) > worth * tokens_per_ms(plan, costs, rates):
-                plan = copy
-        if plan.copy:
-            return plan
+            gain = tokens_per_ms(copy, costs, rates) / tokens_per_ms(plan, costs, rates)
+            # Most texts have a match in nearly every round. So a plain step must be timed again from time to time, if
+            # its time decides whether a copy pays.
+            timed = plan.speculates or gain > tuning.close or self._since_plain < tuning.plain_rounds_close
+            if gain > worth and timed:
+                return copy
         if not plan.speculates:
             plan = self._probe()
         elif self._since_plain >= (tuning.plain_rounds_close if self._is_close(plan) else tuning.plain_rounds_far):
@@ -403,8 +408,8 @@ class Controller:
         # The first plain step after a speculating round is slower than the following plain steps, because less of its
         # data is in the processor's cache (2.7 instead of 2.2 ms with the demo pair after 2,048 tokens). If plain
         # decoding is about as fast as the plan, the time of this first step would mislead the choice, so it is not
-        # counted.
-        tells = plan.speculates or self._was_plain or not self._is_close(self.plan)
+        # counted. Slow steps read so much that this does not matter.
+        tells = plan.speculates or self._was_plain or is_slow(plain_ms) or not self._is_close(self.plan)
         tells = tells and not observation.records
         self._was_plain = not plan.speculates
         if plan.speculates:
@@ -425,7 +430,7 @@ class Controller:
             # show how many tokens after the match were right.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
-            rate = self.statistics.lookup(match.length)
+            rate = self.statistics.lookup(match.length, match.agreed)
             rate.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
         self._left, self._made = self._left - len(done.tokens), self._made + len(done.tokens)
         if not observation.records:
@@ -534,7 +539,8 @@ class Controller:
         """
         verify = self._verify.cost
         lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
-        return lost * self.statistics.lookup(match.length).doubt <= max(self._may_lose, self._tuning.small_risk)
+        doubt = self.statistics.lookup(match.length, match.agreed).doubt
+        return lost * doubt <= max(self._may_lose, self._tuning.small_risk)
 
     @property
     def _loses(self) -> bool:

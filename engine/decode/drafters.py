@@ -7,8 +7,9 @@ drafter which tokens were committed. A wrong proposal costs time but never chang
 
 To propose from the book, an index of n-grams of token ids finds earlier places of the newest tokens, in the book or the
 chat. Among the latest of these places, the one with the longest match is taken, and the tokens that follow it are
-proposed. The index consists of lists and dictionaries. It is built once per book and extended with every committed
-token.
+proposed. Even if only the newest token occurs earlier, the token after its newest place is right in one of six cases
+(summaries and explanations in the model's own words). The index consists of lists and dictionaries. It is built once
+per book and extended with every committed token.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ _TOKEN_BITS = 32
 @dataclass(frozen=True)
 class Occurrence:
     """An earlier passage that equals the end of the text: the ``length`` tokens before ``position`` are the same as the
-    last ``length`` tokens of the text. So the token at ``position`` is the first to be proposed.
+    last ``length`` tokens of the text. So the token at ``position`` is the first to be proposed. ``agreed`` is as in
+    ``LookupMatch``.
     """
 
     position: int
     length: int
+    agreed: bool | None = None
 
 
 class _Places:
@@ -96,14 +99,15 @@ def _number(tokens: Sequence[int]) -> int:
 
 
 class LookupIndex:
-    """An index of one growing text, which finds all places of every n-gram, for two values of n (``Tuning.ngram`` and
-    ``Tuning.long_ngram``).
+    """An index of one growing text, which finds all places of every n-gram, for a few values of n
+    (``Tuning.long_ngram``, ``Tuning.ngram`` and ``Tuning.short_ngrams``).
     """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
         self._tokens: list[int] = []
         self._tuning = tuning
-        self._long, self._short = _Places(tuning.long_ngram), _Places(tuning.ngram)
+        sizes = (tuning.long_ngram, tuning.ngram, *tuning.short_ngrams)
+        self._places = [_Places(size) for size in sizes]
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -119,16 +123,16 @@ class LookupIndex:
         """
         new = tokens[len(self._tokens) :]
         self._tokens.extend(new)
-        for places in (self._long, self._short):
+        for places in self._places:
             places.extend(self._tokens, len(new))
 
-    def find(self, tail: Sequence[int]) -> Occurrence | None:
+    def find(self, tail: Sequence[int], least: int = 1) -> Occurrence | None:
         """Find the longest earlier occurrence of the end of the text, which is the indexed tokens followed by
-        ``tail``.
+        ``tail``. None if not even the last ``least`` tokens occur earlier.
         """
         text = [*self._tokens[max(0, len(self._tokens) - self._tuning.longest_match) :], *tail]
-        for places in (self._long, self._short):
-            if len(text) >= places.size and (best := self._longest(places, text)):
+        for places in self._places:
+            if least <= places.size <= len(text) and (best := self._longest(places, text)):
                 return best
         return None
 
@@ -138,27 +142,36 @@ class LookupIndex:
         A match counts as shorter than it is if few tokens follow its place (``Tuning.tokens_after``). Such a place is
         often a quotation from the book in the question. The tokens after the quotation are only the rest of the
         question and the beginning of this answer, so the same words in the book predict the answer better.
+
+        Up to ``Tuning.peers`` other places that share the whole match tell whether it is ``agreed``.
         """
-        best, rank, tuning = None, 0, self._tuning
-        for position in itertools.islice(places.of(text[-places.size :]), tuning.places + 1):
+        tuning = self._tuning
+        most = tuning.places if places.size >= tuning.ngram else tuning.peers + 1
+        found: list[tuple[int, int]] = []  # the length of the match at each place, newest first, and the place
+        for position in itertools.islice(places.of(text[-places.size :]), most + 1):
             # Skip this place, because it is the end of the text and not an earlier occurrence.
-            if position >= len(self._tokens):
-                continue
-            length = self._match_length(position, text, places.size)
-            at_end = len(self._tokens) - position < tuning.tokens_after
-            found = max(1, length - tuning.end_penalty) if at_end else length
-            if found > rank:
-                best, rank = Occurrence(position, length), found
-        return best
+            if position < len(self._tokens):
+                found.append((self._match_length(position, text, places.size), position))
+        if not found:
+            return None
+        best, (length, position) = max(enumerate(found), key=lambda each: (self._rank(*each[1]), -each[0]))
+        peers = [at for index, (shared, at) in enumerate(found) if index != best and shared >= length][: tuning.peers]
+        same = sum(self._tokens[at] == self._tokens[position] for at in peers)
+        return Occurrence(position, length, None if not peers or 0 < same < len(peers) else same > 0)
+
+    def _rank(self, length: int, position: int) -> int:
+        """The length of a match, reduced if few tokens follow its place."""
+        at_end = len(self._tokens) - position < self._tuning.tokens_after
+        return max(1, length - self._tuning.end_penalty) if at_end else length
 
     def repeats(self, newest: int) -> bool:
         """Whether the last ``newest`` tokens quote earlier text, that is, contain ``Tuning.long_ngram`` consecutive
         tokens that also occur before them.
         """
-        size, end = self._long.size, len(self._tokens)
+        long, end = self._places[0], len(self._tokens)
         begin = max(0, end - newest)
-        ngrams = (self._tokens[at : at + size] for at in range(begin, end - size + 1))
-        return any(place <= begin for ngram in ngrams for place in self._long.of(ngram))
+        ngrams = (self._tokens[at : at + long.size] for at in range(begin, end - long.size + 1))
+        return any(place <= begin for ngram in ngrams for place in long.of(ngram))
 
     def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
         """Return the ``count`` tokens that follow the place of a match in the indexed text. Fewer tokens are returned
@@ -184,7 +197,7 @@ class LookupIndex:
 
     def _crop(self, length: int) -> None:
         while len(self._tokens) > length:
-            for places in (self._long, self._short):
+            for places in self._places:
                 places.drop_last(self._tokens)
             self._tokens.pop()
 
@@ -570,7 +583,7 @@ class LookupDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         tail = context[len(self.index) :]
-        match = self.index.find(tail) if self._longest else None
+        match = self.index.find(tail, self._tuning.ngram) if self._longest else None
         self._asked_inner = match is None or match.length < self._tuning.unchecked_match
         if match is None:
             return self.inner.propose(context, count, sampler, generator, stop)

@@ -269,7 +269,7 @@ def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
     found = index.find(tail)
     if found is None:
         return NO_MATCH
-    return LookupMatch(found.length, tuple(index.after(found, TUNING.copy_lengths[-1], tail)))
+    return LookupMatch(found.length, tuple(index.after(found, TUNING.copy_lengths[-1], tail)), found.agreed)
 
 
 def _observer(

@@ -504,6 +504,47 @@ def test_copies_that_are_not_kept_cost_an_answer_little(right: float) -> None:
         assert max(world.answer(controller, 64, misled) for _ in range(3)) < 1.03
 
 
+@pytest.mark.parametrize(
+    ("costs", "copies"),
+    [
+        (Costs(0.0, PassCost(25.0, 24.0), PassCost(54.0, 24.0, 78.0)), True),  # a second token costs nothing
+        (Costs(0.0, PassCost(25.0, 25.0), PassCost(51.0, 25.0, 51.0)), False),  # half a plain step
+    ],
+)
+def test_a_single_word_of_the_book_is_copied_where_a_second_token_costs_nothing(costs: Costs, copies: bool) -> None:
+    """A text in its own words: one token in six is what followed the same word in the book."""
+    match = LookupMatch(1, tuple(range(64)))
+    world, lengths = SteadyWorld(AcceptanceRates(0.0, 0.0, 0.0, 0.17), 1), set[int]()
+    controller = Controller(costs, PlanLimits(0, 0, TUNING.copy_lengths[-1]))
+    spent = made = 0.0
+    for _ in range(300):
+        world.match, plan = match, controller.next(match)
+        lengths.add(plan.copy)
+        done, observation = world.round(plan)
+        if not plan.copy:
+            right = world.prefix(0.17, 1)
+            done = replace(done, tokens=(match.tokens[0] if right else 999,))
+        done = replace(done, split=TimeSplit(verify=costs.verify.ms(done.verified_rows)))
+        controller.observe(plan, done, observation)
+        spent, made = spent + done.split.total, made + len(done.tokens)
+    assert (1 in lengths) is copies
+    gained = made * costs.verify.ms(1) / spent
+    assert gained > 1.1 if copies else gained == pytest.approx(1.0)
+
+
+def test_matches_on_which_places_disagree_are_learned_apart() -> None:
+    learned = AcceptanceStatistics()
+    agreed, disputed, alone = (learned.rates(2, known).lookup for known in (True, False, None))
+    assert disputed < alone < agreed
+    for _ in range(20):
+        learned.lookup(2, agreed=False).add(1, 1)
+    assert learned.rates(4, agreed=False).lookup > disputed + 0.3, "of any short length"
+    assert learned.rates(2, agreed=True).lookup == agreed
+    assert learned.rates(2).lookup == alone
+    long = TUNING.clear_match
+    assert learned.lookup(long, agreed=False) is learned.lookup(long), "a long match speaks for itself"
+
+
 def test_a_long_match_is_copied_further_with_every_token_that_it_gets_right() -> None:
     long, lengths = LookupMatch(30, tuple(range(64))), list[list[int]]()
     controller = Controller(DERIVED, PlanLimits(0, 0, TUNING.copy_lengths[-1]))

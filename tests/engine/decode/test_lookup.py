@@ -19,12 +19,12 @@ def longest_match(text: list[int], tail: list[int]) -> int:
     """Length of the longest earlier occurrence of the end of text + tail that ends inside text, by trying all."""
     whole = text + tail
     best = 0
-    for end in range(TUNING.ngram, len(text)):
+    for end in range(1, len(text)):
         length = 0
         while length < end and text[end - 1 - length] == whole[-1 - length]:
             length += 1
         best = max(best, length)
-    return best if best >= TUNING.ngram else 0
+    return best
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -42,6 +42,27 @@ def test_finds_the_longest_match(seed: int) -> None:
         assert (match is None) == (expected == 0)
         if match:
             assert text[: match.position][-match.length :] == (text + tail)[-match.length :]
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "agreed"),
+    [
+        ([1, 2, 9, 8, 2], 1, None),  # no other place
+        ([1, 2, 9, 3, 2, 9, 8, 2], 1, True),
+        ([1, 2, 8, 3, 2, 9, 8, 2], 1, False),
+        ([2, 7, 2, 9, 3, 2, 9, 8, 2], 1, None),  # one agrees, one does not
+        ([1, 2, 9, 0, 1, 2, 9, 5, 1, 2], 2, True),
+        ([7, 2, 8, 4, 1, 2, 9, 5, 1, 2], 2, None),  # a place that shares less is not asked
+    ],
+)
+def test_a_match_tells_whether_other_places_go_on_alike(text: list[int], length: int, agreed: bool | None) -> None:
+    index = LookupIndex()
+    index.follow(text)
+    match = index.find([])
+    assert match is not None
+    assert index.after(match, 1) == [9]
+    assert (match.length, match.agreed) == (length, agreed)
+    assert index.find([], 3) is None
 
 
 def test_a_question_that_quotes_the_book_is_known() -> None:
@@ -69,7 +90,8 @@ def test_following_another_text_equals_a_new_index() -> None:
         new.follow(text)
         assert len(used) == len(text)
         assert used.find([]) == new.find([])
-        for places, size in ((used._long, TUNING.long_ngram), (used._short, TUNING.ngram)):
+        sizes = (TUNING.long_ngram, TUNING.ngram, *TUNING.short_ngrams)
+        for places, size in zip(used._places, sizes, strict=True):
             assert len(places._newest) == len({tuple(text[at : at + size]) for at in range(len(text) - size + 1)})
             for at in range(len(text) - size + 1):
                 ngram = text[at : at + size]
