@@ -63,8 +63,10 @@ _PLAIN_SHARE_AT_END = 0.1
 _UNNOTICED_S = 0.2
 # A plain step is compared with at most this many verifications before it, and with as many after it.
 _BESIDE = 4
-# Maximum ratio of the speedup's upper bound to its lower bound. The bounds follow from the cost of an additional row:
-# its median plus and minus one standard error. With a larger ratio no speedup is given, because the machine was
+# Number of newest comparisons that count.
+_MOST_COMPARED = 96
+# Maximum ratio of the speedup's upper bound to its lower bound. The bounds follow from the costs of additional rows:
+# their medians plus and minus one standard error. With a larger ratio no speedup is given, because the machine was
 # disturbed.
 _MOST_SPREAD = 1.5
 # Factor in the standard error of a median for a normal distribution: the factor times the interquartile range, divided
@@ -343,11 +345,11 @@ class PageScores:
 class PlainSteps:
     """Estimates the speedup over plain decoding, from plain steps that are timed while the answer is written.
 
-    Plain steps are few, so each is compared with the verifications nearest in time. Each comparison gives the cost of
-    an additional row: how much longer a verification takes for each token after its first, as a fraction of a plain
-    step. The median of these costs turns the time of any verification into an estimate of a plain step's time at that
-    moment. Each round's time is divided by this estimate, because a slow moment of the machine slows rounds and plain
-    steps alike.
+    Plain steps are few, so each is compared with the verifications nearest in time. The comparisons give the cost of a
+    verification's second row, and of each later row, as fractions of a plain step. (The second row may be nearly free,
+    because a plain step waits for memory.) The medians of these costs turn the time of any verification into an
+    estimate of a plain step's time at that moment. Each round's time is divided by this estimate, because a slow moment
+    of the machine slows rounds and plain steps alike.
 
     A round of plain decoding takes longer than its pass alone. The ratio of the two is measured in rounds that were a
     single plain step; without such rounds it is 1. The lower median of the ratios is used, because the second round of
@@ -359,11 +361,13 @@ class PlainSteps:
     def __init__(self) -> None:
         self.count = 0
         self._tokens = 0
-        # Two sums over rounds. ``_passes``: the round's time divided by its verification's time. ``_pass_rows``: the
-        # same ratio, times the number of the verification's rows after the first.
-        self._passes, self._pass_rows = 0.0, 0.0
-        # Costs of an additional row of a verification, as fractions of a plain step, ascending
-        self._row_costs: list[float] = []
+        # Three sums over rounds of the round's time divided by its verification's time. ``_passes``: over all rounds.
+        # ``_second_rows``: over verifications of several rows. ``_later_rows``: times the number of the verification's
+        # rows after the second.
+        self._passes, self._second_rows, self._later_rows = 0.0, 0.0, 0.0
+        # Newest comparisons with a plain step: rows of a verification, and its time after the first plain step's time,
+        # as a fraction of a plain step
+        self._compared: deque[tuple[int, float]] = deque(maxlen=_MOST_COMPARED)
         # for rounds of a single plain step: the round's time divided by the time of its pass, ascending
         self._whole: list[float] = []
         # Rows and milliseconds of the newest verifications
@@ -385,7 +389,9 @@ class PlainSteps:
             return
         self._tokens += len(done.tokens)
         self._passes += elapsed_ms / ms
-        self._pass_rows += elapsed_ms / ms * (rows - 1)
+        if rows > 1:
+            self._second_rows += elapsed_ms / ms
+            self._later_rows += elapsed_ms / ms * (rows - 2)
         if rows == 1 and not done.scored:
             self.add(ms, end_s)
             insort(self._whole, (elapsed_ms - done.split.draft - done.split.middle) / ms)
@@ -397,7 +403,7 @@ class PlainSteps:
     def _pair(self, rows: int, ms: float) -> None:
         """Compare the newest plain step with a verification."""
         if rows > 1 and self._step_ms > 0.0:
-            insort(self._row_costs, (ms / self._step_ms - 1.0) / (rows - 1))
+            self._compared.append((rows, ms / self._step_ms - 1.0))
 
     def due(self, now_s: float) -> bool:
         """Whether it is time for another plain step."""
@@ -417,21 +423,37 @@ class PlainSteps:
         """
         if self.count < _LEAST_PLAIN_STEPS or not self._tokens:
             return None
-        costs = self._row_costs
-        row = statistics.median(costs) if costs else 0.0
-        if len(costs) > 1:
-            lower, _, upper = statistics.quantiles(costs, method="inclusive")
-            spread = _QUARTILES_TO_SPREAD * (upper - lower) / self.count**0.5
-            if self._steps(row + spread) > _MOST_SPREAD * self._steps(row - spread):
-                return None
+        (second, second_spread), (later, later_spread) = self._row_costs()
+        slowest = self._steps(second + second_spread, later + later_spread)
+        if slowest > _MOST_SPREAD * self._steps(second - second_spread, later - later_spread):
+            return None
         whole = statistics.median_low(self._whole) if self._whole else 1.0
-        return self._tokens * whole / self._steps(row)
+        return self._tokens * whole / self._steps(second, later)
 
-    def _steps(self, row: float) -> float:
-        """Number of plain passes that fit into the answer's time, if each additional row of a verification costs
-        ``row`` plain steps.
+    def _steps(self, second: float, later: float) -> float:
+        """Number of plain passes that fit into the answer's time, if the second row of a verification costs ``second``
+        plain steps, and each later row costs ``later``.
         """
-        return self._passes + max(0.0, row) * self._pass_rows
+        return self._passes + max(0.0, second) * self._second_rows + max(0.0, later) * self._later_rows
+
+    def _row_costs(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The cost of a verification's second row, and of each later row, each with its standard error. All rows are
+        assumed to cost the same if there was no verification of two rows, or no longer one.
+        """
+        seconds = [extra for rows, extra in self._compared if rows == 2]
+        if not seconds:
+            each = self._with_error([extra / (rows - 1) for rows, extra in self._compared])
+            return each, each
+        second = self._with_error(seconds)
+        later = [(extra - second[0]) / (rows - 2) for rows, extra in self._compared if rows > 2]
+        return second, self._with_error(later) if later else second
+
+    def _with_error(self, costs: Sequence[float]) -> tuple[float, float]:
+        """The median of ``costs`` and its standard error. 0 if there are no costs, or only one."""
+        if len(costs) < 2:
+            return (costs[0] if costs else 0.0), 0.0
+        lower, median, upper = statistics.quantiles(costs, method="inclusive")
+        return median, _QUARTILES_TO_SPREAD * (upper - lower) / self.count**0.5
 
     def age_s(self, now_s: float) -> float | None:
         """Seconds since the newest plain step; 0 if the step was timed after the last token; None if no step was

@@ -193,6 +193,18 @@ def verified(rows: int, ms: float, tokens: int = 1) -> Round:
     return Round(ids, (TokenSource.TARGET,) * tokens, TimeSplit(verify=ms), ended=False, verify=verify)
 
 
+def test_a_free_second_row_does_not_make_longer_verifications_look_free() -> None:
+    """Most rounds copy one token and cost a plain step. A copy of eight costs 2.4 and makes one token."""
+    steps, tokens, spent = PlainSteps(), 0, 0.0
+    for number in range(120):
+        rows, ms, made = (9, 240.0, 1) if number % 6 == 5 else (2, 100.0, 1 + (number % 4 == 0))
+        if number % 10 == 9:
+            rows, ms, made = 1, 100.0, 1
+        steps.made(verified(rows, ms, made), ms, 0.1 * number)
+        tokens, spent = tokens + made, spent + ms
+    assert steps.speedup() == pytest.approx(100.0 * tokens / spent)
+
+
 def test_a_speedup_by_hand_rests_on_three_plain_steps() -> None:
     steps = PlainSteps()
     steps.add(50.0, 0.0)
