@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from engine.model.kernels.native import own
+from engine.model.kernels import native
 from engine.model.kv_shape import KvShape, quantize_symmetric
 
 # Number of a prompt's newest queries with which the first chunks of an answer may be chosen. Older queries say no more
@@ -146,7 +146,7 @@ class KeyIndex:
     ) -> None:
         self.count, self.kv_heads = 0, shape.kv_heads
         self._chunk_size, self._source = chunk_size, source
-        self._kernels = own() if shape.device.type == "cpu" else None
+        self._kernels = native.own() if shape.device.type == "cpu" else None
         means = torch.empty(0, shape.head_dim, dtype=torch.int8, device=shape.device)
         if self._kernels is not None:
             means = self._kernels.pack(means, pairs=self._kernels.looks_up_quants)

@@ -12,10 +12,10 @@ import torch
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import AnswerDone
-from engine.kv import selection
 from engine.kv.full import FullCache
 from engine.kv.retrieval import RetrievalCache
 from engine.kv.selection import SCORED_QUERIES, KeyIndex, MeanKeyAttention, newest_spaced, spread_forward
+from engine.model.kernels import native
 from engine.model.kv_shape import KvShape
 from engine.prompt import Question
 from engine.session import Session
@@ -46,7 +46,7 @@ def holding(k: torch.Tensor, limit: int) -> FullCache:
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index that our kernels multiply, and one on a processor that cannot compile them."""
     if request.param == "no kernels":
-        monkeypatch.setattr(selection, "own", lambda: None)
+        monkeypatch.setattr(native, "own", lambda: None)
 
 
 def index_of(means: torch.Tensor) -> KeyIndex:
