@@ -204,7 +204,7 @@ def quoting() -> Law:
 def test_every_path_keeps_the_law_of_whole_answers(make: Callable[[], Law]) -> None:
     """The law of the first tokens of an answer by enumeration, against answers made on every path of a round."""
     sampler, law_of = make()
-    length, answers = 3, 2_500
+    length, answers = 3, 1_500
     chain = Chain({"full": table(2), "retrieval": table(3), "draft": table(4)})
     first = int(chain.tables["full"][3].argmax())
     prompt = [0, 1, 2, 3, first, first, 0, 1, 2, 3]  # what came before here is worth copying, and its second half not
