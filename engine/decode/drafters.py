@@ -154,8 +154,8 @@ class LookupIndex:
                 found.append((self._match_length(position, text, places.size), position))
         if not found:
             return None
-        best, (length, position) = max(enumerate(found), key=lambda each: (self._rank(*each[1]), -each[0]))
-        peers = [at for index, (shared, at) in enumerate(found) if index != best and shared >= length][: tuning.peers]
+        length, position = max(found, key=lambda each: self._rank(*each))  # the newest of equal rank
+        peers = [at for shared, at in found if at != position and shared >= length][: tuning.peers]
         same = sum(self._tokens[at] == self._tokens[position] for at in peers)
         return Occurrence(position, length, None if not peers or 0 < same < len(peers) else same > 0)
 
