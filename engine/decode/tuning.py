@@ -158,7 +158,7 @@ class Tuning:
     clear_match: int = 6
     """Minimum length of a match, in tokens, whose acceptance does not depend on ``LookupMatch.agreed``. Of tokens after
     shorter matches, 0.6 to 0.9 were right if other places agreed, 0.08 if they disagreed, and 0.2 to 0.6 without other
-    places (72 answers about twelve books, temperature 0.7).
+    places (69 answers about three books, temperature 0.7).
     """
     places: int = 16
     """Maximum number of places of an n-gram that are compared, newest first. It limits the work for frequent n-grams,
