@@ -10,7 +10,7 @@ import torch
 
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.native import torch_alone
-from engine.model.products.packed import has_kernels
+from engine.model.products.packed import PackedLinear, has_kernels
 
 if TYPE_CHECKING:
     from engine.model.pieces import Pieces, Rope
@@ -32,7 +32,7 @@ class Walk:
     def __init__(self, pieces: Pieces, head: Any = None, bits: int = 0, blocks: Sequence[Any] | None = None) -> None:
         self.pieces, self.bits = pieces, bits
         self._own_blocks = pieces.blocks if blocks is None else blocks
-        self._head = pieces.last_product if head is None else head
+        self._head = self._whole_head = pieces.last_product if head is None else head
         self._alone = torch_alone if has_kernels(pieces.model) else nullcontext
 
     @property
@@ -49,6 +49,14 @@ class Walk:
     def decoding(self) -> Iterator[None]:
         with torch.inference_mode(), self._alone():
             yield
+
+    def narrow(self, tokens: int) -> None:
+        """From now on, compute logits of only the first tokens of the vocabulary, at least ``tokens``. All logits are
+        computed as before if the head is not packed.
+        """
+        head = self._whole_head
+        narrows = isinstance(head, PackedLinear) and tokens < head.out_features
+        self._head = head.first(tokens) if narrows else head
 
     def layer(self, index: int, hidden: torch.Tensor, rope: Rope, view: View) -> torch.Tensor:
         return self.pieces.block(self._own_blocks[index], index, hidden, rope, view)

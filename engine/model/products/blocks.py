@@ -12,6 +12,7 @@ scales of 16 outputs, and no sum over lanes is needed. Interleaving takes 0.7 s 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -242,6 +243,13 @@ class Segment:
         }
         kernels.call(kernels.address("interleaved", form.number), abi.arguments(arguments), panels)
         return packed
+
+    def first(self, panels: int) -> Segment:
+        """Make a segment of the first panels, which shares this segment's weights."""
+        one = copy.copy(self)
+        one.packed = self.packed[:panels]
+        one.outputs = one.columns = one.packed.shape[0] * self._kernels.columns
+        return one
 
     def call(self, x: torch.Tensor, sums: torch.Tensor, units: torch.Tensor, out: torch.Tensor) -> Call:
         """Make the kernel call that multiplies x by the segment's weights and writes the result to the segment's

@@ -15,9 +15,10 @@ quants directly, in half or a quarter of the bytes of bfloat16.
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -120,6 +121,25 @@ class PackedLinear(nn.Module):
         columns = self.weight.shape[2]
         return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
 
+    def first(self, outputs: int) -> Self:
+        """Make a product of only the first outputs, at least ``outputs``, that shares this product's weights. Its
+        outputs are whole panels.
+        """
+        panels = -(-outputs // self.kernels.columns)
+        one = copy.copy(self)
+        # ``copy`` alone would let both products share these dictionaries
+        one._parameters, one._modules = dict(self._parameters), dict(self._modules)
+        one.out_features = min(self.out_features, panels * self.kernels.columns)
+        one.bias = None if self.bias is None else fixed(self.bias[: one.out_features])
+        one._take_first(self, panels)
+        return one
+
+    def _take_first(self, whole: Self, panels: int) -> None:
+        """Take views of the first panels of ``whole``, of which this is a copy."""
+        self.weight = fixed(whole.weight[:panels])
+        if whole.scale is not None:
+            self.scale = fixed(whole.scale[: panels * self.kernels.columns])
+
     def unpacked(self) -> torch.Tensor:
         """Unpack all weights (in, out), in the dtype in which products of more than ``MOST_ROWS`` rows are computed."""
         return self._as_columns(self.kernels.unpack(self.weight).to(wide_dtype(self.dtype)))
@@ -157,6 +177,10 @@ class PackedLinear4(PackedLinear):
         # scale and middle of each group, as (panels, groups, 2, columns)
         self.scales = fixed(torch.stack([self.kernels.pack(part) for part in steps.unbind(-1)], dim=2))
         return layers[0].dtype
+
+    def _take_first(self, whole: Self, panels: int) -> None:
+        super()._take_first(whole, panels)
+        self.scales = fixed(whole.scales[:panels])
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return self.kernels.product4(rows, self.weight, self.scales)
@@ -197,6 +221,12 @@ class PackedBlocks(PackedLinear):
         self._width = max(each.start + each.columns for each in self._segments)
         self.weights = nn.ParameterList([fixed(each.packed) for each in self._segments])
         return dtype
+
+    def _take_first(self, whole: Self, panels: int) -> None:
+        [segment] = whole._segments
+        self._segments = [segment.first(panels)]
+        self._width = self._segments[0].columns
+        self.weights = nn.ParameterList([fixed(self._segments[0].packed)])
 
     @property
     def input_dtype(self) -> torch.dtype:

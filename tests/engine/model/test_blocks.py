@@ -102,6 +102,9 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
             assert torch.equal(packed._product(x[:rows])[:, :70], found[:rows]), (name, rows)
         most = packed._product(x.repeat(5, 1)[:MOST_ROWS])[:, :70]
         assert torch.equal(most, found.repeat(5, 1)[:MOST_ROWS]), name
+        few = packed.first(17)
+        assert 17 <= few.out_features < 70, name
+        assert torch.equal(few(x), packed(x)[:, : few.out_features]), name
         assert packed.multiplies_all == (is_fixed and not kernels.multiplies_pairs)
         if packed.multiplies_all:  # a book's rows too
             assert torch.equal(packed(x.repeat(MOST_ROWS // 17 + 1, 1)), packed(x).repeat(MOST_ROWS // 17 + 1, 1)), name

@@ -71,6 +71,17 @@ def test_a_product_is_exact_and_its_rows_do_not_depend_on_each_other(
         assert out.shape == (1, rows, sum(outputs))
         assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
         assert torch.equal(out, torch.cat([layer(x[:, at : at + 1]) for at in range(rows)], dim=1))
+    check_first(layer, x[:, :3])
+
+
+def check_first(layer: PackedLinear, x: torch.Tensor) -> None:
+    """A product of the first outputs reads the same memory and gives the same bits."""
+    whole = layer(x)
+    for outputs in (1, min(17, layer.out_features), layer.out_features):
+        few = layer.first(outputs)
+        assert outputs <= few.out_features <= layer.out_features
+        assert torch.equal(few(x), whole[..., : few.out_features])
+    assert torch.equal(layer(x), whole), "the whole is as it was"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -113,6 +124,7 @@ def test_a_product_reads_quants_as_they_are(
         assert (out.double() - expected[:, :rows]).abs().max() <= tolerance * expected.abs().max()
         if rows <= native.MOST_ROWS:
             assert torch.equal(out, torch.cat([layer(x[:, at : at + 1]) for at in range(rows)], dim=1))
+    check_first(layer, x[:, :3])
 
 
 def test_a_wide_product_uses_the_same_weights(kernels: native.Native) -> None:
