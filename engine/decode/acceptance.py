@@ -90,18 +90,23 @@ class FadingRate:
     Args:
         prior: the rate before any trial.
         memory: time constant, in trials, with which older trials lose weight; None takes ``Tuning.memory``.
+        firm: whether the prior is good evidence, so that a few unlucky trials do not outweigh it.
     """
 
-    def __init__(self, prior: float, memory: float | None = None, tuning: Tuning = TUNING) -> None:
+    def __init__(
+        self, prior: float, memory: float | None = None, tuning: Tuning = TUNING, *, firm: bool = False
+    ) -> None:
         self.prior = prior
         self._tuning = tuning
+        self._firmness = tuning.firmness if firm else 1.0
         self._memory = tuning.memory if memory is None else memory
         self._accepted = self._trials = 0.0
 
     @property
     def rate(self) -> float:
         """The current estimate."""
-        return self.rate_from(self.prior)
+        tuning, weight = self._tuning, self._prior_weight
+        return min(tuning.highest_rate, (self._accepted + self.prior * weight) / (self._trials + weight))
 
     @property
     def num_trials(self) -> float:
@@ -115,18 +120,14 @@ class FadingRate:
 
     @property
     def _prior_weight(self) -> float:
-        return self._tuning.prior_trials / (1.0 + self._trials / self._tuning.prior_half_life)
+        firmness = self._firmness
+        return firmness * self._tuning.prior_trials / (1.0 + self._trials / (firmness * self._tuning.prior_half_life))
 
     def begin_answer(self) -> None:
         """Make the current estimate the prior, and drop all trials. So the trials of the new answer soon outweigh those
         of earlier answers.
         """
         self.prior, self._accepted, self._trials = self.rate, 0.0, 0.0
-
-    def rate_from(self, prior: float) -> float:
-        """Return the estimate that results if ``prior`` takes the place of the rate's own prior."""
-        tuning, weight = self._tuning, self._prior_weight
-        return min(tuning.highest_rate, (self._accepted + prior * weight) / (self._trials + weight))
 
     def add(self, accepted: float, trials: float) -> None:
         """Add the outcome of a proposal. ``trials`` is the number of ``accepted`` tokens, plus 1 if a token was
@@ -183,7 +184,7 @@ class AcceptanceStatistics:
         self._match_edges = tuning.match_edges
         self.middle = FadingRate(tuning.middle_prior, tuning=tuning)
         self.verify = FadingRate(tuning.verify_prior, tuning=tuning)
-        self.direct = FadingRate(tuning.middle_prior * tuning.verify_prior, tuning=tuning)
+        self.direct = FadingRate(tuning.direct_prior, tuning=tuning, firm=True)
         priors = (*tuning.lookup_priors, tuning.agreed_prior, tuning.disputed_prior)
         self._clear_match = tuning.clear_match
         # The rates of matches by class of length, and as the last two, of agreed and of disputed matches
@@ -262,9 +263,8 @@ class AcceptanceStatistics:
         """Return the current rates. Their ``lookup`` is the rate of tokens copied after a match (``lookup``); 0 if
         ``match_length`` is 0.
         """
-        middle, verify = self.middle.rate, self.verify.rate
         lookup = self.lookup(match_length, agreed).rate if match_length else 0.0
-        return AcceptanceRates(middle, verify, self.direct.rate_from(middle * verify), lookup)
+        return AcceptanceRates(self.middle.rate, self.verify.rate, self.direct.rate, lookup)
 
 
 # Refresh policies ----------------------------------------------------------------------------------------------

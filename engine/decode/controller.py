@@ -110,8 +110,9 @@ class RoundObservation:
     the verified proposals of the draft model and of the middle level (the target on the retrieval cache). ``passes``:
     the number of tokens and the milliseconds of each pass of the middle level. ``selection_ms``: milliseconds in which
     the retrieval cache chose its chunks for the first time in this answer; 0 in all other rounds. ``draft_ms``:
-    milliseconds of ``draft_steps`` steps of the draft model. ``records``: whether passes were recorded (as CUDA graphs)
-    in the round. If so, no costs are learned from the round, because recording takes longer than a pass.
+    milliseconds of ``draft_steps`` steps of the draft model. ``draft_start_ms``: milliseconds in which the draft model
+    was started, or read tokens that it had not read yet. ``records``: whether passes were recorded (as CUDA graphs) in
+    the round. If so, no costs are learned from the round, because recording takes longer than a pass.
     """
 
     match: LookupMatch = NO_MATCH
@@ -120,8 +121,14 @@ class RoundObservation:
     passes: list[tuple[int, float]] = field(default_factory=list)
     draft_steps: int = 0
     draft_ms: float = 0.0
+    draft_start_ms: float = 0.0
     selection_ms: float = 0.0
     records: bool = False
+
+    @property
+    def once_ms(self) -> float:
+        """Milliseconds that the round spent on what further rounds need not do again."""
+        return self.draft_start_ms + self.selection_ms
 
 
 # Fastest plan -----------------------------------------------------------------------------------------------------
@@ -254,7 +261,7 @@ class Unclocked:
     """
 
     def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float, tokens: int = UNLIMITED) -> None:
-        self._costs = costs
+        self._costs, self._draft_start_ms = costs, draft_start_ms
         self._controller = Controller(costs, limits)
         self._controller.begin(draft_start_ms, costs.selection, tokens)
 
@@ -267,8 +274,16 @@ class Unclocked:
         draft_ms = observation.draft_steps * costs.draft
         middle_ms, verify_ms = sum(ms for _, ms in passes), costs.verify.ms(done.verified_rows)
         selection_ms = costs.selection if observation.selection_ms else 0.0
-        believed = replace(observation, passes=passes, draft_ms=draft_ms, selection_ms=selection_ms, records=False)
-        split = TimeSplit(draft=draft_ms, middle=middle_ms, verify=verify_ms, other=selection_ms)
+        start_ms = self._draft_start_ms if observation.draft_start_ms else 0.0
+        believed = replace(
+            observation,
+            passes=passes,
+            draft_ms=draft_ms,
+            draft_start_ms=start_ms,
+            selection_ms=selection_ms,
+            records=False,
+        )
+        split = TimeSplit(draft=draft_ms + start_ms, middle=middle_ms, verify=verify_ms, other=selection_ms)
         self._controller.observe(plan, replace(done, split=split), believed)
 
 
@@ -292,17 +307,17 @@ class Controller:
         self.statistics = statistics or AcceptanceStatistics(tuning)
         self._tuning = tuning
         self.replace_costs(costs, limits)
-        # ``_draft_start``: milliseconds to start the draft model before its first step. ``_selecting``: milliseconds to
-        # choose the chunks of the retrieval cache before the first pass over it. Each is 0 once this answer has spent
-        # the time.
+        # Milliseconds to start the draft model, and to choose the chunks of the retrieval cache; 0 once this answer has
+        # spent the time.
         self._draft_start = self._selecting = 0.0
         # ``_made``: number of this answer's tokens so far. ``_left``: maximum number of tokens that it may still get.
         self._made, self._left = 0, UNLIMITED
         self._was_plain = False  # whether the last round was plain
-        # Minimum speed that another plan must promise, as a multiple of the current plan's speed. The multiple is
-        # larger until speculation has been tried.
+        # Factor over the current plan's speed that another plan must promise
         self._worth_changing = tuning.worth_changing if self.statistics.tried else tuning.worth_starting
         self.plan = PLAIN
+        self._awaits_tokens = False  # whether a plan may pay when the answer has more tokens
+        self._most_draft = 0  # maximum number of drafted tokens that the next rounds may risk at once
         self._rounds = self._plain_rounds = 0
         # ``_since_rethink``: number of rounds since a plan was chosen. ``_not_aged``: number of plain rounds since the
         # last call of ``_age``.
@@ -311,10 +326,10 @@ class Controller:
         self._since_draft, self._draft_wait = 0, tuning.draft_rounds
         self._wait = tuning.first_probe
         # ``_tokens``: sum of the tokens of all rounds. ``_lost``: sum of the time that speculation lost, in plain
-        # steps. In both sums, earlier rounds weigh less than later rounds.
-        self._tokens = self._lost = 0.0
-        # Time that trials may still cost, in plain steps: a share of the decoding time so far, minus the cost of past
-        # trials.
+        # steps. In both sums, earlier rounds weigh less than later rounds. ``_invested``: time, in plain steps, that
+        # this answer spent once (``RoundObservation.once_ms``) and has not gained since.
+        self._tokens = self._lost = self._invested = 0.0
+        # Time that trials may still cost, in plain steps
         self._allowance = 0.0
         self._awaited = 0.0  # cost, in plain steps, of a due trial that waits until ``_allowance`` covers it
         # During a trial, two expected times in plain steps: of one token with the current plan, and of the trial's
@@ -336,7 +351,7 @@ class Controller:
         """
         self._draft_start, self._selecting = draft_start_ms, selection_ms
         self._made, self._left = 0, tokens
-        self._tokens, self._lost = 0.0, max(0.0, self._lost)
+        self._tokens, self._lost, self._invested = 0.0, max(0.0, self._lost), 0.0
         self.statistics.begin_answer()
         if (draft_start_ms and self.plan.draft) or (selection_ms and self.plan.passes):
             self.plan = PLAIN
@@ -434,7 +449,7 @@ class Controller:
             rate.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
         self._left, self._made = self._left - len(done.tokens), self._made + len(done.tokens)
         if not observation.records:
-            self._account(plan, done, observation.selection_ms)
+            self._account(plan, done, observation.once_ms)
 
     def _learn(self, plan: DraftPlan, done: Round, observation: RoundObservation) -> None:
         """Learn from a speculating round: from the times of its passes, and from the verified proposals of the draft
@@ -466,18 +481,17 @@ class Controller:
         if plan.passes:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
-    def _account(self, plan: DraftPlan, done: Round, selection_ms: float) -> None:
+    def _account(self, plan: DraftPlan, done: Round, once_ms: float) -> None:
         """Count the time that the round gained or lost compared with plain decoding. The unit is the time of a plain
         step, so that a temporary slowdown of the machine hardly changes the count.
 
-        ``selection_ms`` is the time in which the retrieval cache first chose its chunks for this answer. This time
-        counts as lost (``_lost``). But ``_recent`` leaves it out, because ``_recent`` tells whether further rounds pay,
-        and further rounds do not spend this time again.
+        ``once_ms`` is the time that the round spent on what further rounds need not do again. It counts as invested
+        until as much has been gained. It does not count as lost, because losses tell whether further rounds pay.
         """
         tuning = self._tuning
         made, fade = len(done.tokens), max(0.0, 1.0 - len(done.tokens) / tuning.loss_memory)
         step_ms = self._verify.cost.ms(1)
-        steps, again = done.split.total / step_ms, (done.split.total - selection_ms) / step_ms
+        steps, again = done.split.total / step_ms, (done.split.total - once_ms) / step_ms
         self._tokens = fade * self._tokens + made
         self._lost *= fade
         self._allowance += tuning.trial_share * steps
@@ -492,7 +506,8 @@ class Controller:
         tokens, spans, weight = self._recent
         self._recent = recent * tokens + made, recent * spans + again, recent * weight + 1.0
         credit = tuning.credit_rounds * self._recent[1] / self._recent[2]
-        self._lost = min(tuning.most_debt, max(-credit, self._lost + steps - made))
+        self._lost = min(tuning.most_debt, max(-credit, self._lost + again - made))
+        self._invested = max(0.0, self._invested + steps - again - max(0.0, made - again))
         won = made > max(1.0, tuning.worth_starting * again)
         if won and not plan.copy and not self.plan.speculates:
             self._plain_rounds, self.statistics.loses = self._wait, False
@@ -517,19 +532,25 @@ class Controller:
 
     @property
     def _rethink_rounds(self) -> int:
-        return self._tuning.rethink_rounds if self.plan.speculates else self._tuning.rethink_plain_rounds
+        soon = self.plan.speculates or self._awaits_tokens
+        return self._tuning.rethink_rounds if soon else self._tuning.rethink_plain_rounds
 
     @property
     def _in_debt(self) -> bool:
-        """Whether speculation has lost more time than the constants in ``Tuning`` allow (``_may_lose``)."""
-        return self._may_lose < 0.0
+        """Whether speculation has lost more time than the constants in ``Tuning`` allow."""
+        return self._unspent < 0.0
+
+    @property
+    def _unspent(self) -> float:
+        """Time, in plain steps, that speculating rounds may still lose. It is negative if they have lost more time than
+        they may.
+        """
+        return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
 
     @property
     def _may_lose(self) -> float:
-        """Time, in plain steps, that speculation may still lose. It is negative if speculation has lost more time than
-        it may.
-        """
-        return self._tuning.loss_steps + self._tuning.loss_share * self._tokens - self._lost
+        """Time, in plain steps, that may still be risked: what rounds may still lose, less what has been invested."""
+        return self._unspent - self._invested
 
     def _may_copy(self, copy: int, match: LookupMatch) -> bool:
         """Whether speculation may risk a copy of ``copy`` tokens. The risk is the time that is lost if the whole copy
@@ -541,6 +562,16 @@ class Controller:
         lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
         doubt = self.statistics.lookup(match.length, match.agreed).doubt
         return lost * doubt <= max(self._may_lose, self._tuning.small_risk)
+
+    def _may_draft(self, draft: int) -> bool:
+        """Whether speculation may risk ``draft`` drafted tokens at once. The risk is the time that is lost if all of
+        them are rejected, times the doubt in their acceptance rate, and has the same bound as for copies.
+        """
+        if not draft:
+            return True
+        verify, doubt = self._verify.cost, min(self.statistics.direct.doubt, self.statistics.middle.doubt)
+        lost = (draft * self._draft.cost.ms(1) + verify.ms(draft + 1)) / verify.ms(1) - 1.0
+        return lost * doubt <= max(self._unspent, self._tuning.small_risk)
 
     @property
     def _loses(self) -> bool:
@@ -557,10 +588,8 @@ class Controller:
         self._since_rethink = 0
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
-        # ``_draft_start`` is above 0 until the draft model is started. Only a trial may start the draft model, because
-        # the time of the start is charged to the allowance for trials.
-        draft = 0 if self._draft_start else self.limits.draft
-        best = self._best_plan(costs, rates, PlanLimits(draft, min(self.limits.passes, allowed)))
+        self._most_draft = max(filter(self._may_draft, range(self.limits.draft + 1)))
+        best = self._best_plan(costs, rates, PlanLimits(self._most_draft, min(self.limits.passes, allowed)))
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
         if self._in_debt and self.plan.speculates and self._loses:
@@ -575,27 +604,35 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-        """Return the fastest plan within ``limits``. If the chunks of the retrieval cache have not been chosen yet, the
-        plan has passes over this cache only if these soon gain more time than choosing the chunks takes
-        (``Tuning.repayment_tokens``).
+        """Return the fastest plan within ``limits``, including the time that it takes once: to start the draft model,
+        or to choose the retrieval cache's chunks. The rest of the answer must repay this time. The answer is expected
+        to get about as many further tokens as it has, and at least ``Tuning.repayment_tokens``. Moreover, the plan must
+        promise ``Tuning.worth_investing`` times the speed of plain decoding.
         """
         best = best_plan(costs, rates, limits)
-        if not (best.passes and self._selecting):
+        self._awaits_tokens = self._once_ms(best) > 0.0
+        if not self._awaits_tokens:
             return best
         # Use the time of a plain step that other programs did not slow down. Otherwise a few slow plain steps could
-        # make speculation look better than it is. Chunks would then be chosen, which takes as long as several plain
-        # steps.
+        # make speculation look better than it is.
         one = min(costs.verify.ms(1), self._verify.undisturbed_one)
         costs = replace(costs, verify=replace(costs.verify, one=one))
-        best = best_plan(costs, rates, limits)
-        other = best_plan(costs, rates, replace(limits, passes=0))
-        now, then, plain = (tokens_per_ms(plan, costs, rates) for plan in (other, best, PLAIN))
-        saved_ms = min(self._left, self._tuning.repayment_tokens) * (1.0 / now - 1.0 / then)
-        # If choosing the retrieval cache's chunks would take more time than speculation may still lose, the plan must
-        # promise as large a gain as if this time had been lost already (``Tuning.worth_risking``).
-        indebted = self._selecting * plain > self._may_lose
-        risky = indebted and then < self._tuning.worth_risking * plain
-        return other if risky or saved_ms < self._selecting else best
+        drafts, passes = {0, limits.draft}, {0, limits.passes}
+        plans = [best_plan(costs, rates, PlanLimits(draft, most)) for draft in drafts for most in passes]
+        plain = tokens_per_ms(PLAIN, costs, rates)
+        tokens = min(self._left, max(self._tuning.repayment_tokens, self._made))
+
+        def saved_ms(plan: DraftPlan) -> float:
+            once_ms, speed = self._once_ms(plan), tokens_per_ms(plan, costs, rates)
+            if once_ms and speed < self._tuning.worth_investing * plain:
+                return -once_ms
+            return tokens * (1.0 / plain - 1.0 / speed) - once_ms
+
+        return max(plans, key=saved_ms)
+
+    def _once_ms(self, plan: DraftPlan) -> float:
+        """Milliseconds that a plan takes once, in addition to the time of its rounds."""
+        return (self._draft_start if plan.draft else 0.0) + (self._selecting if plan.passes else 0.0)
 
     def _probe(self) -> DraftPlan:
         """Return a plain step or, from time to time, a trial of a short speculation. A trial is made only if some plan
@@ -639,7 +676,7 @@ class Controller:
         # If the current plan speculates, assume that the target on the retrieval cache rejects all drafted tokens of
         # the trial.
         tokens, ms = expected_round(trial, costs, replace(rates, middle=0.0) if self.plan.speculates else rates)
-        ms += (self._draft_start if trial.draft else 0.0) + (self._selecting if trial.passes else 0.0)
+        ms += self._once_ms(trial)
         steps = ms / step_ms - tokens * planned
         if steps > min(self._allowance, self._tuning.trial_in_answer * self._made) and not has_begun:
             self._awaited = steps
@@ -659,7 +696,7 @@ class Controller:
         draft, middle = stop_thresholds(plan, self.costs, self.rates, self._tuning.highest_threshold)
         return replace(
             plan,
-            draft=min(self.limits.draft, plan.draft + overtime) if plan.draft else 0,
+            draft=min(max(plan.draft, self._most_draft), plan.draft + overtime) if plan.draft else 0,
             passes=min(self.limits.passes, overtime * plan.passes),
             draft_stop=EarlyStop(draft, self.statistics.draft_by_confidence.table(), edges),
             middle_stop=EarlyStop(middle, self.statistics.middle_by_confidence.table(), edges),

@@ -30,13 +30,28 @@ from engine.decode.verify import Distributions, Sampler, confidences, draw, inst
 from engine.events import TokenSource
 from engine.kv.full import FullCache
 from engine.kv.spilling import retry_with_spill
-from engine.kv.streaming import StreamingCache
+from engine.kv.streaming import Held, StreamingCache
 from engine.model.pieces import to_device
 
 if TYPE_CHECKING:
     from engine.model.backends import Backend
     from engine.model.decoder import Decoder
 
+
+# Maximum number of committed tokens that a step of a large draft model reads together with its own token. More tokens
+# are read in passes of their own, whose time does not count as the time of a step.
+_FED_IN_A_STEP = 8
+# Number of the newest tokens that a large draft model reads if an answer waits for its start. The draft model (0.5
+# billion parameters) then gave a mean probability of 0.54 to each of 1,500 tokens of answers, and 0.59 with the newest
+# 504 tokens, whose reading takes 1.9 s, and also if the end of the book had been read before the question came.
+_START_OF_LARGE = 64
+# Share of a text's tokens that a large draft model can propose. It proposes only the vocabulary's first tokens, because
+# a third of a step's bytes can be the head (0.5 billion parameters in 4 bits, 151,936 tokens). Of 3,500 tokens of
+# answers about three books, 0.96 were among the first 65,536.
+_COMMON = 0.97
+# Number of tokens that a draft model reads at once if it is large and runs on a CPU. The kernels for few rows multiply
+# them, and a question that comes meanwhile waits for one such pass (90 ms with 0.5 billion parameters in 4 bits).
+_READ_AT_ONCE = 32
 
 # Bits for one token in the integer that stands for an n-gram. Token ids of every vocabulary fit into these bits.
 _TOKEN_BITS = 32
@@ -216,6 +231,18 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return low
 
 
+def _first_tokens(text: Sequence[int]) -> int:
+    """Return how many of the vocabulary's first tokens include ``_COMMON`` of the tokens of a text. Most vocabularies
+    are ordered from the most frequent to the rarest token.
+    """
+    ordered = sorted(text)
+    return ordered[int(_COMMON * (len(ordered) - 1))] + 1
+
+
+def _begins_with(text: Sequence[int], beginning: Sequence[int]) -> bool:
+    return len(beginning) < len(text) and list(text[: len(beginning)]) == list(beginning)
+
+
 @dataclass(frozen=True)
 class Proposal:
     """Tokens that a drafter proposes.
@@ -230,8 +257,8 @@ class Proposal:
         steps: number of the draft model's forward passes.
         hinted: whether the draft model's most likely tokens are exactly the tokens of the hint that ``propose`` was
             given.
-        start_ms: milliseconds that starting the draft model took during this proposal; close to 0 if it had been
-            started before.
+        start_ms: milliseconds in which the draft model was started, or read tokens that were committed without it,
+            before its first step; 0 if there was nothing to read.
     """
 
     tokens: torch.Tensor
@@ -250,8 +277,13 @@ def _nothing(device: torch.device) -> Proposal:
 class Drafter(Protocol):
     """Proposes the tokens that may come next."""
 
-    def begin(self, context: Sequence[int]) -> None:
-        """Start on a new context, and forget any earlier context."""
+    def begin(self, context: Sequence[int], *, anew: bool = False) -> None:
+        """Start on the context of a new answer.
+
+        Args:
+            anew: whether nothing of earlier contexts may be used, because the same question with the same seed must
+                always give the same proposals.
+        """
 
     def propose(
         self,
@@ -291,7 +323,7 @@ class NoDrafter:
     def __init__(self, device: torch.device) -> None:
         self._nothing = _nothing(device)
 
-    def begin(self, context: Sequence[int]) -> None:
+    def begin(self, context: Sequence[int], *, anew: bool = False) -> None:
         pass
 
     def propose(
@@ -324,7 +356,8 @@ class ModelDrafter:
         backend: runs the draft model's passes; None takes the model's own backend.
         full: the target's full cache, whose layers are spilled if a step runs out of memory; None spills nothing.
         waits: whether the start on a context is delayed until the first proposal, because a large draft model takes
-            seconds to start, and an answer may need no proposal.
+            seconds to start, and an answer may need no proposal. Such a draft model keeps what it has read from answer
+            to answer, and can be started before a question comes (``start_ahead``).
     """
 
     def __init__(
@@ -340,57 +373,131 @@ class ModelDrafter:
     ) -> None:
         self.decoder = decoder
         self.waits = waits
-        # number of committed tokens, while the start of the draft model is delayed; None after the start
-        self._not_started_on: int | None = None
+        self._slack = max(64, 3 * longest)
+        self.started = False
+        """Whether the cache holds a beginning of the context, so that the draft model need not be started on it."""
+        self._committed = 0  # number of committed tokens
+        self._fed_in_a_step = _FED_IN_A_STEP if waits else self._slack // 2
         self._full = full
         self._vocabulary = vocabulary
-        self._slack = max(64, 3 * longest)
         self._settled = 0  # number of tokens that were in the cache at the last ``settle``, and are final since then
-        self._fed: list[int] = []  # tokens in the cache after the first ``_settled`` tokens
+        # The context's first tokens, which are in the cache, or which the cache has evicted or skipped
+        self._fed: list[int] = []
         # tokens in the cache after ``_fed`` that were drawn on the device and that the host has not read yet
         self._unread: list[torch.Tensor] = []
+        self._book: tuple[list[int], Held] | None = None  # the book's tokens, and the cache after them
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
         self._backend = backend or decoder.backend
 
-    @property
-    def started(self) -> bool:
-        """Whether the draft model has been started on the context. If so, the next proposal takes only the time of its
-        own steps.
-        """
-        return self._not_started_on is None
-
     def tokens_to_start(self, length: int) -> int:
-        """Number of tokens that the draft model reads to start on a context of this length."""
-        return min(length, self.cache.num_sink_tokens + 2 * self.cache.window_size)
+        """Number of tokens that the draft model reads before its first step on a context of this length."""
+        if not self.started:
+            return min(length, self.cache.num_sink_tokens + self._newest)
+        missing = length - 1 - self.cache.length
+        return missing if missing > self._fed_in_a_step else 0
 
-    def begin(self, context: Sequence[int]) -> None:
-        if self.waits:
-            self._not_started_on = len(context)
+    @property
+    def _newest(self) -> int:
+        """Number of the newest tokens that a start reads while an answer waits for it."""
+        most = 2 * self.cache.window_size
+        return min(_START_OF_LARGE, most) if self.waits else most
+
+    def begin(self, context: Sequence[int], *, anew: bool = False) -> None:
+        self._committed = len(context)
+        self.started = self.waits and not anew and self._resume(context)
+        if not self.waits:
+            self._read_all(context)
+
+    def _resume(self, context: Sequence[int]) -> bool:
+        """Go on from the tokens that the cache holds, or from the book's tokens after which it was kept, if ``context``
+        begins with them. Return False if neither is possible, or if a new start reads fewer tokens.
+        """
+        self._read_drawn()
+        same = min(_common(self._fed, context), len(context) - 1)
+        if same >= self._settled:
+            del self._fed[same:]
+            self.cache.crop(same)
+        elif self._book is not None and _begins_with(context, self._book[0]):
+            self._fed = list(self._book[0])
+            self.cache.put_back(self._book[1])
+            self._settled = len(self._fed)
         else:
-            self._start(context)
+            return False
+        return self.cache.length > 0 and len(context) - self.cache.length <= 2 * self.cache.window_size
 
-    def _start(self, context: Sequence[int]) -> None:
-        """Fill the cache with the sinks and with the newest tokens of the context: twice the window's number of tokens.
+    def start_ahead(self, book: Sequence[int], context: Sequence[int]) -> Iterator[None]:
+        """Read what the next answer needs before its question comes: the end of the book, and the chat so far. Yield
+        before every few tokens, so that the caller can stop at once. Call this between two answers.
 
-        All tokens in between are skipped, so that the start takes no longer after a long book than after a short one.
+        Args:
+            book: the book's tokens. The contexts of all later answers begin with them.
+            context: all tokens so far, of the book and of the chat.
+        """
+        if self._book is None or self._book[0] != book:
+            if not _begins_with(book, self._fed) or not self._fed:
+                yield from self._new_start([*book, 0], 2 * self.cache.window_size)
+            yield from self._reading([*book, 0])
+            held = self.cache.copied()
+            self._book = None if held is None else (list(book), held)
+        if not self._resume(context):
+            yield from self._new_start(context, 2 * self.cache.window_size)
+        yield from self._reading(context)
+
+    def forget(self) -> None:
+        """Forget the book and the chat, because another book comes."""
+        self._book, self.started = None, False
+
+    def _read_all(self, context: Sequence[int]) -> None:
+        """Start on a context at once.
 
         Raises:
             ModelError: the draft model's logits are not finite.
         """
+        for _ in self._new_start(context, self._newest):
+            pass
+        for _ in self._reading(context):
+            pass
+        self.started = True
+
+    def _new_start(self, context: Sequence[int], newest: int) -> Iterator[None]:
+        """Fill the cache with the sinks, and skip all further tokens but at least the ``newest``. So the start takes no
+        longer after a long book than after a short one.
+        """
         cache, sinks = self.cache, self.cache.num_sink_tokens
         cache.reset()
         self._settled, self._fed, self._unread = 0, [], []
-        wanted = 2 * cache.window_size
-        skip = max(0, len(context) - 1 - sinks - wanted) // self._slack * self._slack
+        if self.waits:
+            self.decoder.narrow(_first_tokens(context))
+        # Evictions are multiples of ``_slack`` tokens. If the number of skipped tokens is too, the cache holds the same
+        # tokens as one that has followed the text from its beginning.
+        unit = 1 if self.waits else self._slack
+        skip = max(0, len(context) - 1 - sinks - newest) // unit * unit
+        yield
         self._feed(context[: min(sinks, len(context) - 1)])
         if skip:
             cache.skip(skip)
-        self._settled, self._fed = cache.length, []
-        logits = self._catch_up(context)
+            self._fed += context[sinks : sinks + skip]
+        self._settled = cache.length
+
+    def _reading(self, context: Sequence[int]) -> Iterator[None]:
+        """Feed the committed tokens ``context`` that the cache lacks, except the last. Evict tokens when the cache is
+        full. Yield before every pass.
+
+        Raises:
+            ModelError: the draft model's logits are not finite.
+        """
+        cache, logits = self.cache, None
+        most = _READ_AT_ONCE if self.waits else self._slack
+        while (missing := len(context) - 1 - cache.length) > 0:
+            yield
+            self._settle()
+            logits = self._feed(context[cache.length : cache.length + min(missing, most)])
         # Only the largest logit is checked, which is NaN if any logit is NaN. Smaller logits may be minus infinity,
         # because a distilled head gives minus infinity to the tokens that it leaves out. The host waits for the device
         # to read this logit, once for each answer.
         if logits is not None and not torch.isfinite(logits.amax(-1)).all():
+            cache.reset()
+            self._settled, self._fed, self.started = 0, [], False
             raise self.decoder.not_finite()
         self._settle()
 
@@ -405,9 +512,7 @@ class ModelDrafter:
     ) -> Proposal:
         if count == 0:
             return _nothing(self.decoder.token_device)
-        clock = time.perf_counter()
-        self._start_if_new(context)
-        start_ms = (time.perf_counter() - clock) * 1000.0
+        start_ms = self._catch_up(context)
         logits = self._after(context)
         hints = self.decoder.ids(list(hint))
         agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
@@ -448,14 +553,24 @@ class ModelDrafter:
             logits = self._fit(self._forward(tokens[-1]))
             self._unread.append(tokens[-1])
 
-    def _start_if_new(self, context: Sequence[int]) -> None:
-        """Start the draft model on the committed tokens, if its start was delayed until now (``waits``). Tokens of
-        ``context`` that are not committed are left out here, because they may be rejected later. ``_after`` feeds these
-        tokens.
+    def _catch_up(self, context: Sequence[int]) -> float:
+        """Start the draft model on the committed tokens, if its start was delayed until now (``waits``). Otherwise feed
+        the committed tokens that the cache lacks, if they are too many for a step. These are the tokens of a question,
+        or tokens that were proposed from the book. The other tokens of ``context`` may be rejected later. ``_after``
+        feeds them.
+
+        Returns:
+            The milliseconds that this took; 0 if nothing was done.
         """
-        if self._not_started_on is not None:
-            self._start(context[: self._not_started_on])
-            self._not_started_on = None
+        clock = time.perf_counter()
+        if not self.started:
+            self._read_all(context[: self._committed])
+        elif self._committed - 1 - self.cache.length > self._fed_in_a_step:
+            for _ in self._reading(context[: self._committed]):
+                pass
+        else:
+            return 0.0
+        return (time.perf_counter() - clock) * 1000.0
 
     def _after(self, context: Sequence[int]) -> torch.Tensor:
         """Feed the tokens of ``context`` that the cache lacks, and return the logits of the next token."""
@@ -473,46 +588,32 @@ class ModelDrafter:
         self._unread = []
 
     def commit(self, context: Sequence[int]) -> None:
-        if self._not_started_on is not None:
-            self._not_started_on = len(context)
-            return
-        self._crop_to(context)
-        # While tokens are proposed from the book, tokens are committed that the draft model has not read. They are fed
-        # before they become too many to be fed at once (``_slack``).
-        if len(context) - self.cache.length > self._slack // 2:
-            self._catch_up(context)
-        self._settle()
+        self._committed = len(context)
+        if self.started:
+            self._crop_to(context)
+            self._settle()
 
     def _settle(self) -> None:
         self.cache.settle()
-        self._settled, self._fed = self.cache.length, []
+        self._settled = self.cache.length
+
+    def _read_drawn(self) -> None:
+        """Read the drawn tokens that are in the cache to the host."""
+        if self._unread:
+            self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
 
     def _crop_to(self, context: Sequence[int]) -> None:
         """Drop from the cache the first token that differs from ``context``, and all later tokens. The last token of
         ``context`` is dropped too, because it is the next input.
         """
-        if self._unread:
-            self.accept([int(token) for token in to_host(torch.cat(self._unread))[0]])
-        same = 0
-        for fed, token in zip(self._fed, context[self._settled : -1], strict=False):
+        self._read_drawn()
+        same = self._settled
+        for fed, token in zip(self._fed[same:], context[same:-1], strict=False):
             if fed != token:
                 break
             same += 1
         del self._fed[same:]
-        self.cache.crop(self._settled + same)
-
-    def _catch_up(self, context: Sequence[int]) -> torch.Tensor | None:
-        """Feed the committed tokens that the cache lacks, except the last committed token. Evict tokens when the cache
-        is full.
-
-        Returns:
-            Logits (1, vocabulary) of the last token fed; None if nothing had to be fed.
-        """
-        cache, logits = self.cache, None
-        while (missing := len(context) - 1 - cache.length) > 0:
-            self._settle()
-            logits = self._feed(context[cache.length : cache.length + min(missing, self._slack)])
-        return logits
+        self.cache.crop(same)
 
     def _feed(self, tokens: Sequence[int]) -> torch.Tensor | None:
         if not tokens:
@@ -569,9 +670,9 @@ class LookupDrafter:
         self._tuning = tuning
         self._asked_inner = False  # whether ``inner`` was asked for the most recent proposal
 
-    def begin(self, context: Sequence[int]) -> None:
+    def begin(self, context: Sequence[int], *, anew: bool = False) -> None:
         self.index.follow(context)
-        self.inner.begin(context)
+        self.inner.begin(context, anew=anew)
 
     def propose(
         self,

@@ -81,7 +81,8 @@ class Context:
     committed tokens but the last, and ``backend`` runs the passes over this cache.
 
     ``sampler`` samples the token after the committed tokens. ``loops`` detects whether the answer only repeats itself
-    and must be stopped; None never stops it.
+    and must be stopped; None never stops it. ``repeats``: whether the answer has a seed, so that its text may not
+    depend on earlier answers.
     """
 
     backend: Backend
@@ -92,6 +93,7 @@ class Context:
     stop_ids: frozenset[int]
     max_tokens: int
     loops: LoopDetector | None = None
+    repeats: bool = False
 
     def commit(self, sampled: Sequence[int]) -> Committed:
         """Commit sampled tokens, up to and including the first token that ends the text. Crop the full cache to all
@@ -157,7 +159,7 @@ def start(context: Context, retrieval: RetrievalCache, drafter: Drafter, prompt:
     """
     with context.backend.decoding():
         retry_with_spill(context.full, lambda: retrieval.aim(RECENT, prompt.queries, prompt.scaling))
-        drafter.begin(context.tokens)
+        drafter.begin(context.tokens, anew=context.repeats)
 
 
 def first_token(
@@ -491,6 +493,7 @@ def _count_steps(observation: RoundObservation, proposal: Proposal, ms: float) -
     if proposal.steps:
         observation.draft_steps += proposal.steps
         observation.draft_ms += ms - proposal.start_ms
+        observation.draft_start_ms += proposal.start_ms
 
 
 def _trials(confidences: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:

@@ -16,6 +16,7 @@ Layers with a recurrent state evict nothing, because a state depends on all toke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -32,6 +33,18 @@ Rotate = Callable[[int, torch.Tensor, torch.Tensor, int], torch.Tensor]
 queries). The first ``queries`` heads are queries, all other heads are keys. Returns x unchanged for a layer without
 RoPE.
 """
+
+
+@dataclass(frozen=True)
+class Held:
+    """A copy of a streaming cache: numbers of tokens, and the layers' keys before RoPE and values, each (kv_heads, n,
+    head_dim).
+    """
+
+    length: int
+    evicted: int
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
 
 
 class StreamingCache:
@@ -112,12 +125,28 @@ class StreamingCache:
         """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")
-        if count % self._slack:
-            raise ValueError(f"the number of skipped tokens must be a multiple of {self._slack}")
         self.length += count
         self._evicted += count
         for layer in self._states.values():
             layer.move(count)
+
+    def copied(self) -> Held | None:
+        """Copy the tokens in the cache, so that ``put_back`` can restore them after others have been added or evicted.
+        None if some layers have a recurrent state, because such states are not copied.
+        """
+        if self._states:
+            return None
+        keys, values = ([store[:, : self.held].clone() for store in own.values()] for own in (self._raw, self._values))
+        return Held(self.length, self._evicted, keys, values)
+
+    def put_back(self, held: Held) -> None:
+        """Make the cache hold what it held when ``held`` was copied."""
+        self.length = self._floor = held.length
+        self._evicted = held.evicted
+        for own, copies in ((self._raw, held.keys), (self._values, held.values)):
+            for store, copy in zip(own.values(), copies, strict=True):
+                store[:, : self.held] = copy
+        self._renew()
 
     @cached_property
     def blocks(self) -> Blocks:

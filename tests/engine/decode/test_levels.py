@@ -148,7 +148,7 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
         context.tokens.extend([1] * 900)
         drafter.begin(context.tokens)
         costs = replace(costs, verify=replace(costs.verify, slope=0.1))  # which a busy machine may have hidden
-        assert levels.draft_start_ms(context, costs, session.target, drafter) > 0
+        assert levels.draft_start_ms(context, costs, drafter) > 0
     session.close()
 
 

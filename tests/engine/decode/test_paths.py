@@ -98,10 +98,11 @@ class Draft(ModelDrafter):
         self.decoder = self._backend = cast(Any, chain)
         self._vocabulary = VOCABULARY
         self._slack = 10**6
-        self._settled, self._fed, self._unread, self._full, self._not_started_on = length, [], [], None, None
+        self._settled, self._fed, self._unread, self._full = length, [0] * length, [], None
+        self.started, self._committed, self._fed_in_a_step = True, length, 10**6
         self.cache: Any = Cache("draft", length)
 
-    def begin(self, context: Sequence[int]) -> None:
+    def begin(self, context: Sequence[int], *, anew: bool = False) -> None:
         pass
 
 

@@ -84,7 +84,7 @@ def read(session: Session, book: Document) -> None:
 def ask(session: Session, question: str = QUESTIONS[0], mode: str = "hierarchical", **sampling: Any) -> AnswerDone:
     params = SamplingParams(**{"max_tokens": TOKENS, **sampling})
     done = list(session.ask(Question(question, sampling=params, mode=mode)))[-1]  # type: ignore[arg-type]
-    list(session.record_ahead())  # as the engine does between two answers
+    list(session.work_ahead())  # as the engine does between two answers
     assert isinstance(done, AnswerDone)
     return done
 

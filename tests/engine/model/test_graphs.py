@@ -309,16 +309,16 @@ def test_passes_are_recorded_between_two_answers(
     monkeypatch.setattr(graphs, "_RECORD_AFTER", 10_000)
     recorder = taped(monkeypatch, TapeRecorder())
     session = load(*pair, **GIVEN)
-    assert not list(session.record_ahead())
+    assert not list(session.work_ahead())
     found: list[tuple[int, ...]] = []
     for pages in (book.pages[3:], book.pages):
         read(session, Document(book.title, "", pages, "text", str(len(pages)) * 64))
         for question in (QUESTION, "Who lit the lamp at dusk?"):
-            made = list(session.record_ahead())
+            made = list(session.work_ahead())
             assert made or len(found) > 1
             before = recorder.recorded
             held = [session.full.length, session.hierarchy.retrieval.length]
-            assert not list(session.record_ahead()), "recorded twice"
+            assert not list(session.work_ahead()), "recorded twice"
             assert held == [session.full.length, session.hierarchy.retrieval.length]
             found.append(answer(session, question=question, max_tokens=TOKENS).token_ids)
             assert recorder.recorded == before
@@ -341,13 +341,13 @@ def test_recorded_passes_are_timed_before_the_next_answer(
     (controller,) = session.hierarchy._controllers.values()
     assert not recorder.recorded
     controller.replace_costs(replace(controller.costs, draft=1e9), replace(controller.limits, draft=0))
-    list(session.record_ahead())
+    list(session.work_ahead())
     assert controller.costs.draft < 1e6
     assert controller.limits == session.hierarchy.limits(controller.costs)
     assert answer(session, max_tokens=TOKENS).token_ids == expected.token_ids
     controller.replace_costs(replace(controller.costs, draft=1e9), replace(controller.limits, draft=0))
     recorded = recorder.recorded
-    list(session.record_ahead())
+    list(session.work_ahead())
     assert (controller.costs.draft < 1e6) == (recorder.recorded > recorded), "timed without need"
 
 
@@ -360,14 +360,14 @@ def test_passes_are_recorded_ahead_where_the_window_is_nearly_full(
     session = load(*unrecorded[0], **GIVEN)
     read(session, book)
     monkeypatch.setattr(session.full, "limit", session.full.length + left)
-    list(session.record_ahead())
+    list(session.work_ahead())
     draft, middle, verify = levels(session)
     assert draft._recordings
     assert middle._recordings
     assert {count for count, *_ in verify._recordings} == ({1, 4} if left == 12 else {1})
     draft.off = middle.off = verify.off = True
     ran = [level.recorded for level in (draft, middle, verify)]
-    assert not list(session.record_ahead()), "passes that are not recorded"
+    assert not list(session.work_ahead()), "passes that are not recorded"
     assert ran == [level.recorded for level in (draft, middle, verify)]
 
 
