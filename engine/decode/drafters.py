@@ -433,7 +433,7 @@ class ModelDrafter:
             book: the book's tokens. The contexts of all later answers begin with them.
             context: all tokens so far, of the book and of the chat.
         """
-        if self._book is None or self._book[0] != book:
+        if self._book is None or self._book[0] != list(book):
             if not _begins_with(book, self._fed) or not self._fed:
                 yield from self._new_start([*book, 0], 2 * self.cache.window_size)
             yield from self._reading([*book, 0])

@@ -176,6 +176,8 @@ def test_a_seed_repeats_a_text_whatever_the_clock_and_earlier_answers_say(
     monkeypatch.setattr(Hierarchy, "_policy", lambda *given: chosen.append(policy(*given)) or chosen[-1])
     first = answer(session, temperature=0.9, seed=5)
     answer(session, temperature=0.9)
+    assert len(list(session.work_ahead())) > 4, "the draft model reads the chat before the next question comes"
+    assert len(list(session.work_ahead())) <= 2, "and only once"
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: 7.0 * clock())
     again = answer(session, temperature=0.9, seed=5)
