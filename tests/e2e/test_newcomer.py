@@ -159,7 +159,7 @@ def test_the_starter_answers_what_it_is_offered_for(tmp_path: Path, open_page: O
     with serving(app_command(port, "--model", STARTER), tmp_path, port, nursery) as server:
         page = open_page(server, SIZE, "light", demo=False)
         read_text(page, REPORT, "ferry.txt")
-        for question in suggested(page)[: None if LONG else 2]:
+        for question in suggested(page)[: None if LONG else 1]:
             ask(page, question)
             answered(page)
             answer = last_answer(page)
