@@ -217,9 +217,13 @@ class LookupIndex:
             self._tokens.pop()
 
 
+def _begins_with(text: Sequence[int], beginning: Sequence[int]) -> bool:
+    return len(beginning) <= len(text) and list(text[: len(beginning)]) == list(beginning)
+
+
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the common prefix of ``a`` and ``b``."""
-    if len(a) <= len(b) and list(b[: len(a)]) == list(a):
+    if _begins_with(b, a):
         return len(a)
     low, high = 0, min(len(a), len(b))
     while low < high:
@@ -237,10 +241,6 @@ def _first_tokens(text: Sequence[int]) -> int:
     """
     ordered = sorted(text)
     return ordered[int(_COMMON * (len(ordered) - 1))] + 1
-
-
-def _begins_with(text: Sequence[int], beginning: Sequence[int]) -> bool:
-    return len(beginning) < len(text) and list(text[: len(beginning)]) == list(beginning)
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,8 @@ class ModelDrafter:
         self._fed: list[int] = []
         # tokens in the cache after ``_fed`` that were drawn on the device and that the host has not read yet
         self._unread: list[torch.Tensor] = []
-        self._book: tuple[list[int], Held] | None = None  # the book's tokens, and the cache after them
+        self._book: list[int] = []  # the book's tokens, if the draft model has read their end ahead
+        self._kept: Held | None = None  # the cache after these tokens; None if it cannot be copied
         self.cache = StreamingCache(decoder.kv_shape, num_sink_tokens, window_size, self._slack, decoder.rotate)
         self._backend = backend or decoder.backend
 
@@ -417,9 +418,9 @@ class ModelDrafter:
         if same >= self._settled:
             del self._fed[same:]
             self.cache.crop(same)
-        elif self._book is not None and _begins_with(context, self._book[0]):
-            self._fed = list(self._book[0])
-            self.cache.put_back(self._book[1])
+        elif self._kept is not None and len(self._book) < len(context) and _begins_with(context, self._book):
+            self._fed = list(self._book)
+            self.cache.put_back(self._kept)
             self._settled = len(self._fed)
         else:
             return False
@@ -433,19 +434,19 @@ class ModelDrafter:
             book: the book's tokens. The contexts of all later answers begin with them.
             context: all tokens so far, of the book and of the chat.
         """
-        if self._book is None or self._book[0] != list(book):
+        if self._book != list(book):
             if not _begins_with(book, self._fed) or not self._fed:
                 yield from self._new_start([*book, 0], 2 * self.cache.window_size)
             yield from self._reading([*book, 0])
-            held = self.cache.copied()
-            self._book = None if held is None else (list(book), held)
-        if not self._resume(context):
-            yield from self._new_start(context, 2 * self.cache.window_size)
-        yield from self._reading(context)
+            self._book, self._kept = list(book), self.cache.copied()
+        if len(context) > len(book):
+            if not self._resume(context):
+                yield from self._new_start(context, 2 * self.cache.window_size)
+            yield from self._reading(context)
 
     def forget(self) -> None:
         """Forget the book and the chat, because another book comes."""
-        self._book, self.started = None, False
+        self._book, self._kept, self.started = [], None, False
 
     def _read_all(self, context: Sequence[int]) -> None:
         """Start on a context at once.

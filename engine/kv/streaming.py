@@ -5,9 +5,9 @@ Axis order (kv_heads, slot, head_dim) per layer. A token's position for RoPE is 
 index in the context. So a draft model with a short window can be used on a long context. Keys are stored BEFORE RoPE. A
 copy of the keys after RoPE is also stored, and is computed again when tokens move to other slots.
 
-Only ``settle`` evicts the oldest tokens. The number of evicted tokens depends only on the committed length. So a cache
-from which speculated tokens were cropped equals a cache that never held them. The newest tokens can be cropped, down to
-the length at the last ``settle``.
+Only ``settle`` evicts the oldest tokens. The number of evicted tokens depends only on the committed length, and on how
+many tokens were skipped at the start. So a cache from which speculated tokens were cropped equals a cache that never
+held them. The newest tokens can be cropped, down to the length at the last ``settle``.
 
 After ``settle``, the cache holds the sinks, the newest tokens of one window, and fewer than ``slack`` older tokens.
 Layers with a recurrent state evict nothing, because a state depends on all tokens that the draft model has read.
@@ -121,7 +121,8 @@ class StreamingCache:
 
     def skip(self, count: int) -> None:
         """Skip the next ``count`` tokens of the context: they count as already evicted, and the draft model never reads
-        them. Call this right after the sinks have been computed.
+        them. Call this right after the sinks have been computed. If ``count`` is no multiple of ``slack``, the next
+        eviction is smaller by the rest.
         """
         if self.length != self.num_sink_tokens:
             raise ValueError("tokens can be skipped only right after the sinks")

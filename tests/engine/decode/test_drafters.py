@@ -81,6 +81,8 @@ def test_the_next_question_needs_only_its_own_tokens(tiny: Callable[..., str]) -
     with torch.inference_mode():
         drafter = _waiting(tiny)
         assert len(list(drafter.start_ahead(book, book))) > 3, "it can be stopped between a few tokens"
+        assert drafter.cache.length == len(book)
+        assert not list(drafter.start_ahead(book, book)), "read once more"
         for context in ([*book, *chat], [*book, *chat, *other], [*book, *other], [*book, *other]):
             drafter.begin(context)
             assert drafter.started
