@@ -369,6 +369,7 @@ class Bench:
         if row == "plain":
             return rounds.plain(context)
         kind, levels = _KINDS[row], self.session.hierarchy
+        context.repeats = kind.seeded
         retrieval, middle = self._middle_level(kind)
         drafter = self._drafter(kind)
 
