@@ -130,11 +130,12 @@ class Attention:
     the ``LENGTH`` keys. ``KEY_HEAD``, ``KEY_TOKEN``, ``VALUE_HEAD`` and ``VALUE_TOKEN`` are strides between heads or
     tokens. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of the pieces; ``LOGSUM`` (kv_heads,
     head_rows) are log-sum-exps to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE`` and
-    ``CAP`` are floats.
+    ``CAP`` are floats. ``BETWEEN`` is the number of keys between the end of a piece and the piece that the same worker
+    probably computes next.
     """
 
     QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)
-    HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST, CAP = range(8, 19)
+    HEAD_ROWS, PIECES, SEEN, PARTS, SCRATCH, SCRATCH_SIZE, RESULT, LOGSUM, SCALE, FIRST, CAP, BETWEEN = range(8, 20)
 
 
 class Norm:
@@ -284,7 +285,7 @@ SLOTS: tuple[type, ...] = (
 )
 """All classes of slots."""
 
-NUM_ARGUMENTS = 19
+NUM_ARGUMENTS = 20
 """Number of words in a kernel's argument array, the same for all kernels."""
 
 

@@ -157,6 +157,7 @@ class OwnAttention:
                 slot.LOGSUM: lse.data_ptr(),
                 slot.SCALE: bits(scale * _LOG2E),
                 slot.CAP: bits((cap or 0.0) * _LOG2E),
+                slot.BETWEEN: (self._kernels.pool.workers - 1) * abi.PIECE,
             }
         )
 

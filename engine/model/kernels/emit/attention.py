@@ -15,19 +15,19 @@ from llvmlite import ir
 
 from engine.model.kernels.abi import BLOCK, PIECE, Attention
 from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
-from engine.model.kernels.emit.products import ACCUMULATORS, FEW_ACCUMULATORS, add_products, row_blocks
+from engine.model.kernels.emit.products import accumulators, add_products, row_blocks
 
 _KEYS = 4  # number of keys whose products with a query are computed together
 # Possible numbers of queries that are multiplied with a key at once. With two queries, a key is converted to float32
 # only once for both.
 _SCORE_ROWS = (2, 1)
-VALUE_VECTORS = 2
-"""Number of a value's vectors whose sums are computed at once for the largest block of rows."""
+# Number of a value's vectors whose sums are computed at once for the largest block of rows.
+_VALUE_VECTORS = 2
 # Possible numbers of SIMD vectors of a value that are summed at once. The code uses the largest number that divides the
 # number of a value's vectors and whose sums, for all rows of a block, fit into the registers.
-_VALUE_CHUNKS = (8, 5, 4, 3, 2, 1)
+_VALUE_CHUNKS = (8, 6, 5, 4, 3, 2, 1)
 LINE = 64  # bytes of a cache line
-_SHARE_BITS = 20  # number of fractional bits of the fixed-point numbers in ``ask_share``, which count cache lines
+_SHARE_BITS = 20  # number of fractional bits of the fixed-point numbers in ``Ahead``, which count cache lines
 LOWEST = -1e30  # used as minus infinity, because the difference of two infinities is NaN
 
 
@@ -84,19 +84,20 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
     with e.loop(first, stop, BLOCK) as start:
         near_keys = block_of(e, keys, key_token, rooms[0], start, length, head_dim, kind)
         near_values = block_of(e, values, value_token, rooms[1], start, length, head_dim, kind)
+        following = next_block(e, start, stop)
+        next_keys, next_values = (
+            Ahead(e, e.at(source, e.b.mul(following, stride), kind), stride, kind, head_dim)
+            for source, stride in ((keys, key_token), (values, value_token))
+        )
         for row, block in blocks_of_rows(e, rows, _SCORE_ROWS if kind is not F32 else (1,)):
-            own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
-            _score(e, e.at(wide, e.b.mul(row, long(head_dim)), F32), block, near_keys, own, head_dim)
+            _score(e, wide, row, rows, block, near_keys, scores, head_dim, next_keys)
         with e.loop(long(0), rows) as row:
             line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
             own = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
             begin, limit = (e.b.sub(e.load(e.at(of, row, I64), I64, align=8), start) for of in (first_seen, seen))
             _soften(e, own, begin, limit, scale, cap, line, near_values.scales, head_dim)
-        ahead = [
-            Ahead(e, source, stride, start, kind, head_dim)
-            for source, stride in ((keys, key_token), (values, value_token))
-        ]
-        add_values(e, scores, BLOCK, BLOCK, near_values.load_all, parts, rows, head_dim, ahead)
+        sums = accumulators(lanes)
+        add_values(e, scores, BLOCK, BLOCK, near_values.load_all, parts, rows, head_dim, next_values, sums)
     e.end()
 
 
@@ -115,11 +116,11 @@ class Vectors:
         """
         return self._e.load_vector(self._place, self._where(token, index), self.kind)
 
-    def load_pairs(self, token: ir.Value, index: ir.Value) -> ir.Value:
-        """Load a vector of pairs of bfloat16 numbers, one pair a lane. Quants are converted to bfloat16, which is
-        exact, but not multiplied by their scale.
+    def load_pairs(self, token: ir.Value, index: ir.Value, count: int) -> ir.Value:
+        """Load ``count`` pairs of bfloat16 numbers, one pair a lane. Quants are converted to bfloat16, which is exact,
+        but not multiplied by their scale.
         """
-        return self._e.load_pairs(self._place, self._where(token, index), self.kind)
+        return self._e.load_pairs(self._place, self._where(token, index), self.kind, count)
 
     def load_all(self, token: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
         """Load the vectors of a key or value that begin at the indices ``places``."""
@@ -130,40 +131,38 @@ class Vectors:
 
 
 class Ahead:
-    """Emits prefetches of the next block's keys or values, which run while the block that begins at ``start`` is
-    computed.
+    """Emits prefetches of the block of keys or values that is needed next, while another block is computed.
 
-    The prefetches are spread over the computation. If all ran at once, prefetching and multiplying would alternate and
-    wait for each other. With many rows, each step of the loops over products prefetches a few cache lines
-    (``ask_share``). With few rows, each step of one loop prefetches the key or value of one token (``ask_token``).
+    The prefetches are spread evenly over the steps of the computation. If many ran at once, the processor could not
+    hold all these loads, and would wait for them instead of computing.
+
+    Args:
+        place: address of the block. ``stride`` is the distance between its tokens in numbers of the type ``kind``.
     """
 
-    def __init__(
-        self, e: Emitter, source: ir.Value, stride: ir.Value, start: ir.Value, kind: ir.Type, head_dim: int
-    ) -> None:
-        self._e, self._stride, self._kind = e, stride, kind
-        self._place = e.at(source, e.b.mul(e.b.add(start, long(BLOCK)), stride), kind)
+    def __init__(self, e: Emitter, place: ir.Value, stride: ir.Value, kind: ir.Type, head_dim: int) -> None:
+        self._e, self._place, self._stride, self._kind = e, place, stride, kind
         self._numbers = LINE // BYTES[kind]
         self._lines = -(-head_dim // self._numbers)  # number of cache lines of one token's key or value
 
-    def ask_share(self, share: ir.Value, shares: ir.Value) -> None:
-        """Prefetch share number ``share`` of the ``shares`` equal shares of the block's cache lines."""
+    def ask(self, first: ir.Value, count: int, steps: ir.Value) -> None:
+        """Prefetch the cache lines that belong to ``count`` of the ``steps`` equal steps, from step ``first`` on."""
         e, lines = self._e, self._lines
-        # The size of a share is rounded up, so that the last share ends at or after the last line.
-        step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), shares), shares)
-        begin = e.b.lshr(e.b.mul(share, step), long(_SHARE_BITS))
-        end = e.b.lshr(e.b.mul(e.b.add(share, long(1)), step), long(_SHARE_BITS))
+        # The size of a step is rounded up, so that the last step ends at or after the last line.
+        step = e.b.sdiv(e.b.add(long((BLOCK * lines << _SHARE_BITS) - 1), steps), steps)
+        begin, end = (e.b.lshr(e.b.mul(at, step), long(_SHARE_BITS)) for at in (first, e.b.add(first, long(count))))
         with e.loop(begin, end) as line:
             token, number = e.b.sdiv(line, long(lines)), e.b.srem(line, long(lines))
-            self.ask(token, e.b.mul(number, long(self._numbers)))
+            index = e.b.add(e.b.mul(token, self._stride), e.b.mul(number, long(self._numbers)))
+            e.prefetch(e.at(self._place, index, self._kind))
 
-    def ask_token(self, token: ir.Value) -> None:
-        for line in range(self._lines):
-            self.ask(token, long(line * self._numbers))
 
-    def ask(self, token: ir.Value, index: ir.Value) -> None:
-        """Prefetch the cache line that holds the ``index``-th number of the block's ``token``-th key or value."""
-        self._e.prefetch(self._e.at(self._place, self._e.b.add(self._e.b.mul(token, self._stride), index), self._kind))
+def next_block(e: Emitter, start: ir.Value, stop: ir.Value) -> ir.Value:
+    """Return the first token of the block that the worker probably needs after the block at ``start``: the next one of
+    the piece, which ends at ``stop``, or the first one of the worker's next piece. The workers take the pieces in turn.
+    """
+    inside, between = e.b.add(start, long(BLOCK)), e.load_long(e.arguments[0], Attention.BETWEEN)
+    return e.b.select(e.b.icmp_signed("<", inside, stop), inside, e.b.add(stop, between))
 
 
 def block_of(
@@ -219,24 +218,41 @@ def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator
         done.value = stop
 
 
-def _score(e: Emitter, queries: ir.Value, rows: int, keys: Vectors, scores: ir.Value, head_dim: int) -> None:
-    """Emit the products of ``rows`` float32 queries with the keys of a block. A key is loaded once for all queries."""
+def _score(
+    e: Emitter,
+    queries: ir.Value,
+    row: ir.Value,
+    all_rows: ir.Value,
+    rows: int,
+    keys: Vectors,
+    scores: ir.Value,
+    head_dim: int,
+    ahead: Ahead,
+) -> None:
+    """Emit the products of ``rows`` of the ``all_rows`` float32 queries, from ``row`` on, with the keys of a block. A
+    key is loaded once for these queries. ``ahead`` prefetches the next keys.
+    """
+    queries = e.at(queries, e.b.mul(row, long(head_dim)), F32)
+    scores = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
+    # a step is one query and one key
+    steps, before = (e.b.mul(number, long(BLOCK)) for number in (all_rows, row))
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
+        ahead.ask(e.b.add(before, e.b.mul(start, long(rows))), rows * e.lanes, steps)
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
         for first in range(0, e.lanes, _KEYS):
             totals = [[e.constant(0.0)] * _KEYS for _ in range(rows)]
             for part in range(0, head_dim, e.lanes):
                 near = [keys.load(e.b.add(start, long(first + at)), long(part)) for at in range(_KEYS)]
-                for row, own in enumerate(totals):
-                    query = e.load_vector(queries, long(row * head_dim + part))
+                for at, own in enumerate(totals):
+                    query = e.load_vector(queries, long(at * head_dim + part))
                     own[:] = [e.fma(query, key, total) for key, total in zip(near, own, strict=True)]
             for own, total in zip(some, totals, strict=True):
                 own.append(e.sums(total))
-        for row, own in enumerate(some):
+        for at, own in enumerate(some):
             total = e.sums(own, _KEYS)
             if keys.scales is not None:
                 total = e.b.fmul(total, e.load_vector(keys.scales, start))
-            e.store(total, e.at(scores, e.b.add(start, long(row * BLOCK)), F32))
+            e.store(total, e.at(scores, e.b.add(start, long(at * BLOCK)), F32))
 
 
 def scaled(e: Emitter, score: ir.Value, scale: ir.Value, cap: ir.Value | None) -> ir.Value:
@@ -315,7 +331,8 @@ def add_values(
     parts: ir.Value,
     rows: ir.Value,
     head_dim: int,
-    prefetches: Sequence[Ahead],
+    ahead: Ahead,
+    registers: int,
     pairs: bool = False,
 ) -> None:
     """Add the weighted values of a block to the sums of every row.
@@ -326,33 +343,29 @@ def add_values(
         words: number of words of a row's weights in the block. A word is a float32 number, or with ``pairs`` two
             bfloat16 numbers.
         near: loads vectors of values. Its arguments are the index of a word and the indices at which the vectors begin.
-        prefetches: prefetches of the next block. If there are enough rows for the largest block of ``row_blocks``, each
-            step prefetches a share. With fewer rows, each step for the first row prefetches a token. With fewer rows
-            and ``pairs``, no step does, because the caller has already prefetched.
+        ahead: prefetches of the block that is needed next.
+        registers: number of vector registers that hold sums.
     """
-    count, most = head_dim // e.lanes, ACCUMULATORS.get(e.lanes, FEW_ACCUMULATORS)
-    blocks = row_blocks(e.lanes, VALUE_VECTORS)
-    for row, block in blocks_of_rows(e, rows, blocks):
-        together = max(n for n in _VALUE_CHUNKS if n * block <= most and count % n == 0)
+    count = head_dim // e.lanes
+    for row, block in blocks_of_rows(e, rows, row_blocks(registers, _VALUE_VECTORS)):
+        # Vectors of pairs are loaded two at a time.
+        least = 2 if pairs else 1
+        chunks = [n for n in _VALUE_CHUNKS if count % n == n % least == 0]
+        together = max(n for n in chunks if n * block <= max(least * block, registers))
         lines, own_weights = [], []
         for at in range(block):
             one = e.b.add(row, long(at))
             lines.append(e.at(parts, e.b.mul(one, long(head_dim + 2)), F32))
             own_weights.append(e.at(weights, e.b.mul(one, long(step)), F32))
+        # A step is a word, for one row and one pass over the values.
+        passes = count // together
+        steps, before = (e.b.mul(number, long(passes * words)) for number in (rows, row))
         with e.loop(long(0), long(head_dim), together * e.lanes) as column:
             places = [e.b.add(column, long(at * e.lanes)) for at in range(together)]
             sums = [[e.variable(e.load_vector(line, place)) for place in places] for line in lines]
-            is_first = e.b.icmp_signed("==", e.b.add(row, column), long(0))
-            passes = count // together
-            one = e.b.add(e.b.mul(e.b.sdiv(row, long(block)), long(passes)), e.b.sdiv(column, long(together * e.lanes)))
-            shares = e.b.mul(e.b.sdiv(rows, long(block)), long(passes * words))
+            done = e.b.add(before, e.b.mul(e.b.sdiv(column, long(together * e.lanes)), long(block * words)))
             with e.loop(long(0), long(words)) as word:
-                for other in prefetches:
-                    if block == blocks[0]:
-                        other.ask_share(e.b.add(e.b.mul(one, long(words)), word), shares)
-                    elif not pairs:
-                        with e.b.if_then(is_first):
-                            other.ask_token(word)
+                ahead.ask(e.b.add(done, e.b.mul(word, long(block))), block, steps)
                 add_products(e, own_weights, word, near(word, places), sums, pairs)
             for line, own in zip(lines, sums, strict=True):
                 for place, total in zip(places, own, strict=True):

@@ -2,13 +2,12 @@
 (``engine.model.kernels.emit.products``).
 
 The neighbouring numbers of a key already form pairs. The keys of a block are transposed, so that a lane holds a key and
-no sum over lanes is needed. The values of two neighbouring keys are interleaved into pairs. Transposing and
-interleaving take as much time as computing two rows. So this kernel pays off for three or more rows, and a single token
-usually has at least three rows, one for each query head of the KV head. The softmax weights are rounded to bfloat16, as
-in torch's kernels. For float32 there is no such kernel, because transposing would cost more than it gains.
+no sum over lanes is needed. The values of two neighbouring keys are interleaved into pairs. A single token usually has
+several rows, one for each query head of the KV head, which share this work. The softmax weights are rounded to
+bfloat16, as in torch's kernels. For float32 there is no such kernel, because transposing would cost more than it gains.
 
 All keys of a piece are processed before its values, so that memory is read in long runs and each row needs only one
-softmax. While a block is computed, the next one is prefetched. Everything else is as in ``attention``.
+softmax. While a block is computed, the one that is needed next is prefetched. Everything else is as in ``attention``.
 """
 
 from __future__ import annotations
@@ -20,19 +19,23 @@ from llvmlite import ir
 from engine.model.kernels.abi import BLOCK, PIECE, Attention
 from engine.model.kernels.emit.attention import (
     LOWEST,
-    VALUE_VECTORS,
     Ahead,
     Vectors,
     add_values,
     block_of,
     blocks_of_rows,
+    next_block,
     scale_of,
     scaled,
 )
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
-from engine.model.kernels.emit.products import add_products, are_many, row_blocks
+from engine.model.kernels.emit.products import add_products, row_blocks
 
 _KEY_VECTORS = 4  # number of vectors of keys that are multiplied with a query together: all keys of a block
+_ACCUMULATORS = 24  # number of vector registers that hold sums; the other 8 hold loaded operands
+# Minimum number of rows for which a block's values are interleaved once, and not again for each block of rows.
+_MANY_ROWS = 24
+_QUAD = 4  # number of words that are transposed together
 
 
 def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, stored: str, capped: bool) -> None:
@@ -67,26 +70,20 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
     value_scales = e.at(laid_out, long(BLOCK * head_dim), F32) if kind is I8 else None
     scores = e.at(laid_out, long(BLOCK * head_dim + PIECE), F32)
 
-    def paired(pair: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
-        base = e.b.mul(pair, long(head_dim))
-        return [e.load_vector(laid_out, e.b.add(base, place)) for place in places]
-
     first = e.b.mul(piece, long(PIECE))
     stop = e.b.add(first, long(PIECE))
     stop = e.b.select(e.b.icmp_signed("<", stop, length), stop, length)
     count = e.b.sub(stop, first)
     with e.loop(first, stop, BLOCK) as start:
         near = block_of(e, keys, key_token, room, start, length, head_dim, kind)
-        ahead = Ahead(e, keys, key_token, start, kind, head_dim)
-        _turn(e, near, ahead, are_many(e, rows, _KEY_VECTORS), laid_out, words)
-        blocks = row_blocks(lanes, _KEY_VECTORS)
-        for row, block in blocks_of_rows(e, rows, blocks):
-            own = e.at(scores, e.b.add(e.b.mul(row, long(PIECE)), e.b.sub(start, first)), F32)
-            line = e.at(queries, e.b.mul(row, long(head_dim)), I16)
-            done = e.b.mul(e.b.sdiv(row, long(block)), long(words))
-            shares = e.b.mul(e.b.sdiv(rows, long(block)), long(words))
-            asked = (ahead, done, shares) if block == blocks[0] else None
-            _score(e, line, block, laid_out, near.scales, own, words, asked)
+        # The last keys of the piece are followed by its first values.
+        inside = e.b.add(start, long(BLOCK))
+        after = (keys, inside, key_token), (values, first, value_token)
+        ahead = _ahead(e, e.b.icmp_signed("<", inside, stop), *after, kind, head_dim)
+        _turn(e, near, laid_out, words)
+        for row, block in blocks_of_rows(e, rows, row_blocks(_ACCUMULATORS, _KEY_VECTORS)):
+            own = e.at(scores, e.b.sub(start, first), F32)
+            _score(e, queries, row, rows, block, laid_out, near.scales, own, words, ahead)
     if value_scales is not None:
         _collect_scales(e, e.at(values, e.b.mul(first, value_token), kind), value_token, count, value_scales, head_dim)
     with e.loop(long(0), rows) as row:
@@ -96,11 +93,29 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
         _soften(e, own, begin, limit, count, scale, cap, line, value_scales, head_dim)
     with e.loop(first, stop, BLOCK) as start:
         near = block_of(e, values, value_token, room, start, length, head_dim, kind)
-        ahead = Ahead(e, values, value_token, start, kind, head_dim)
-        _pair(e, near, ahead, are_many(e, rows, VALUE_VECTORS), laid_out, head_dim)
+        # The last values of the piece are followed by the first keys of the worker's next piece.
+        following = next_block(e, start, stop)
+        after = (values, following, value_token), (keys, following, key_token)
+        ahead = _ahead(e, e.b.icmp_signed("<", following, stop), *after, kind, head_dim)
         weights = e.at(scores, e.b.sub(start, first), I16)
-        add_values(e, weights, PIECE, BLOCK // 2, paired, parts, rows, head_dim, [ahead], pairs=True)
+
+        _add_values(e, near, laid_out, weights, parts, rows, head_dim, ahead)
     e.end()
+
+
+def _ahead(
+    e: Emitter,
+    condition: ir.Value,
+    chosen: tuple[ir.Value, ir.Value, ir.Value],
+    otherwise: tuple[ir.Value, ir.Value, ir.Value],
+    kind: ir.Type,
+    head_dim: int,
+) -> Ahead:
+    """Prefetch the block ``chosen`` if ``condition`` is true, else the block ``otherwise``. A block is given as
+    (address of keys or values, its first token, distance between tokens).
+    """
+    places = [e.at(source, e.b.mul(token, stride), kind) for source, token, stride in (chosen, otherwise)]
+    return Ahead(e, e.b.select(condition, *places), e.b.select(condition, chosen[2], otherwise[2]), kind, head_dim)
 
 
 def _collect_scales(
@@ -115,71 +130,98 @@ def _collect_scales(
         e.store(number(0.0), e.at(room, at, F32))
 
 
-def _turn(e: Emitter, keys: Vectors, prefetch: Ahead, later: ir.Value, transposed: ir.Value, words: int) -> None:
-    """Emit a loop that transposes a block's keys, as pairs of numbers, to (words, BLOCK). In each step, ``prefetch``
-    prefetches the keys of some tokens of the next block. If ``later`` is true, no step prefetches, because a later loop
-    does.
+def _turn(e: Emitter, keys: Vectors, transposed: ir.Value, words: int) -> None:
+    """Emit a loop that transposes a block's keys, as pairs of numbers (words), to (words, BLOCK).
+
+    In each step ``_QUAD`` words of 16 keys are transposed. Every load takes these words of one key. The loads are put
+    together so that only neighbouring lanes are exchanged then.
     """
-    with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), e.lanes) as word:
-        loaded = [keys.load_pairs(e.b.add(token, long(at)), e.b.mul(word, long(2))) for at in range(e.lanes)]
-        # The division is rounded up: some tokens are prefetched twice, but all are prefetched.
-        tokens = -(-e.lanes * e.lanes // words)
-        asked = e.b.add(token, e.b.mul(e.b.sdiv(word, long(e.lanes)), long(tokens)))
-        with e.b.if_then(e.b.not_(later)):
-            for at in range(tokens):
-                prefetch.ask_token(e.b.add(asked, long(at)))
-        for at, vector in enumerate(e.transposed(loaded)):
+    with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), _QUAD) as word:
+        index = e.b.mul(word, long(2))
+        loaded = []
+        for first in range(_QUAD):
+            tokens = [e.b.add(token, long(at)) for at in range(first, e.lanes, _QUAD)]
+            loaded.append(e.concatenated([keys.load_pairs(at, index, _QUAD) for at in tokens]))
+        for at, vector in enumerate(e.transposed_quads(loaded)):
             place = e.b.add(e.b.mul(e.b.add(word, long(at)), long(BLOCK)), token)
             e.store(vector, e.at(transposed, place, F32))
 
 
-def _pair(e: Emitter, values: Vectors, prefetch: Ahead, later: ir.Value, paired: ir.Value, head_dim: int) -> None:
-    """Emit a loop that interleaves the values of neighbouring keys, two at a time, to (BLOCK / 2, head_dim) pairs.
-    ``prefetch`` and ``later`` are as in ``_turn``.
+def _add_values(
+    e: Emitter,
+    values: Vectors,
+    laid_out: ir.Value,
+    weights: ir.Value,
+    parts: ir.Value,
+    rows: ir.Value,
+    head_dim: int,
+    ahead: Ahead,
+) -> None:
+    """Add the weighted values of a block to the sums of every row (``add_values``).
+
+    The values of neighbouring keys are interleaved when they are multiplied, if there are few rows. If there are many,
+    they are interleaved before, once for all rows, and stored in ``laid_out`` as pairs: (BLOCK / 2, head_dim).
     """
-    with e.loop(long(0), long(BLOCK), 2) as token, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
-        both = [values.load_pairs(e.b.add(token, long(at)), column) for at in range(2)]
-        with e.b.if_then(e.b.not_(later)):
-            for at in range(2):
-                prefetch.ask(e.b.add(token, long(at)), column)
-        place = e.b.add(e.b.mul(e.b.sdiv(token, long(2)), long(head_dim)), column)
-        for at, vector in enumerate(e.interleaved(*both)):
-            e.store(vector, e.at(paired, e.b.add(place, long(at * e.lanes)), F32))
+
+    def interleaved(pair: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
+        tokens = [e.b.add(e.b.mul(pair, long(2)), long(at)) for at in range(2)]
+        loaded = [[values.load_pairs(token, place, e.lanes) for token in tokens] for place in places[::2]]
+        return [vector for both in loaded for vector in e.interleaved(*both)]
+
+    def stored(pair: ir.Value, places: list[ir.Value]) -> list[ir.Value]:
+        base = e.b.mul(pair, long(head_dim))
+        return [e.load_vector(laid_out, e.b.add(base, place)) for place in places]
+
+    def add(near: Callable[[ir.Value, list[ir.Value]], list[ir.Value]]) -> None:
+        add_values(e, weights, PIECE, BLOCK // 2, near, parts, rows, head_dim, ahead, _ACCUMULATORS, pairs=True)
+
+    with e.b.if_else(e.b.icmp_signed("<", rows, long(_MANY_ROWS))) as (few, many):
+        with few:
+            add(interleaved)
+        with many:
+            with e.loop(long(0), long(BLOCK // 2)) as pair, e.loop(long(0), long(head_dim), 2 * e.lanes) as column:
+                places = [e.b.add(column, long(at)) for at in (0, e.lanes)]
+                for place, vector in zip(places, interleaved(pair, places), strict=True):
+                    e.store(vector, e.at(laid_out, e.b.add(e.b.mul(pair, long(head_dim)), place), F32))
+            add(stored)
 
 
 def _score(
     e: Emitter,
     queries: ir.Value,
+    row: ir.Value,
+    all_rows: ir.Value,
     rows: int,
     transposed: ir.Value,
     scales: ir.Value | None,
     scores: ir.Value,
     words: int,
-    prefetch: tuple[Ahead, ir.Value, ir.Value] | None,
+    ahead: Ahead,
 ) -> None:
-    """Emit the products of ``rows`` queries with the transposed keys of a block.
+    """Emit the products of ``rows`` of the ``all_rows`` queries, from ``row`` on, with the transposed keys of a block.
+    ``ahead`` prefetches the block that is needed next.
 
     Args:
-        prefetch: (prefetches, done, total). The next block is prefetched in ``total`` shares, one in each step of a
-            loop. ``done`` shares are prefetched before this loop. With None, no step prefetches.
+        scores: address of the score of the block's first key and the first query. A query has ``PIECE`` scores.
     """
+    scores = e.at(scores, e.b.mul(row, long(PIECE)), F32)
+    # a step is one query and one word
+    steps, before = (e.b.mul(number, long(words)) for number in (all_rows, row))
     with e.loop(long(0), long(BLOCK), _KEY_VECTORS * e.lanes) as start:
         offsets = [e.b.add(start, long(at * e.lanes)) for at in range(_KEY_VECTORS)]
         sums = [[e.variable(e.constant(0.0)) for _ in offsets] for _ in range(rows)]
-        lines = [e.at(queries, long(row * words), F32) for row in range(rows)]
+        lines = [e.at(queries, e.b.add(before, long(at * words)), F32) for at in range(rows)]
         with e.loop(long(0), long(words)) as word:
             base = e.b.mul(word, long(BLOCK))
             near = [e.load_vector(transposed, e.b.add(base, offset)) for offset in offsets]
-            if prefetch is not None:
-                ahead, done, shares = prefetch
-                ahead.ask_share(e.b.add(done, word), shares)
+            ahead.ask(e.b.add(before, e.b.mul(word, long(rows))), rows, steps)
             add_products(e, lines, word, near, sums, pairs=True)
-        for row, own in enumerate(sums):
+        for at, own in enumerate(sums):
             for offset, total in zip(offsets, own, strict=True):
                 score = total.value
                 if scales is not None:
                     score = e.b.fmul(score, e.load_vector(scales, offset))
-                e.store(score, e.at(scores, e.b.add(offset, long(row * PIECE)), F32))
+                e.store(score, e.at(scores, e.b.add(offset, long(at * PIECE)), F32))
 
 
 def _soften(

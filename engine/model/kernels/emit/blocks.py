@@ -24,7 +24,7 @@ from llvmlite import binding, ir
 
 from engine.model.kernels.abi import PANEL_VECTORS, Expanded, Interleaved, Product, Spread
 from engine.model.kernels.emit.emitter import F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, Variable, long, number
-from engine.model.kernels.emit.products import Sums, each_panel, emit_product, row_blocks, store_sums
+from engine.model.kernels.emit.products import Sums, accumulators, each_panel, emit_product, row_blocks, store_sums
 from engine.model.kernels.formats import FORMATS, RUN, RUN_WORDS, Bits, Format
 
 _LINE = 64  # bytes of a cache line
@@ -391,7 +391,7 @@ def emit_product_blocks(module: ir.Module, name: str, lanes: int, number_of_form
                 add_group(own, group, [e.b.add(start, first) for start in rows], totals)
         store_sums(e, out, row, e.b.mul(panel, long(columns)), outputs, totals)
 
-    each_panel(e, rows_of, [count for count in row_blocks(lanes, PANEL_VECTORS) if count != _LEFT_OUT])
+    each_panel(e, rows_of, [count for count in row_blocks(accumulators(lanes), PANEL_VECTORS) if count != _LEFT_OUT])
     e.end()
 
 

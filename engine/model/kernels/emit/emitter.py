@@ -240,19 +240,19 @@ class Emitter:
         name = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[self.lanes]
         return self.intrinsic(name, halves, *(self.b.bitcast(x, parts) for x in (a, b)))
 
-    def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-        """Load ``lanes`` pairs of numbers, from the ``index``-th number after ``base`` on. The numbers are bfloat16, or
+    def load_pairs(self, base: ir.Value, index: ir.Value, kind: ir.Type, count: int) -> ir.Value:
+        """Load ``count`` pairs of numbers, from the ``index``-th number after ``base`` on. The numbers are bfloat16, or
         8-bit quants that are converted to bfloat16. A pair fills one lane of the returned vector.
         """
-        both = ir.VectorType(kind, 2 * self.lanes)
+        both = ir.VectorType(kind, 2 * count)
         loaded = self.load(self.at(base, index, kind), both, align=BYTES[kind])
         if kind is I8:
-            wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * self.lanes))
-            bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * self.lanes))
-            high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * self.lanes))
+            wide = self.b.sitofp(loaded, ir.VectorType(F32, 2 * count))
+            bits = self.b.bitcast(wide, ir.VectorType(I32, 2 * count))
+            high = self.b.lshr(bits, ir.Constant(bits.type, [I32(16)] * 2 * count))
             # The conversion is exact, because the float32 of an 8-bit quant has zeros in its lower half.
-            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * self.lanes))
-        return self.b.bitcast(loaded, self.vector)
+            loaded = self.b.trunc(high, ir.VectorType(I16, 2 * count))
+        return self.b.bitcast(loaded, ir.VectorType(F32, count))
 
     def looked_up(
         self, places: ir.Value, halves: Sequence[int], signs: ir.Value | None = None
@@ -298,23 +298,20 @@ class Emitter:
         )
         return self.b.bitcast(low, self.vector), self.b.bitcast(high, self.vector)
 
-    def transposed(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
-        """Transpose a square matrix, given as ``lanes`` vectors."""
-        n, turned = self.lanes, list(rows)
-        # transpose squares of four by four lanes, with instructions that every processor has
-        for first in range(0, n, 4):
-            a, b, c, d = turned[first : first + 4]
-            ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
-            turned[first : first + 4] = [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
-        width = 4
-        while width < n:  # each iteration combines squares into squares of twice the width
-            for at in (at for at in range(n) if not at & width):
-                a, b = turned[at], turned[at + width]
-                low = [lane if not lane & width else n + lane - width for lane in range(n)]
-                high = [lane + width if not lane & width else n + lane for lane in range(n)]
-                turned[at], turned[at + width] = (self.b.shuffle_vector(a, b, _mask(mask)) for mask in (low, high))
-            width *= 2
-        return turned
+    def concatenated(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """Join vectors of the same size, a power of 2 of them, to one vector."""
+        while len(parts) > 1:
+            mask = _mask(range(2 * parts[0].type.count))
+            parts = [self.b.shuffle_vector(a, b, mask) for a, b in zip(parts[0::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def transposed_quads(self, rows: Sequence[ir.Value]) -> list[ir.Value]:
+        """Transpose four vectors within every four lanes: lane i of a quad in vector j becomes lane j of this quad in
+        vector i.
+        """
+        a, b, c, d = rows
+        ab, cd = (self._zipped(x, y, 1) for x, y in ((a, b), (c, d)))
+        return [*self._zipped(ab[0], cd[0], 2), *self._zipped(ab[1], cd[1], 2)]
 
     def _zipped(self, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, ir.Value]:
         """Within every four lanes, interleave groups of ``width`` lanes of a and b. Return a vector made from the first

@@ -40,11 +40,11 @@ from engine.quantization import GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, WOR
 # additions stay short
 _SUM_WORDS = 2
 # Possible numbers of rows that are computed together, so that a loaded weight serves all of them.
-_ROW_BLOCKS = (8, 6, 4, 3, 2, 1)
+_ROW_BLOCKS = (12, 8, 6, 4, 3, 2, 1)
 # Number of vector registers that hold sums, keyed by lanes. With 16 lanes there are 32 registers, and the other 16 hold
 # loaded operands.
-ACCUMULATORS = {16: 16}
-FEW_ACCUMULATORS = 12  # number of registers for sums on processors with only 16 vector registers
+_ACCUMULATORS = {16: 16}
+_FEW_ACCUMULATORS = 12  # number of registers for sums on processors with only 16 vector registers
 
 Sums = list[list[Variable]]
 """The sums of a product: for each row, one sum for each vector of a panel."""
@@ -265,7 +265,7 @@ def each_panel(
             whole = e.b.sub(rows, e.b.srem(rows, long(several)))
             done.value = e.b.select(e.b.icmp_signed("<", rows, long(least)), long(0), whole)
             compute(panel, done.value)
-        for block in sizes or row_blocks(e.lanes, PANEL_VECTORS):
+        for block in sizes or row_blocks(accumulators(e.lanes), PANEL_VECTORS):
             left = e.b.sub(rows, done.value)
             whole = e.b.sub(left, e.b.srem(left, long(block)))
             start = done.value
@@ -311,17 +311,16 @@ def store_sums(
             e.store(value, e.at(out, e.b.add(place, long(index * e.lanes)), F32))
 
 
-def are_many(e: Emitter, rows: ir.Value, vectors: int) -> ir.Value:
-    """Whether there are enough rows for the largest block of ``row_blocks``."""
-    return e.b.icmp_signed(">=", rows, long(row_blocks(e.lanes, vectors)[0]))
+def accumulators(lanes: int) -> int:
+    """Return the number of vector registers that hold the sums of a product."""
+    return _ACCUMULATORS.get(lanes, _FEW_ACCUMULATORS)
 
 
-def row_blocks(lanes: int, vectors: int) -> list[int]:
+def row_blocks(registers: int, vectors: int) -> list[int]:
     """The possible numbers of rows in a block, the largest first. The sums of each block, ``vectors`` vectors for each
-    row, fit into the registers.
+    row, fit into ``registers`` registers.
     """
-    most = max(1, ACCUMULATORS.get(lanes, FEW_ACCUMULATORS) // vectors)
-    return [rows for rows in _ROW_BLOCKS if rows <= most]
+    return [rows for rows in _ROW_BLOCKS if rows * vectors <= max(registers, vectors)]
 
 
 def _emit_product_pairs(module: ir.Module, name: str, lanes: int, weights: str, scales: str = "") -> None:
