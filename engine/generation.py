@@ -160,7 +160,7 @@ class GenerationLoop:
             self._end_ids,
             min(sampling.max_tokens, left),
             LoopDetector(tokens[:book_tokens]),
-            sampling.seed is not None,
+            repeats=sampling.seed is not None and bool(sampling.temperature),
         )
         generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
         generation.clock = began = time.perf_counter()  # earlier work counts only towards the time to first token

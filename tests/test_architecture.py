@@ -69,7 +69,7 @@ APP: tuple[tuple[str, ...], ...] = (
 # runs a pass three more (formats of weights, the walk, the program).
 MOST_ENGINE_FLOORS, MOST_FLOORS_WITH_BENCH = 12, 12
 # Files that a question passes on its way from the page to its last word: fewer than these.
-MOST_ON_THE_PATH = 68
+MOST_ON_THE_PATH = 70
 # Functions that are long because they are one sequence that is read from top to bottom: so many, and none longer.
 MOST_LONG_FUNCTIONS, MOST_LINES = 20, 60
 

@@ -37,9 +37,10 @@ from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
-from engine.decode.controller import Controller, FixedDraft, FixedLengths, PlanLimits, SpeculationPolicy
+from engine.decode.controller import Controller, FixedDraft, FixedLengths, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
 from engine.decode.levels import Hierarchy, draft_start_ms, selection_ms
+from engine.decode.plans import PlanLimits
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.tuning import TUNING, is_slow
 from engine.decode.verify import make_generator, make_sampler

@@ -26,6 +26,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from engine.decode.lookup import NO_MATCH, LookupMatch
 from engine.decode.tuning import TUNING, Tuning
 
 if TYPE_CHECKING:
@@ -247,23 +248,18 @@ class AcceptanceStatistics:
             rates.age(_ANOTHER_BOOK)
         return self
 
-    def lookup(self, match_length: int, agreed: bool | None = None) -> FadingRate:
-        """Return the acceptance rate of tokens that are copied from the book after a match of ``match_length`` tokens.
-        All match lengths of a class share one rate.
-
-        Args:
-            agreed: whether other places with this match go on in the same way (``LookupMatch``). All agreed matches,
-                and all disputed matches, share one rate if they are shorter than ``Tuning.clear_match``.
+    def lookup(self, match: LookupMatch) -> FadingRate:
+        """Return the acceptance rate of tokens that are copied from the book after ``match``. All match lengths of a
+        class share one rate. All agreed matches, and all disputed matches, share one rate if they are shorter than
+        ``Tuning.clear_match``.
         """
-        if agreed is not None and match_length < self._clear_match:
-            return self._lookup[-2 if agreed else -1]
-        return self._lookup[bisect_right(self._match_edges, match_length)]
+        if match.agreed is not None and match.length < self._clear_match:
+            return self._lookup[-2 if match.agreed else -1]
+        return self._lookup[bisect_right(self._match_edges, match.length)]
 
-    def rates(self, match_length: int = 0, agreed: bool | None = None) -> AcceptanceRates:
-        """Return the current rates. Their ``lookup`` is the rate of tokens copied after a match (``lookup``); 0 if
-        ``match_length`` is 0.
-        """
-        lookup = self.lookup(match_length, agreed).rate if match_length else 0.0
+    def rates(self, match: LookupMatch = NO_MATCH) -> AcceptanceRates:
+        """Return the current rates. ``lookup`` is the rate of tokens copied after ``match``; 0 without a match."""
+        lookup = self.lookup(match).rate if match.length else 0.0
         return AcceptanceRates(self.middle.rate, self.verify.rate, self.direct.rate, lookup)
 
 

@@ -1,34 +1,17 @@
-"""Chooses the plan of every round: how many tokens are proposed, and who proposes them. The choice follows from
-measured costs of passes and acceptance rates. Pure: no tensors.
+"""Chooses the plan of every round (``plans``). Pure: no tensors.
 
-E(a, n) = 1 + a + ... + a^n is the expected number of tokens from verifying n proposals with the acceptance rate a: the
-accepted prefix, and the token that follows it (Leviathan et al. 2023, arXiv 2211.17192, equation 1). The plans, and the
-number of tokens that a round with each plan makes (a1 is the rate on the retrieval cache, a2 the rate on the full
-cache):
-
-    hierarchy   k passes over the retrieval cache, with g drafted tokens each: m = k E(a1, g) pending tokens, which give
-                E(a2, m) tokens
-    draft       g drafted tokens straight to the full cache: E(a, g) tokens
-    copy        n tokens of the book straight to the full cache: E(a, n) tokens, where a depends on the match's length
-    plain       one token
-
-A round stops proposing early (``EarlyStop``) if one more step would add fewer expected tokens than the plan makes in
-the time of this step. This happens when the tokens proposed so far are unlikely to be all accepted.
-
-``best_plan`` is a pure function. ``Controller`` estimates the costs and rates, and updates its estimates after every
-round. Acceptance changes with the text, so the controller sometimes tries a plan that does not look fastest. The cost
-of such a trial is its time minus the current plan's time for the same tokens. All trials together may cost only a small
-share of the answer's time (``Tuning.trial_share``). Plans change only speed, never the distribution of the text.
+``Controller`` estimates costs of passes and acceptance rates, and updates its estimates after every round. Acceptance
+changes with the text, so the controller sometimes tries a plan that does not look fastest. The cost of such a trial is
+its time minus the current plan's time for the same tokens. All trials together may cost only a small share of the
+answer's time (``Tuning.trial_share``). Plans change only speed, never the distribution of the text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from engine.decode.acceptance import (
-    NO_EARLY_STOP,
     AcceptanceRates,
     AcceptanceStatistics,
     Costs,
@@ -37,69 +20,24 @@ from engine.decode.acceptance import (
     PassCostEstimate,
     ProposalOutcome,
 )
+from engine.decode.lookup import NO_MATCH, LookupMatch
+from engine.decode.plans import (
+    PLAIN,
+    DraftPlan,
+    PlanLimits,
+    best_plan,
+    expected_round,
+    stop_thresholds,
+    tokens_per_ms,
+)
 from engine.decode.tuning import TUNING, Tuning, is_slow
 from engine.events import TimeSplit
 
 if TYPE_CHECKING:
     from engine.events import Round
 
-
-@dataclass(frozen=True)
-class LookupMatch:
-    """A match in the book: the last ``length`` tokens of the text also occur at an earlier place, and ``tokens`` are
-    the tokens that follow at that place. ``agreed``: whether the next token is the same at other places with this
-    match, at all of them (True) or at none (False); None if it is the same at some of them, or if there are none.
-    """
-
-    length: int = 0
-    tokens: tuple[int, ...] = ()
-    agreed: bool | None = None
-
-
-NO_MATCH = LookupMatch()
-
-
-@dataclass(frozen=True)
-class DraftPlan:
-    """The plan of a round: how to speculate.
-
-    - If ``passes`` is above 0, the round has up to ``passes`` middle passes (passes of the target over the retrieval
-      cache) with ``draft`` drafted tokens each. Once at least ``pending`` tokens wait for verification, no further pass
-      is made.
-    - If ``passes`` is 0, ``draft`` tokens go straight to verification.
-    - If ``copy`` is above 0, ``copy`` tokens of the book go straight to verification.
-    - If all three are 0, the round is a plain step.
-
-    ``draft_stop`` ends drafting early, and ``middle_stop`` ends the middle passes early.
-    """
-
-    draft: int = 0
-    passes: int = 0
-    pending: int = TUNING.most_pending
-    copy: int = 0
-    draft_stop: EarlyStop = NO_EARLY_STOP
-    middle_stop: EarlyStop = NO_EARLY_STOP
-
-    @property
-    def speculates(self) -> bool:
-        return self.passes > 0 or self.draft > 0 or self.copy > 0
-
-
-PLAIN = DraftPlan()
-
 UNLIMITED = 1 << 30
 """The number of tokens that stands for "no limit" of an answer's length."""
-
-
-@dataclass(frozen=True)
-class PlanLimits:
-    """The maximum numbers in a plan: tokens drafted at once (``draft``; 0 without a draft model), passes over the
-    retrieval cache (``passes``), and tokens copied from the book (``copy``; 0 if nothing is copied).
-    """
-
-    draft: int
-    passes: int
-    copy: int = 0
 
 
 @dataclass
@@ -129,81 +67,6 @@ class RoundObservation:
     def once_ms(self) -> float:
         """Milliseconds that the round spent on what further rounds need not do again."""
         return self.draft_start_ms + self.selection_ms
-
-
-# Fastest plan -----------------------------------------------------------------------------------------------------
-
-
-def expected_tokens(rate: float, proposed: float) -> float:
-    """Return the expected number of tokens from verifying ``proposed`` tokens: the accepted prefix, and the token that
-    follows it.
-    """
-    rate = min(rate, 0.9999)
-    return float((1.0 - rate ** (proposed + 1.0)) / (1.0 - rate))
-
-
-def expected_round(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> tuple[float, float]:
-    """Return the expected number of tokens that a round makes, and its expected milliseconds."""
-    if plan.copy:
-        return expected_tokens(rates.lookup, plan.copy), costs.verify.ms(plan.copy + 1)
-    if plan.passes == 0:
-        ms = plan.draft * costs.draft + costs.verify.ms(plan.draft + 1)
-        return expected_tokens(rates.direct, plan.draft) if plan.draft else 1.0, ms
-    pending = min(plan.pending, plan.passes * expected_tokens(rates.middle, plan.draft))
-    ms = plan.passes * (plan.draft * costs.draft + costs.middle.ms(plan.draft + 1)) + costs.verify.ms(pending + 1)
-    return expected_tokens(rates.verify, pending), ms + costs.overhead
-
-
-def tokens_per_ms(plan: DraftPlan, costs: Costs, rates: AcceptanceRates) -> float:
-    """Return the expected tokens of a round divided by its expected milliseconds."""
-    tokens, ms = expected_round(plan, costs, rates)
-    return tokens / ms
-
-
-def most_passes(costs: Costs, tuning: Tuning = TUNING) -> int:
-    """Return the maximum number of passes over the retrieval cache in a round.
-
-    The maximum is ``Tuning.most_passes``, or the number of passes that together take no longer than a verification, if
-    this number is larger. It is larger, for example, if a verification takes seconds because spilled KV comes over a
-    bus. In any case, at most ``Tuning.most_pending`` passes are allowed.
-    """
-    beside = int(costs.verify.ms(1) / costs.middle.ms(1))
-    return max(tuning.most_passes, min(tuning.most_pending, beside))
-
-
-def best_plan(costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-    """Return the fastest plan within ``limits``. Plain decoding is one of the plans."""
-    return max(_plans(limits), key=lambda plan: tokens_per_ms(plan, costs, rates))
-
-
-@lru_cache(maxsize=32)
-def _plans(limits: PlanLimits) -> tuple[DraftPlan, ...]:
-    drafts = (DraftPlan(draft) for draft in range(1, limits.draft + 1))
-    passes = (DraftPlan(draft, n) for draft in range(limits.draft + 1) for n in range(1, limits.passes + 1))
-    return PLAIN, *drafts, *passes, *(DraftPlan(copy=copy) for copy in TUNING.copy_lengths if copy <= limits.copy)
-
-
-def stop_thresholds(
-    plan: DraftPlan, costs: Costs, rates: AcceptanceRates, highest: float = TUNING.highest_threshold
-) -> tuple[float, float]:
-    """Return two thresholds for the probability that all proposals so far are accepted. Below the first, drafting
-    another token costs more time than it gains. Below the second, another middle pass (pass of the target over the
-    retrieval cache) costs more time than it gains. The second threshold is 0 if the plan has no middle passes. Neither
-    threshold exceeds ``highest``.
-    """
-    speed = tokens_per_ms(plan, costs, rates)
-    if plan.passes == 0:
-        return min(highest, speed * (costs.draft + costs.verify.further(plan.draft + 1))), 0.0
-    made = expected_tokens(rates.middle, plan.draft)
-    verify_ms = costs.verify.further(plan.passes * made)
-    pass_ms = plan.draft * costs.draft + costs.middle.ms(plan.draft + 1) + made * verify_ms
-    gain = rates.verify * expected_tokens(rates.verify, made - 1.0)
-    # A drafted token is useful only if all earlier proposals of the round are accepted. On average, half of the round's
-    # proposals are earlier. So the value of a token is multiplied by the probability that half of the proposals are
-    # accepted.
-    worth = rates.verify ** (0.5 * plan.passes * made)
-    token_ms = costs.draft + costs.middle.further(plan.draft + 1) + verify_ms
-    return min(highest, speed * token_ms / worth), min(highest, speed * pass_ms / gain)
 
 
 # Policies ------------------------------------------------------------------------------------------------------
@@ -395,12 +258,12 @@ class Controller:
         # Copies after a short match are at first short. After a long match no copy need be short, because the answer is
         # then copying the book.
         if match.length < tuning.match_edges[-1]:
-            trials = self.statistics.lookup(match.length, match.agreed).num_trials
+            trials = self.statistics.lookup(match).num_trials
             most = min(most, tuning.first_copy + tuning.copy_growth * trials)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most and self._may_copy(copy, match)]
         plan, self._planned = self.plan, None
         if copies:
-            costs, rates = self.costs, self.statistics.rates(match.length, match.agreed)
+            costs, rates = self.costs, self.statistics.rates(match)
             copy = max(copies, key=lambda plan: tokens_per_ms(plan, costs, rates))
             worth = tuning.worth_risking if self._in_debt else tuning.worth_changing
             gain = tokens_per_ms(copy, costs, rates) / tokens_per_ms(plan, costs, rates)
@@ -445,7 +308,7 @@ class Controller:
             # show how many tokens after the match were right.
             seen = match.tokens[: len(done.tokens)]
             same = next((i for i, pair in enumerate(zip(seen, done.tokens, strict=False)) if pair[0] != pair[1]), None)
-            rate = self.statistics.lookup(match.length, match.agreed)
+            rate = self.statistics.lookup(match)
             rate.add(len(seen) if same is None else same, len(seen) if same is None else same + 1)
         self._left, self._made = self._left - len(done.tokens), self._made + len(done.tokens)
         if not observation.records:
@@ -560,7 +423,7 @@ class Controller:
         """
         verify = self._verify.cost
         lost = verify.ms(copy + 1) / verify.ms(1) - 1.0
-        doubt = self.statistics.lookup(match.length, match.agreed).doubt
+        doubt = self.statistics.lookup(match).doubt
         return lost * doubt <= max(self._may_lose, self._tuning.small_risk)
 
     def _may_draft(self, draft: int) -> bool:
@@ -589,7 +452,10 @@ class Controller:
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
         self._most_draft = max(filter(self._may_draft, range(self.limits.draft + 1)))
-        best = self._best_plan(costs, rates, PlanLimits(self._most_draft, min(self.limits.passes, allowed)))
+        limits = PlanLimits(self._most_draft, min(self.limits.passes, allowed))
+        best = best_plan(costs, rates, limits)
+        self._awaits_tokens = self._once_ms(best) > 0.0
+        best = self._repaid(best, costs, rates, limits)
         plain = tokens_per_ms(PLAIN, costs, rates)
         promised = tokens_per_ms(best, costs, rates)
         if self._in_debt and self.plan.speculates and self._loses:
@@ -603,15 +469,14 @@ class Controller:
         if self.plan.draft:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
-    def _best_plan(self, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-        """Return the fastest plan within ``limits``, including the time that it takes once: to start the draft model,
-        or to choose the retrieval cache's chunks. The rest of the answer must repay this time. The answer is expected
-        to get about as many further tokens as it has, and at least ``Tuning.repayment_tokens``. Moreover, the plan must
-        promise ``Tuning.worth_investing`` times the speed of plain decoding.
+    def _repaid(self, best: DraftPlan, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
+        """Return ``best``, the fastest plan within ``limits``, if it takes no time once, to start the draft model or to
+        choose the retrieval cache's chunks. Otherwise return the plan that saves most time in the rest of the answer,
+        this time included. The answer is expected to get about as many further tokens as it has, and at least
+        ``Tuning.repayment_tokens``. Moreover, a plan that takes time once must promise ``Tuning.worth_investing`` times
+        the speed of plain decoding.
         """
-        best = best_plan(costs, rates, limits)
-        self._awaits_tokens = self._once_ms(best) > 0.0
-        if not self._awaits_tokens:
+        if not self._once_ms(best):
             return best
         # Use the time of a plain step that other programs did not slow down. Otherwise a few slow plain steps could
         # make speculation look better than it is.
@@ -646,7 +511,8 @@ class Controller:
         self._plain_rounds, wait = 0, self._wait
         self._wait = min(tuning.last_probe, 2 * wait)
         hopes = AcceptanceRates(*(r + tuning.hope * (1.0 - r) for r in (rates.middle, rates.verify, rates.direct)))
-        hoped = self._best_plan(costs, hopes, PlanLimits(self.limits.draft, self.limits.passes))
+        limits = PlanLimits(self.limits.draft, self.limits.passes)
+        hoped = self._repaid(best_plan(costs, hopes, limits), costs, hopes, limits)
         if tokens_per_ms(hoped, costs, hopes) < tuning.worth_changing * tokens_per_ms(PLAIN, costs, rates):
             return PLAIN
         trial = self._within_bound(DraftPlan(min(2, hoped.draft), min(1, hoped.passes)))

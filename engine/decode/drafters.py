@@ -4,18 +4,10 @@
 A drafter proposes tokens together with the distributions that they were drawn from. The drafter itself feeds the draft
 model the tokens of the context that the model has not seen yet, before each proposal. The decoding loop only tells the
 drafter which tokens were committed. A wrong proposal costs time but never changes the text's distribution.
-
-To propose from the book, an index of n-grams of token ids finds earlier places of the newest tokens, in the book or the
-chat. Among the latest of these places, the one with the longest match is taken, and the tokens that follow it are
-proposed. Even if only the newest token occurs earlier, the token after its newest place is right in one of six cases
-(summaries and explanations in the model's own words). The index consists of lists and dictionaries. It is built once
-per book and extended with every committed token.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +17,7 @@ import torch
 
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
 from engine.decode.distributions import likeliest
+from engine.decode.lookup import NO_MATCH, LookupIndex, begins_with, common_length
 from engine.decode.tuning import TUNING, Tuning
 from engine.decode.verify import Distributions, Sampler, confidences, draw, instead, joined, to_host
 from engine.events import TokenSource
@@ -52,187 +45,6 @@ _COMMON = 0.97
 # Number of tokens that a draft model reads at once if it is large and runs on a CPU. The kernels for few rows multiply
 # them, and a question that comes meanwhile waits for one such pass (90 ms with 0.5 billion parameters in 4 bits).
 _READ_AT_ONCE = 32
-
-# Bits for one token in the integer that stands for an n-gram. Token ids of every vocabulary fit into these bits.
-_TOKEN_BITS = 32
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """An earlier passage that equals the end of the text: the ``length`` tokens before ``position`` are the same as the
-    last ``length`` tokens of the text. So the token at ``position`` is the first to be proposed. ``agreed`` is as in
-    ``LookupMatch``.
-    """
-
-    position: int
-    length: int
-    agreed: bool | None = None
-
-
-class _Places:
-    """The places of all n-grams of ``size`` tokens in a text. The place of an n-gram is the position after it.
-
-    Places and n-grams are plain integers. If each were an object, Python's garbage collector would traverse all of them
-    while an answer waits, which took 0.3 s after 8,192 tokens.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._newest: dict[int, int] = {}  # the newest place, keyed by n-gram
-        self._earlier = [0] * size  # the previous place of the same n-gram, keyed by place; 0 if there is none
-
-    def extend(self, text: Sequence[int], count: int) -> None:
-        """Add the n-grams that end within the last ``count`` tokens of ``text``. All earlier n-grams must have been
-        added.
-        """
-        begin = max(len(text) - count, self.size - 1)
-        ngram, mask = _number(text[begin - self.size + 1 : begin]), (1 << _TOKEN_BITS * self.size) - 1
-        for end, token in enumerate(text[begin:], begin + 1):
-            ngram = (ngram << _TOKEN_BITS | token) & mask
-            self._earlier.append(self._newest.get(ngram, 0))
-            self._newest[ngram] = end
-
-    def drop_last(self, text: Sequence[int]) -> None:
-        """Remove the n-gram at the end of ``text``."""
-        if len(text) < self.size:
-            return
-        if earlier := self._earlier.pop():
-            self._newest[_number(text[-self.size :])] = earlier
-        else:
-            del self._newest[_number(text[-self.size :])]
-
-    def of(self, ngram: Sequence[int]) -> Iterator[int]:
-        """Yield the places of an n-gram, newest first."""
-        place = self._newest.get(_number(ngram), 0)
-        while place:
-            yield place
-            place = self._earlier[place]
-
-
-def _number(tokens: Sequence[int]) -> int:
-    return functools.reduce(lambda number, token: number << _TOKEN_BITS | token, tokens, 0)
-
-
-class LookupIndex:
-    """An index of one growing text, which finds all places of every n-gram, for a few values of n
-    (``Tuning.long_ngram``, ``Tuning.ngram`` and ``Tuning.short_ngrams``).
-    """
-
-    def __init__(self, tuning: Tuning = TUNING) -> None:
-        self._tokens: list[int] = []
-        self._tuning = tuning
-        sizes = (tuning.long_ngram, tuning.ngram, *tuning.short_ngrams)
-        self._places = [_Places(size) for size in sizes]
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Make this the index of ``tokens``. Keep the indexed tokens up to the first difference from ``tokens``."""
-        self._crop(_common(self._tokens, tokens))
-        self.extend(tokens)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Index the tokens of ``tokens`` that are not indexed yet. ``tokens`` is the whole text, so it begins with the
-        indexed tokens.
-        """
-        new = tokens[len(self._tokens) :]
-        self._tokens.extend(new)
-        for places in self._places:
-            places.extend(self._tokens, len(new))
-
-    def find(self, tail: Sequence[int], least: int = 1) -> Occurrence | None:
-        """Find the longest earlier occurrence of the end of the text, which is the indexed tokens followed by
-        ``tail``. None if not even the last ``least`` tokens occur earlier.
-        """
-        text = [*self._tokens[max(0, len(self._tokens) - self._tuning.longest_match) :], *tail]
-        for places in self._places:
-            if least <= places.size <= len(text) and (best := self._longest(places, text)):
-                return best
-        return None
-
-    def _longest(self, places: _Places, text: Sequence[int]) -> Occurrence | None:
-        """Find the longest match among the newest places of the n-gram that ends the text.
-
-        A match counts as shorter than it is if few tokens follow its place (``Tuning.tokens_after``). Such a place is
-        often a quotation from the book in the question. The tokens after the quotation are only the rest of the
-        question and the beginning of this answer, so the same words in the book predict the answer better.
-
-        Up to ``Tuning.peers`` other places that share the whole match tell whether it is ``agreed``.
-        """
-        tuning = self._tuning
-        most = tuning.places if places.size >= tuning.ngram else tuning.peers + 1
-        found: list[tuple[int, int]] = []  # the length of the match at each place, newest first, and the place
-        for position in itertools.islice(places.of(text[-places.size :]), most + 1):
-            # Skip this place, because it is the end of the text and not an earlier occurrence.
-            if position < len(self._tokens):
-                found.append((self._match_length(position, text, places.size), position))
-        if not found:
-            return None
-        length, position = max(found, key=lambda each: self._rank(*each))  # the newest of equal rank
-        peers = [at for shared, at in found if at != position and shared >= length][: tuning.peers]
-        same = sum(self._tokens[at] == self._tokens[position] for at in peers)
-        return Occurrence(position, length, None if not peers or 0 < same < len(peers) else same > 0)
-
-    def _rank(self, length: int, position: int) -> int:
-        """The length of a match, reduced if few tokens follow its place."""
-        at_end = len(self._tokens) - position < self._tuning.tokens_after
-        return max(1, length - self._tuning.end_penalty) if at_end else length
-
-    def repeats(self, newest: int) -> bool:
-        """Whether the last ``newest`` tokens quote earlier text, that is, contain ``Tuning.long_ngram`` consecutive
-        tokens that also occur before them.
-        """
-        long, end = self._places[0], len(self._tokens)
-        begin = max(0, end - newest)
-        ngrams = (self._tokens[at : at + long.size] for at in range(begin, end - long.size + 1))
-        return any(place <= begin for ngram in ngrams for place in long.of(ngram))
-
-    def after(self, match: Occurrence, count: int, tail: Sequence[int] = ()) -> list[int]:
-        """Return the ``count`` tokens that follow the place of a match in the indexed text. Fewer tokens are returned
-        if the text ends earlier.
-
-        If the text ends with a passage that occurs twice in a row, it is expected to go on repeating. The passage is
-        then repeated until ``count`` tokens are returned.
-
-        Args:
-            tail: the ``tail`` that was given to ``find``.
-        """
-        found = self._tokens[match.position : match.position + count]
-        circle = [*found, *tail]
-        if len(found) == count or not 0 < len(circle) <= match.length:
-            return found
-        return list(itertools.islice(itertools.cycle(circle), count))
-
-    def _match_length(self, position: int, text: Sequence[int], length: int) -> int:
-        most = min(position, len(text), self._tuning.longest_match)
-        while length < most and self._tokens[position - 1 - length] == text[-1 - length]:
-            length += 1
-        return length
-
-    def _crop(self, length: int) -> None:
-        while len(self._tokens) > length:
-            for places in self._places:
-                places.drop_last(self._tokens)
-            self._tokens.pop()
-
-
-def _begins_with(text: Sequence[int], beginning: Sequence[int]) -> bool:
-    return len(beginning) <= len(text) and list(text[: len(beginning)]) == list(beginning)
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix of ``a`` and ``b``."""
-    if _begins_with(b, a):
-        return len(a)
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if list(a[:middle]) == list(b[:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _first_tokens(text: Sequence[int]) -> int:
@@ -414,11 +226,11 @@ class ModelDrafter:
         begins with them. Return False if neither is possible, or if a new start reads fewer tokens.
         """
         self._read_drawn()
-        same = min(_common(self._fed, context), len(context) - 1)
+        same = min(common_length(self._fed, context), len(context) - 1)
         if same >= self._settled:
             del self._fed[same:]
             self.cache.crop(same)
-        elif self._kept is not None and len(self._book) < len(context) and _begins_with(context, self._book):
+        elif self._kept is not None and len(self._book) < len(context) and begins_with(context, self._book):
             self._fed = list(self._book)
             self.cache.put_back(self._kept)
             self._settled = len(self._fed)
@@ -435,7 +247,7 @@ class ModelDrafter:
             context: all tokens so far, of the book and of the chat.
         """
         if self._book != list(book):
-            if not _begins_with(book, self._fed) or not self._fed:
+            if not begins_with(book, self._fed) or not self._fed:
                 yield from self._new_start([*book, 0], 2 * self.cache.window_size)
             yield from self._reading([*book, 0])
             self._book, self._kept = list(book), self.cache.copied()
@@ -685,12 +497,10 @@ class LookupDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         tail = context[len(self.index) :]
-        match = self.index.find(tail, self._tuning.ngram) if self._longest else None
-        self._asked_inner = match is None or match.length < self._tuning.unchecked_match
-        if match is None:
-            return self.inner.propose(context, count, sampler, generator, stop)
-        found = self.index.after(match, min(self._longest, 2 * match.length), tail)
-        if match.length < self._tuning.unchecked_match:
+        match = self.index.find(tail, self._longest, self._tuning.ngram) if self._longest else NO_MATCH
+        self._asked_inner = match.length < self._tuning.unchecked_match
+        found = match.tokens[: 2 * match.length]
+        if self._asked_inner:
             hint = found[: self._tuning.agreed_tokens]
             made = self.inner.propose(context, count, sampler, generator, stop, hint)
             # The choice between tokens of the book and drafted tokens must not depend on a draw. Drawn tokens may equal

@@ -17,8 +17,10 @@ import torch
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, PassCost, cost_of, policy_of
-from engine.decode.controller import Controller, FixedLengths, PlanLimits, Unclocked, most_passes
-from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
+from engine.decode.controller import Controller, FixedLengths, Unclocked
+from engine.decode.drafters import LookupDrafter, ModelDrafter, NoDrafter
+from engine.decode.lookup import LookupIndex
+from engine.decode.plans import PlanLimits, most_passes
 from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, pass_ms, since
 from engine.decode.tuning import TUNING, is_slow, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
@@ -368,7 +370,7 @@ class Hierarchy:
         """
         if self.lengths_are_given:
             return self.fixed
-        if sampling.seed is not None and sampling.temperature:
+        if context.repeats:
             return self.seeded_policy(context)
         own = SamplingParams(**{name: getattr(sampling, name) for name in OWN_SAMPLING})
         about = Belief(own, self.index is not None and self.index.repeats(_QUESTION))

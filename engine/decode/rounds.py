@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, overload
 import torch
 
 from engine.decode.acceptance import ProposalOutcome
-from engine.decode.controller import NO_MATCH, LookupMatch, RoundObservation
+from engine.decode.controller import RoundObservation
 from engine.decode.distributions import NO_TOKEN
-from engine.decode.tuning import TUNING, is_slow
+from engine.decode.lookup import NO_MATCH
+from engine.decode.tuning import is_slow
 from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.retrieval import BoundaryRefresh, ChunkScoring, SelectionRefresh
@@ -40,9 +41,11 @@ from engine.kv.spilling import retry_with_spill
 
 if TYPE_CHECKING:
     from engine.decode.acceptance import EarlyStop, RefreshPolicy
-    from engine.decode.controller import DraftPlan, SpeculationPolicy
-    from engine.decode.drafters import Drafter, LookupIndex, Proposal
+    from engine.decode.controller import SpeculationPolicy
+    from engine.decode.drafters import Drafter, Proposal
+    from engine.decode.lookup import LookupIndex, LookupMatch
     from engine.decode.loops import LoopDetector
+    from engine.decode.plans import DraftPlan
     from engine.decode.verify import Distributions, Sampler
     from engine.kv.full import FullCache, Observer
     from engine.kv.retrieval import QueryRecorder, RetrievalCache, VerifyObserver
@@ -81,8 +84,8 @@ class Context:
     committed tokens but the last, and ``backend`` runs the passes over this cache.
 
     ``sampler`` samples the token after the committed tokens. ``loops`` detects whether the answer only repeats itself
-    and must be stopped; None never stops it. ``repeats``: whether the answer has a seed, so that its text may not
-    depend on earlier answers.
+    and must be stopped; None never stops it. ``repeats``: whether the answer is drawn with a seed, so that its text may
+    not depend on earlier answers or on the clock.
     """
 
     backend: Backend
@@ -148,6 +151,10 @@ class Speculation:
     index: LookupIndex | None = None
     recordings: Callable[[], int] = int
     middle: Backend | None = None
+
+    def match(self, tokens: list[int]) -> LookupMatch:
+        """Find the earlier place of the newest tokens in the book or the chat."""
+        return NO_MATCH if self.index is None else self.index.find(tokens[len(self.index) :])
 
 
 # The loops -----------------------------------------------------------------------------------------------------
@@ -217,7 +224,7 @@ def hierarchical(
         began = time.perf_counter()
         with context.backend.decoding():
             recordings = speculation.recordings()
-            match = _match(context.tokens, speculation.index)
+            match = speculation.match(context.tokens)
             observation = RoundObservation(match)
             plan = speculation.policy.next(match)
             if plan.passes:
@@ -259,19 +266,6 @@ def select(retrieval: RetrievalCache) -> float:
     clock = time.perf_counter()
     retry_with_spill(retrieval.full, retrieval.ensure_selected)
     return since(clock)
-
-
-def _match(tokens: list[int], index: LookupIndex | None) -> LookupMatch:
-    """Find the place in the book or the chat with the longest match of the newest tokens, and the tokens that follow
-    there.
-    """
-    if index is None:
-        return NO_MATCH
-    tail = tokens[len(index) :]
-    found = index.find(tail)
-    if found is None:
-        return NO_MATCH
-    return LookupMatch(found.length, tuple(index.after(found, TUNING.copy_lengths[-1], tail)), found.agreed)
 
 
 def _observer(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.decode.acceptance import NO_EXPERTS, AcceptanceRates, Costs, ExpertReads, PassCost
-from engine.decode.controller import DraftPlan, PlanLimits, best_plan, expected_round, most_passes, tokens_per_ms
+from engine.decode.plans import DraftPlan, PlanLimits, best_plan, expected_round, most_passes, tokens_per_ms
 from engine.decode.tuning import is_slow
 from engine.events import KvBytes
 from engine.plan.cost_model import CostModel, over

@@ -11,8 +11,10 @@ import torch
 
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import rounds
-from engine.decode.controller import PLAIN, Controller, DraftPlan, LookupMatch
+from engine.decode.controller import Controller
 from engine.decode.drafters import Drafter
+from engine.decode.lookup import LookupMatch
+from engine.decode.plans import PLAIN, DraftPlan
 from engine.decode.rounds import Context, Pending, propose
 from engine.document import Document
 from engine.events import AnswerDone, BookRead

@@ -21,16 +21,12 @@ from engine.decode.acceptance import (
     ProposalOutcome,
     cost_of,
 )
-from engine.decode.controller import (
-    NO_MATCH,
+from engine.decode.controller import Controller, FixedLengths, RoundObservation, Unclocked
+from engine.decode.lookup import NO_MATCH, LookupMatch
+from engine.decode.plans import (
     PLAIN,
-    Controller,
     DraftPlan,
-    FixedLengths,
-    LookupMatch,
     PlanLimits,
-    RoundObservation,
-    Unclocked,
     best_plan,
     expected_tokens,
     most_passes,
@@ -539,15 +535,19 @@ def test_a_single_word_of_the_book_is_copied_where_a_second_token_costs_nothing(
 
 def test_matches_on_which_places_disagree_are_learned_apart() -> None:
     learned = AcceptanceStatistics()
-    agreed, disputed, alone = (learned.rates(2, known).lookup for known in (True, False, None))
+
+    def rate(length: int, agreed: bool | None) -> float:
+        return learned.rates(LookupMatch(length, (), agreed)).lookup
+
+    agreed, disputed, alone = rate(2, True), rate(2, False), rate(2, None)
     assert disputed < alone < agreed
     for _ in range(20):
-        learned.lookup(2, agreed=False).add(1, 1)
-    assert learned.rates(4, agreed=False).lookup > disputed + 0.3, "of any short length"
-    assert learned.rates(2, agreed=True).lookup == agreed
-    assert learned.rates(2).lookup == alone
-    long = TUNING.clear_match
-    assert learned.lookup(long, agreed=False) is learned.lookup(long), "a long match speaks for itself"
+        learned.lookup(LookupMatch(2, (), False)).add(1, 1)
+    assert rate(4, False) > disputed + 0.3, "of any short length"
+    assert rate(2, True) == agreed
+    assert rate(2, None) == alone
+    long = LookupMatch(TUNING.clear_match)
+    assert learned.lookup(replace(long, agreed=False)) is learned.lookup(long), "a long match speaks for itself"
 
 
 def test_a_long_match_is_copied_further_with_every_token_that_it_gets_right() -> None:
@@ -873,12 +873,12 @@ def test_a_copy_in_progress_goes_straight_to_verification(known: AcceptanceRates
 def test_what_the_book_would_have_said_is_learned_without_copying() -> None:
     controller = Controller(SHORT_TEXT, PlanLimits(0, 0))
     match = LookupMatch(4, (7, 8, 9))
-    before = controller.statistics.lookup(4).rate
+    before = controller.statistics.lookup(match).rate
     for _ in range(10):
         done = Round((7,), (TokenSource.TARGET,), TimeSplit(verify=8.0), False)
         controller.observe(controller.next(match), done, RoundObservation(match))
-    assert controller.statistics.lookup(4).rate > before
-    assert controller.statistics.lookup(30).rate == pytest.approx(0.96)
+    assert controller.statistics.lookup(match).rate > before
+    assert controller.statistics.lookup(LookupMatch(30)).rate == pytest.approx(0.96)
 
 
 def test_fixed_lengths_copy_only_where_that_was_asked_for() -> None:

@@ -17,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.config import SamplingParams
 from engine.decode import distributions, rounds, verify
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
-from engine.decode.controller import NO_MATCH, PLAIN, DraftPlan, LookupMatch, RoundObservation
+from engine.decode.controller import RoundObservation
+from engine.decode.lookup import NO_MATCH, LookupMatch
+from engine.decode.plans import PLAIN, DraftPlan
 from engine.decode.rounds import Context, pass_ms
 from engine.decode.verify import make_generator, make_sampler
 from engine.document import Document

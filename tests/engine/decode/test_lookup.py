@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from engine.config import SamplingParams
-from engine.decode.drafters import LookupDrafter, LookupIndex, NoDrafter
+from engine.decode.drafters import LookupDrafter, NoDrafter
+from engine.decode.lookup import NO_MATCH, LookupIndex, LookupMatch
 from engine.decode.tuning import TUNING
 from engine.decode.verify import Sampler, make_generator
 from engine.events import TokenSource
@@ -35,13 +36,14 @@ def test_finds_the_longest_match(seed: int) -> None:
     index.follow(text)
     for cut in range(0, 6):
         tail = [rng.randrange(8) for _ in range(cut)]
-        match = index.find(tail)
+        match = index.find(tail, 1)
         expected = longest_match(text, tail)
         # A place near the end counts for a little less, so a slightly longer match may be passed over there.
-        assert expected - 4 <= (match.length if match else 0) <= expected
-        assert (match is None) == (expected == 0)
-        if match:
-            assert text[: match.position][-match.length :] == (text + tail)[-match.length :]
+        assert expected - 4 <= match.length <= expected
+        assert (match.length == 0) == (expected == 0)
+        if match.length:
+            found = [*(text + tail)[-match.length :], *match.tokens]
+            assert any(text[at : at + len(found)] == found for at in range(len(text)))
 
 
 @pytest.mark.parametrize(
@@ -58,11 +60,8 @@ def test_finds_the_longest_match(seed: int) -> None:
 def test_a_match_tells_whether_other_places_go_on_alike(text: list[int], length: int, agreed: bool | None) -> None:
     index = LookupIndex()
     index.follow(text)
-    match = index.find([])
-    assert match is not None
-    assert index.after(match, 1) == [9]
-    assert (match.length, match.agreed) == (length, agreed)
-    assert index.find([], 3) is None
+    assert index.find(most=1) == LookupMatch(length, (9,), agreed)
+    assert index.find(least=3) == NO_MATCH
 
 
 def test_a_question_that_quotes_the_book_is_known() -> None:
@@ -89,7 +88,7 @@ def test_following_another_text_equals_a_new_index() -> None:
         new = LookupIndex()
         new.follow(text)
         assert len(used) == len(text)
-        assert used.find([]) == new.find([])
+        assert used.find() == new.find()
         sizes = (TUNING.long_ngram, TUNING.ngram, *TUNING.short_ngrams)
         for places, size in zip(used._places, sizes, strict=True):
             assert len(places._newest) == len({tuple(text[at : at + size]) for at in range(len(text) - size + 1)})
@@ -138,10 +137,8 @@ def test_a_rare_phrase_is_found_behind_a_common_ending() -> None:
     text = [*sentence, 60, 61, *[*common, 9] * 40]
     index = LookupIndex()
     index.follow(text)
-    match = index.find([70, *sentence])
-    assert match is not None
-    assert (match.position, match.length) == (len(sentence), len(sentence))
-    assert index.after(match, 2) == [60, 61]
+    match = index.find([70, *sentence], 2)
+    assert (match.length, match.tokens) == (len(sentence), (60, 61))
 
 
 def test_a_quotation_goes_on_as_the_book_does_not_as_the_question() -> None:
@@ -149,9 +146,7 @@ def test_a_quotation_goes_on_as_the_book_does_not_as_the_question() -> None:
     question = [10, 11, 99, *key, 12, 13, 14]  # one token more is as in the answer
     index = LookupIndex()
     index.follow([*book, *question, 20, 99, *key])
-    match = index.find([])
-    assert match is not None
-    assert index.after(match, 3) == [156, 157, 158]
+    assert index.find(most=3).tokens == (156, 157, 158)
 
 
 @pytest.mark.parametrize("unread", [0, 1, 2, 5])
@@ -163,19 +158,15 @@ def test_a_circle_that_has_closed_goes_on(length: int, unread: int) -> None:
     index = LookupIndex()
     index.follow(text[: len(text) - unread])
     tail = text[len(text) - unread :]
-    match = index.find(tail)
-    assert match is not None
     ahead = (circle * 80)[2 * length + 4 + 2 * unread :]
-    assert index.after(match, 64, tail) == ahead[:64]
+    assert index.find(tail).tokens == tuple(ahead[:64])
 
 
 def test_what_has_not_come_twice_is_no_circle() -> None:
     """Four words said again are followed by what followed them, up to the end of the text and not beyond."""
     index = LookupIndex()
     index.follow([*range(100, 200), 1, 2, 3, 4, 50, 51, 1, 2, 3, 4])
-    match = index.find([])
-    assert match is not None
-    assert index.after(match, 64) == [50, 51, 1, 2, 3, 4]
+    assert index.find().tokens == (50, 51, 1, 2, 3, 4)
 
 
 def test_indexing_a_book_makes_no_work_for_the_garbage_collector() -> None:

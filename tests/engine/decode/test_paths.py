@@ -17,8 +17,10 @@ import torch
 from engine.config import SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import EarlyStop, Every, Never, WhenAcceptanceDrops, policy_of
-from engine.decode.controller import NO_MATCH, PLAIN, DraftPlan, FixedLengths, LookupMatch, RoundObservation
-from engine.decode.drafters import LookupDrafter, LookupIndex, ModelDrafter, NoDrafter
+from engine.decode.controller import FixedLengths, RoundObservation
+from engine.decode.drafters import LookupDrafter, ModelDrafter, NoDrafter
+from engine.decode.lookup import NO_MATCH, LookupIndex, LookupMatch
+from engine.decode.plans import PLAIN, DraftPlan
 from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator
 from engine.events import Acceptance, Round, TokenSource

@@ -17,8 +17,9 @@ import torch
 from engine.config import Mode, SamplingParams
 from engine.decode import rounds
 from engine.decode.acceptance import Never
-from engine.decode.controller import PLAIN, DraftPlan
-from engine.decode.drafters import LookupDrafter, LookupIndex
+from engine.decode.drafters import LookupDrafter
+from engine.decode.lookup import LookupIndex
+from engine.decode.plans import PLAIN, DraftPlan
 from engine.decode.quotations import Quotable
 from engine.decode.rounds import Context, Speculation
 from engine.decode.verify import Sampler, make_generator, make_sampler

@@ -20,8 +20,9 @@ from engine import devices
 from engine.config import SamplingParams
 from engine.decode import prefill
 from engine.decode.acceptance import Every
-from engine.decode.controller import DraftPlan, FixedLengths, RoundObservation
+from engine.decode.controller import FixedLengths, RoundObservation
 from engine.decode.drafters import ModelDrafter, NoDrafter
+from engine.decode.plans import DraftPlan
 from engine.decode.rounds import Context, Speculation, TokensAhead, full_pass, hierarchical, middle_logits, start
 from engine.decode.verify import Sampler, make_generator
 from engine.errors import ModelError

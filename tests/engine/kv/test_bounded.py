@@ -7,7 +7,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from engine.config import EngineConfig, SamplingParams
-from engine.decode import rounds
-from engine.decode.controller import PLAIN, DraftPlan, FixedLengths, LookupMatch
+from engine.decode.controller import FixedLengths
+from engine.decode.lookup import NO_MATCH, LookupIndex, LookupMatch
+from engine.decode.plans import PLAIN, DraftPlan
 from engine.document import Document
 from engine.events import AnswerDone, AnswerStarted, BookRead, ReadingProgress
 from engine.kv.full import FullCache, KvShape
@@ -366,11 +367,13 @@ def test_rounds_that_copy_and_rounds_that_do_not_commit_their_states(
         itertools.cycle([DraftPlan(copy=6), PLAIN, DraftPlan(copy=6), DraftPlan(0, 2)]),
     )
 
-    def half_right(tokens: list[int], index: object) -> LookupMatch:
-        ahead = right[len(tokens) - plain.figures.prompt_tokens :][:6]
+    def half_right(index: LookupIndex, tail: Sequence[int], *of_a_drafter: int) -> LookupMatch:
+        if of_a_drafter:
+            return NO_MATCH
+        ahead = right[len(index) + len(tail) - plain.figures.prompt_tokens :][:6]
         return LookupMatch(9, tuple(token if at < 3 else token + 1 for at, token in enumerate(ahead)))
 
-    monkeypatch.setattr(rounds, "_match", half_right)
+    monkeypatch.setattr(LookupIndex, "find", half_right)
     monkeypatch.setattr(FixedLengths, "next", lambda self, match: next(script))
     fast = list(session.ask(Question("Why?", (), sampling)))[-1]
     assert isinstance(fast, AnswerDone)
