@@ -522,14 +522,14 @@ def derived(
 
     A pass of the middle level (the target on the retrieval cache) over one token reads fewer bytes than a plain step,
     and is assumed to take proportionally less time. The time that each further token adds comes from ``machine``, or
-    from ``_ROW_SHARE`` if ``machine`` is None. The second token adds no time where a processor multiplies pairs of
-    bfloat16 numbers, because a pass over one token waits for memory longer than it computes. Measured with 1.5 billion
-    parameters in 4 bits on two cores: 47.5, 49.0, 58.3 and 68.7 ms for one to four tokens after 8,192 tokens, and 78.3,
-    77.2, 97.9 and 119.5 ms after 32,000. Without such instructions: 51.3, 76.8, 102.7 and 127.2 ms after 8,192.
+    from ``_ROW_SHARE`` if ``machine`` is None. The second token adds half of this time where a processor multiplies
+    pairs of bfloat16 numbers, because a pass over one token waits for memory. Measured with 1.5 billion parameters in 4
+    bits on two cores: 41.6, 45.5, 55.7 and 66.3 ms for one to four tokens after 8,192 tokens, and 65.2, 71.7, 92.7 and
+    114.4 ms after 32,000. Without such instructions: 51.3, 76.8, 102.7 and 127.2 ms after 8,192.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     pairs = target.device.type == "cpu" and target.dtype is torch.bfloat16 and multiplies_pairs()
-    hidden = row if pairs else 0.0
+    hidden = row / 2 if pairs else 0.0
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
     share = _bytes_read(target, retrieval.held) / _bytes_read(target, count)
     cheap, verify = (
