@@ -32,7 +32,7 @@ _SECONDS = 60.0
 _BOOK = Document("Lamp", "", tuple(Page(at, str(at), f"Page {at}. {TEXT}") for at in range(1, 9)), "text", "0" * 64)
 _OTHER = Document("Oar", "", tuple(Page(at, str(at), f"Sheet {at}. {TEXT}") for at in range(1, 5)), "text", "1" * 64)
 
-_SAMPLE = 10  # of so many functions one is broken, unless all are asked for
+_SAMPLE = 14  # of so many functions one is broken, unless all are asked for
 
 # Records, and what only tells about the engine: a failure there is a failure of the test.
 _APART = ("engine.events", "engine.errors", "engine.worker", "engine.worker", "engine.events", "engine.threads")

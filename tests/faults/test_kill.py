@@ -26,7 +26,7 @@ from tests.faults.driver import App
 from tests.nursery import Nursery
 from tests.tally import count
 
-CUTS = 50 if LONG else 3
+CUTS = 50 if LONG else 2
 LATEST = 1.5  # seconds after the work began
 SEED = 20261121
 

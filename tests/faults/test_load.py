@@ -19,8 +19,8 @@ from tests.faults.driver import App, Asked
 from tests.nursery import Nursery
 from tests.tally import count
 
-QUESTIONS = 1000 if LONG else 64
-WARM = 50  # questions after which everything that is kept on purpose has been made
+QUESTIONS = 1000 if LONG else 44
+WARM = 30  # questions after which everything that is kept on purpose has been made
 GROWTH = 24 << 20  # bytes that chats, indices and the allocator may take meanwhile
 PER_CHAT = 20
 TABS = 20

@@ -19,7 +19,7 @@ from engine.model.architectures import load_config
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
 # Tokens of the book and the limit: with TRIFOLD_LONG=1 the whole window of the demo pair, whose KV takes 3.2 GB. The
 # buffers that it passes through are of two layers, a quarter of that: much less than here cannot hold it.
-TOKENS, LIMIT, LIMIT_BYTES = (126_000, "1200M", 1_200_000_000) if LONG else (3_000, "36M", 36_000_000)
+TOKENS, LIMIT, LIMIT_BYTES = (126_000, "1200M", 1_200_000_000) if LONG else (2_200, "26M", 26_000_000)
 # Share of what is not in memory that must show in the peak: the rest are the mover's buffers and what allocators keep.
 VISIBLE = 0.5
 
