@@ -470,11 +470,11 @@ class Controller:
             self._since_draft, self._draft_wait = 0, tuning.draft_rounds
 
     def _repaid(self, best: DraftPlan, costs: Costs, rates: AcceptanceRates, limits: PlanLimits) -> DraftPlan:
-        """Return ``best``, the fastest plan within ``limits``, if it takes no time once, to start the draft model or to
-        choose the retrieval cache's chunks. Otherwise return the plan that saves most time in the rest of the answer,
-        this time included. The answer is expected to get about as many further tokens as it has, and at least
-        ``Tuning.repayment_tokens``. Moreover, a plan that takes time once must promise ``Tuning.worth_investing`` times
-        the speed of plain decoding.
+        """Return ``best``, the fastest plan within ``limits``, if it has no one-time cost: to start the draft model, or
+        to choose the retrieval cache's chunks. Otherwise return the plan that saves most time in the rest of the answer
+        after its one-time cost is paid. The answer is expected to get about as many further tokens as it has, and at
+        least ``Tuning.repayment_tokens``. Moreover, a plan with a one-time cost must promise
+        ``Tuning.worth_investing`` times the speed of plain decoding.
         """
         if not self._once_ms(best):
             return best

@@ -363,8 +363,8 @@ class Hierarchy:
 
     def _policy(self, context: Context, sampling: SamplingParams, plain_ms: float) -> SpeculationPolicy:
         """Choose the policy of an answer, which decides how many tokens are proposed: usually a controller. The numbers
-        are fixed if they are configured, or if the context window has no room left to time passes. A seeded answer has
-        a policy of its own (``seeded_policy``).
+        are fixed if they are configured, or if the context window has no room left to time passes. An answer that
+        is drawn with a seed has a policy of its own (``seeded_policy``).
 
         Acceptance depends on sampling, so there is a controller for each combination of sampling options.
         """
@@ -522,10 +522,11 @@ def derived(
 
     A pass of the middle level (the target on the retrieval cache) over one token reads fewer bytes than a plain step,
     and is assumed to take proportionally less time. The time that each further token adds comes from ``machine``, or
-    from ``_ROW_SHARE`` if ``machine`` is None. The second token adds half of this time where a processor multiplies
-    pairs of bfloat16 numbers, because a pass over one token waits for memory. Measured with 1.5 billion parameters in 4
-    bits on two cores: 41.6, 45.5, 55.7 and 66.3 ms for one to four tokens after 8,192 tokens, and 65.2, 71.7, 92.7 and
-    114.4 ms after 32,000. Without such instructions: 51.3, 76.8, 102.7 and 127.2 ms after 8,192.
+    from ``_ROW_SHARE`` if ``machine`` is None. The second token is assumed to add half of this time where a processor
+    multiplies pairs of bfloat16 numbers: a pass over one token waits for memory, and a part of the second token's
+    computation fits into this time. Measured with 1.5 billion parameters in 4 bits on two cores: 41.6, 45.5, 55.7 and
+    66.3 ms for one to four tokens after 8,192 tokens; 65.2, 71.7, 92.7 and 114.4 ms after 32,000, where the second
+    token adds up to 18 ms at other moments. Without such instructions: 51.3, 76.8, 102.7 and 127.2 ms after 8,192.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     pairs = target.device.type == "cpu" and target.dtype is torch.bfloat16 and multiplies_pairs()

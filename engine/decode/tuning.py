@@ -146,7 +146,7 @@ class Tuning:
     only over some verifications.
     """
 
-    # Proposals from the book (``lookup``) -------------------------------------------------------------------------
+    # Proposals from the book (``lookup`` and ``drafters``) ------------------------------------------------------------
 
     ngram: int = 3
     """Number of tokens that a place must share with the end of the text, to be preferred to the newest place of fewer

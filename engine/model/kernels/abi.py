@@ -130,8 +130,8 @@ class Attention:
     the ``LENGTH`` keys. ``KEY_HEAD``, ``KEY_TOKEN``, ``VALUE_HEAD`` and ``VALUE_TOKEN`` are strides between heads or
     tokens. ``PARTS`` (kv_heads, pieces, head_rows, head_dim + 2) are the results of the pieces; ``LOGSUM`` (kv_heads,
     head_rows) are log-sum-exps to base 2. ``SCRATCH`` has ``SCRATCH_SIZE`` numbers for each worker. ``SCALE`` and
-    ``CAP`` are floats. ``BETWEEN`` is the number of keys between the end of a piece and the piece that the same worker
-    probably computes next.
+    ``CAP`` are floats. ``BETWEEN`` is the number of keys between the end of a piece and the start of the piece that
+    the same worker probably computes next.
     """
 
     QUERIES, KEYS, VALUES, KEY_HEAD, KEY_TOKEN, VALUE_HEAD, VALUE_TOKEN, LENGTH = range(8)

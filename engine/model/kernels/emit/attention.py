@@ -159,7 +159,7 @@ class Ahead:
 
 def next_block(e: Emitter, start: ir.Value, stop: ir.Value) -> ir.Value:
     """Return the first token of the block that the worker probably needs after the block at ``start``: the next one of
-    the piece, which ends at ``stop``, or the first one of the worker's next piece. The workers take the pieces in turn.
+    the piece, which ends at ``stop``, or the first one of the worker's next piece, if the workers take pieces in turn.
     """
     inside, between = e.b.add(start, long(BLOCK)), e.load_long(e.arguments[0], Attention.BETWEEN)
     return e.b.select(e.b.icmp_signed("<", inside, stop), inside, e.b.add(stop, between))

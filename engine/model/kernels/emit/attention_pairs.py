@@ -111,8 +111,8 @@ def _ahead(
     kind: ir.Type,
     head_dim: int,
 ) -> Ahead:
-    """Prefetch the block ``chosen`` if ``condition`` is true, else the block ``otherwise``. A block is given as
-    (address of keys or values, its first token, distance between tokens).
+    """Return prefetches of the block ``chosen`` if ``condition`` is true, else of the block ``otherwise``. A block is
+    given as (address of keys or values, its first token, distance between tokens).
     """
     places = [e.at(source, e.b.mul(token, stride), kind) for source, token, stride in (chosen, otherwise)]
     return Ahead(e, e.b.select(condition, *places), e.b.select(condition, chosen[2], otherwise[2]), kind, head_dim)
@@ -133,8 +133,8 @@ def _collect_scales(
 def _turn(e: Emitter, keys: Vectors, transposed: ir.Value, words: int) -> None:
     """Emit a loop that transposes a block's keys, as pairs of numbers (words), to (words, BLOCK).
 
-    In each step ``_QUAD`` words of 16 keys are transposed. Every load takes these words of one key. The loads are put
-    together so that only neighbouring lanes are exchanged then.
+    In each step ``_QUAD`` words of 16 keys are transposed. Every load takes these words of one key. The words of keys
+    k, k + 4, k + 8 and k + 12 form one vector, so that words then change places only within groups of four lanes.
     """
     with e.loop(long(0), long(BLOCK), e.lanes) as token, e.loop(long(0), long(words), _QUAD) as word:
         index = e.b.mul(word, long(2))
