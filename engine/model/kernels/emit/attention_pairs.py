@@ -98,7 +98,6 @@ def _emit_attend_pairs(module: ir.Module, name: str, lanes: int, head_dim: int, 
         after = (values, following, value_token), (keys, following, key_token)
         ahead = _ahead(e, e.b.icmp_signed("<", following, stop), *after, kind, head_dim)
         weights = e.at(scores, e.b.sub(start, first), I16)
-
         _add_values(e, near, laid_out, weights, parts, rows, head_dim, ahead)
     e.end()
 
