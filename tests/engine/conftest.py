@@ -166,7 +166,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma4_text": {
         "num_hidden_layers": 4,
         **{"initializer_range": 0.05, "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 1},
-        **{"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY},
+        **{"hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": VOCABULARY},
         **{"num_kv_shared_layers": 2, "use_double_wide_mlp": True, "final_logit_softcapping": 5.0},
         **{"sliding_window": 48, "tie_word_embeddings": True},
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
