@@ -152,6 +152,21 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
     session.close()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "multiplies", "share"), [("bfloat16", True, 0.5), ("bfloat16", False, 1.0), ("float32", True, 1.0)]
+)
+def test_a_second_token_is_assumed_to_cost_half_a_row_where_pairs_are_multiplied(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch, dtype: str, multiplies: bool, share: float
+) -> None:
+    target = loading.load(tiny("llama"), window=256, device=CPU, dtype=dtype)
+    monkeypatch.setattr(levels, "multiplies_pairs", lambda: multiplies)
+    row, plain_ms = MACHINE.row_ms(1000), 1000.0
+    costs = levels.derived(1000, plain_ms, MACHINE, target, cast("Any", SimpleNamespace(held=64)), None)
+    for cost, one in ((costs.verify, plain_ms), (costs.middle, costs.middle.ms(1))):
+        assert cost.ms(2) - one == pytest.approx(share * row)
+        assert cost.ms(3) - cost.ms(2) == pytest.approx(row)
+
+
 def test_mean_keys_of_tokens_that_are_about_to_be_replaced_are_forgotten(
     tiny: Callable[..., str], book: Document
 ) -> None:
