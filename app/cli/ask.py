@@ -357,8 +357,9 @@ def _speed_line(live: Figures, why_not: str) -> str:
     parts = []
     if live.ttft_s is not None:
         parts.append(f"first token after {live.ttft_s:.2f} s")
-    if live.ms_per_token_p50 is not None and live.ms_per_token_p95 is not None:
-        parts.append(f"{live.ms_per_token_p50:.1f} ms per token (p95 {live.ms_per_token_p95:.1f})")
+    mean, median, p95 = live.ms_per_token_mean, live.ms_per_token_p50, live.ms_per_token_p95
+    if mean is not None and median is not None and p95 is not None:
+        parts.append(f"{mean:.1f} ms per token (median {median:.1f}, p95 {p95:.1f})")
     if live.tokens_per_s is not None:
         parts.append(f"{live.tokens_per_s:.1f} tokens/s")
     if why_not:
