@@ -46,7 +46,7 @@ def book(app: Running) -> str:
 @pytest.fixture(scope="module")
 def client(app: Running) -> Iterator[openai.OpenAI]:
     with httpx.Client(trust_env=False) as http:
-        yield openai.OpenAI(base_url=app.api, api_key=app.key, max_retries=0, http_client=http)  # type: ignore[arg-type]
+        yield openai.OpenAI(base_url=app.api, api_key=app.key, max_retries=0, http_client=http)
 
 
 def test_models(client: openai.OpenAI, app: Running, book: str) -> None:
@@ -148,7 +148,7 @@ def test_a_wrong_key_opens_nothing(app: Running) -> None:
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "invalid_api_key"
         assert http.get(f"{app.api}/models").status_code == 401
-        stranger = openai.OpenAI(base_url=app.api, api_key="sk-wrong", max_retries=0, http_client=http)  # type: ignore[arg-type]
+        stranger = openai.OpenAI(base_url=app.api, api_key="sk-wrong", max_retries=0, http_client=http)
         with pytest.raises(openai.AuthenticationError):
             stranger.models.list()
 
