@@ -412,6 +412,11 @@ class PassCost:
             return self.base if self.one is None else self.one
         return self.base * self.experts.growth(tokens) + self.slope * (tokens - 1.0)
 
+    def scaled(self, factor: float) -> PassCost:
+        """The cost if every pass takes ``factor`` times as long."""
+        one = None if self.one is None else factor * self.one
+        return replace(self, base=factor * self.base, slope=factor * self.slope, one=one)
+
     def further(self, tokens: float) -> float:
         """Milliseconds that one more token adds to a pass over ``tokens`` tokens."""
         growth = self.experts.growth
@@ -431,15 +436,15 @@ class Costs:
     overhead: float = 0.0
     # milliseconds to choose the chunks of the retrieval cache before the answer's first pass over this cache
     selection: float = 0.0
+    # Whether all costs were derived from the time of a single plain step, the first after a prompt
+    is_derived: bool = False
 
     def behind_another_book(self, plain_ms: float) -> Costs:
         """Estimate the costs on another book, on which a plain step takes ``plain_ms``. All costs of a verification
         change in proportion to a plain step. The costs of the draft model and of passes over the retrieval cache stay
         the same, because these passes read as many bytes on any book.
         """
-        longer = plain_ms / self.verify.ms(1)
-        verify = replace(self.verify, base=longer * self.verify.base, slope=longer * self.verify.slope, one=plain_ms)
-        return replace(self, verify=verify)
+        return replace(self, verify=self.verify.scaled(plain_ms / self.verify.ms(1)), is_derived=True)
 
 
 def cost_of(
@@ -474,12 +479,15 @@ class PassCostEstimate:
 
     Args:
         first: the initial cost, measured or assumed.
+        is_known: whether the initial cost was measured for passes over one and over several tokens. Otherwise it was
+            derived from a single pass: the first measurement of a pass over one token replaces this pass, and the
+            initial cost is scaled accordingly.
     """
 
-    def __init__(self, first: PassCost, tuning: Tuning = TUNING) -> None:
+    def __init__(self, first: PassCost, tuning: Tuning = TUNING, *, is_known: bool = True) -> None:
         self.cost = first
-        self._first, self._tuning = first, tuning
-        self._one, self._ones = first.ms(1), 1
+        self._first, self._tuning, self._is_known = first, tuning, is_known
+        self._one, self._ones = first.ms(1), int(is_known)
         self._newest_ones = deque([first.ms(1)], tuning.undisturbed_passes)
         # Weighted sums of gg, gx, xx, gy and xy, from which base and slope are fitted by least squares. g:
         # ``ExpertReads.growth`` (1 without experts), x: tokens - 1, y: milliseconds.
@@ -494,13 +502,18 @@ class PassCostEstimate:
             weight = max(tuning.newest_weight, 1.0 / self._ones)
             self._one = min(self._one, tuning.most_disturbed * ms)
             self._one += weight * (min(ms, tuning.most_disturbed * self._one) - self._one)
-            self.cost = replace(self.cost, one=self._one)
+            self._estimate()
             return
         x, y = tokens - 1.0, min(ms, tuning.most_disturbed * self.cost.ms(tokens))
         g = self._first.experts.growth(tokens)
         new = (g * g, g * x, x * x, g * y, x * y)
         self._sums = [tuning.cost_fade * old + value for old, value in zip(self._sums, new, strict=True)]
         self._estimate()
+
+    @property
+    def num_ones(self) -> int:
+        """Number of passes over one token from which their time was estimated."""
+        return self._ones
 
     @property
     def undisturbed_one(self) -> float:
@@ -525,6 +538,10 @@ class PassCostEstimate:
         # Base and slope are each drawn towards the initial cost. Without this, the slope would be arbitrary if all
         # measured passes had the same length.
         first, weight = self._first, self._tuning.first_cost_weight
+        if not self._is_known:
+            # What was derived from one pass follows the passes over one token since. If that pass was slow, two tokens
+            # would otherwise seem to cost too much (95 ms, where they took 82 and a plain step 68).
+            first = first.scaled(self._one / max(self._tuning.least_ms, first.ms(1)))
         pull = weight * (self._tuning.long_pass - 1) ** 2
         n, y, xx, xy = n + weight, y + weight * first.base, xx + pull, xy + pull * first.slope
         slope = max(0.0, (n * xy - x * y) / (n * xx - x * x))

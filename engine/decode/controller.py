@@ -125,7 +125,7 @@ class Unclocked:
 
     def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float, tokens: int = UNLIMITED) -> None:
         self._costs, self._draft_start_ms = costs, draft_start_ms
-        self._controller = Controller(costs, limits)
+        self._controller = Controller(replace(costs, is_derived=False), limits)
         self._controller.begin(draft_start_ms, costs.selection, tokens)
 
     def next(self, match: LookupMatch = NO_MATCH) -> DraftPlan:
@@ -225,8 +225,11 @@ class Controller:
         these costs.
         """
         self.limits, tuning = limits, self._tuning
-        self._draft = PassCostEstimate(PassCost(costs.draft, 0.0), tuning)
-        self._middle, self._verify = PassCostEstimate(costs.middle, tuning), PassCostEstimate(costs.verify, tuning)
+        self._is_derived = costs.is_derived
+        self._draft, self._middle, self._verify = (
+            PassCostEstimate(cost, tuning, is_known=not costs.is_derived)
+            for cost in (PassCost(costs.draft, 0.0), costs.middle, costs.verify)
+        )
         # ``_beside``: the estimate of ``Costs.overhead``. ``_hierarchical``: number of rounds in this estimate.
         self._beside, self._hierarchical = 0.0, 0
         self._selection = costs.selection
@@ -449,6 +452,9 @@ class Controller:
     def _rethink(self) -> None:
         tuning, costs, rates = self._tuning, self.costs, self.rates
         self._since_rethink = 0
+        if self._is_derived and self._verify.num_ones < tuning.first_plain:
+            self._awaits_tokens = True
+            return
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
         allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
         self._most_draft = max(filter(self._may_draft, range(self.limits.draft + 1)))

@@ -538,7 +538,7 @@ def derived(
         for ms, of in ((share * plain_ms, middle_reads), (plain_ms, reads))
     )
     draft_ms = _unstarted_draft_ms(count, plain_ms, target, draft)
-    return Costs(draft_ms, cheap, verify, selection=_SELECTION_STEPS * plain_ms)
+    return Costs(draft_ms, cheap, verify, selection=_SELECTION_STEPS * plain_ms, is_derived=True)
 
 
 def _bytes_read(target: Decoder, context: int) -> int:

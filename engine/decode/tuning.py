@@ -254,6 +254,11 @@ class Tuning:
     """Share of a verification's time that all passes over the retrieval cache may take in one of the first rounds. It
     matters only if it allows more passes than ``first_passes``.
     """
+    first_plain: int = 3
+    """Number of plain steps that must have been timed before tokens are drafted, by the draft model or on the retrieval
+    cache, if all costs were derived from the first step after a prompt. That step took up to 1.7 times as long as the
+    next ones (123 and 72 ms), so drafts promised what they could not keep.
+    """
     tokens_per_pass: int = 3
     """Number of verified tokens that raise the maximum number of passes over the retrieval cache by one."""
     first_rounds: int = 16

@@ -196,6 +196,39 @@ def test_a_pass_over_one_token_is_a_cost_of_its_own() -> None:
     assert busy.cost.ms(1) < 100.0
 
 
+def test_what_was_derived_from_a_slow_step_follows_the_next_steps() -> None:
+    """After 32,000 tokens the first step took 86 ms, the next ones 67: two tokens seemed to cost 1.4 steps, not 1.1."""
+    fit = PassCostEstimate(PassCost(75.0, 21.0, 86.0), is_known=False)
+    for _ in range(3):
+        fit.add(1, 67.0)
+    assert fit.cost.ms(1) == pytest.approx(67.0)
+    assert fit.cost.ms(2) / fit.cost.ms(1) == pytest.approx(96.0 / 86.0, rel=0.02)
+    assert fit.cost.ms(5) / fit.cost.ms(1) == pytest.approx(159.0 / 86.0, rel=0.02)
+    for _ in range(10):  # what is measured is believed, whatever steps take
+        fit.add(2, 80.0)
+        fit.add(1, 60.0)
+    assert fit.cost.ms(2) == pytest.approx(80.0, rel=0.03)
+    nothing = PassCostEstimate(PassCost(0.0, 0.0), is_known=False)  # a draft model that is not there
+    nothing.forget(3, one=True)
+    assert nothing.cost.ms(1) == 0.0
+
+
+def test_nothing_is_drafted_behind_a_single_slow_step() -> None:
+    """The first step took 123 ms, the next ones 72: drafting promised 1.4 times the speed and lost 5 %."""
+    slow = Costs(14.0, PassCost(60.0, 24.0, 70.0), PassCost(111.0, 24.0, 123.0), is_derived=True)
+    assert Controller(replace(slow, is_derived=False), PlanLimits(4, 8)).next().speculates
+    controller = Controller(slow, PlanLimits(4, 8))
+    world = World(Costs(14.0, PassCost(38.0, 20.0, 38.0), PassCost(72.0, 20.0, 72.0)), rates(0.3, 0.3), 1)
+    for _ in range(TUNING.first_plain):
+        plan = controller.next()
+        assert plan == PLAIN
+        controller.observe(plan, *world.round(plan))
+    assert 60.0 < controller.costs.verify.ms(1) < 90.0
+    assert controller.costs.verify.ms(2) == pytest.approx(135.0 / 123.0 * controller.costs.verify.ms(1))
+    match = LookupMatch(30, tuple(range(64)))
+    assert Controller(slow, PlanLimits(4, 8, 64)).next(match).copy, "copies are judged by what they cost more"
+
+
 def test_records_fade() -> None:
     record = FadingRate(0.5)
     assert record.rate == 0.5
