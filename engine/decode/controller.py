@@ -225,7 +225,7 @@ class Controller:
         these costs.
         """
         self.limits, tuning = limits, self._tuning
-        self._is_derived = costs.is_derived
+        self._is_derived = costs.is_derived  # until enough plain steps have been timed (``Tuning.first_plain``)
         self._draft, self._middle, self._verify = (
             PassCostEstimate(cost, tuning, is_known=not costs.is_derived)
             for cost in (PassCost(costs.draft, 0.0), costs.middle, costs.verify)
@@ -237,7 +237,8 @@ class Controller:
     @property
     def costs(self) -> Costs:
         """The current estimate of the costs of passes."""
-        return Costs(self._draft.cost.ms(1), self._middle.cost, self._verify.cost, self._beside, self._selection)
+        verify, is_derived = self._verify.cost, self._is_derived
+        return Costs(self._draft.cost.ms(1), self._middle.cost, verify, self._beside, self._selection, is_derived)
 
     @property
     def rates(self) -> AcceptanceRates:
@@ -305,6 +306,7 @@ class Controller:
             self._since_plain = 0
         if tells:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
+            self._is_derived &= self._verify.num_ones < self._tuning.first_plain
         match = observation.match
         if match.length:
             # Learn in every round how good the match is, even if its tokens were not proposed. The tokens of the round
@@ -452,7 +454,7 @@ class Controller:
     def _rethink(self) -> None:
         tuning, costs, rates = self._tuning, self.costs, self.rates
         self._since_rethink = 0
-        if self._is_derived and self._verify.num_ones < tuning.first_plain:
+        if self._is_derived:
             self._awaits_tokens = True
             return
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))

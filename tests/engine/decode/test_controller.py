@@ -222,7 +222,9 @@ def test_nothing_is_drafted_behind_a_single_slow_step() -> None:
     for _ in range(TUNING.first_plain):
         plan = controller.next()
         assert plan == PLAIN
+        assert controller.costs.is_derived, "another way of sampling begins as carefully"
         controller.observe(plan, *world.round(plan))
+    assert not controller.costs.is_derived
     assert 60.0 < controller.costs.verify.ms(1) < 90.0
     assert controller.costs.verify.ms(2) == pytest.approx(135.0 / 123.0 * controller.costs.verify.ms(1))
     match = LookupMatch(30, tuple(range(64)))
