@@ -436,7 +436,7 @@ class Costs:
     overhead: float = 0.0
     # milliseconds to choose the chunks of the retrieval cache before the answer's first pass over this cache
     selection: float = 0.0
-    # Whether all costs were derived from the time of a single plain step, the first after a prompt
+    # Whether the costs rest on the time of a single plain step, the first after a prompt
     is_derived: bool = False
 
     def behind_another_book(self, plain_ms: float) -> Costs:

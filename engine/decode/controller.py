@@ -125,6 +125,7 @@ class Unclocked:
 
     def __init__(self, costs: Costs, limits: PlanLimits, draft_start_ms: float, tokens: int = UNLIMITED) -> None:
         self._costs, self._draft_start_ms = costs, draft_start_ms
+        # The assumed costs hold in every round, so no plain steps are needed to correct them.
         self._controller = Controller(replace(costs, is_derived=False), limits)
         self._controller.begin(draft_start_ms, costs.selection, tokens)
 

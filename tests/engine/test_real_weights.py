@@ -127,7 +127,7 @@ def test_yarn_turns_by_the_formula_and_keeps_the_text(factor: int, exact_loss: f
 
 
 @pytest.mark.skipif(not LONG, reason="reads 12,000 and 24,000 tokens: TRIFOLD_LONG=1")
-@pytest.mark.parametrize("factor", [2, 4] if LONG else [4])
+@pytest.mark.parametrize("factor", [2, 4])
 def test_yarn_reads_beyond_the_window_that_was_trained(factor: int, exact_loss: float) -> None:
     tokens = WINDOW * factor * 3 // 4
     with closing(loaded(factor, dtype="bfloat16", retrieval_budget=tokens // 8)) as session:
