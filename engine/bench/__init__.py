@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.bench.peers import LLAMA_CPP, LLAMA_DRAFT, LLAMA_LOOKUP, has_llama_cpp
+from engine.bench.peers import LLAMA_CPP, LLAMA_DRAFT, LLAMA_LOOKUP, check_llama_cpp, has_llama_cpp
 from engine.bench.report import (
     Measurement,
     budget_of,
@@ -374,7 +374,8 @@ def _complete(options: argparse.Namespace) -> None:
     file.
 
     Raises:
-        OptionError: the rows include llama.cpp with the draft, but the draft is no GGUF file.
+        OptionError: the rows include llama.cpp with the draft, but the draft is no GGUF file; or as
+            ``check_llama_cpp``.
     """
     options.gguf = options.gguf or _own_file(options.model)
     if options.never_slower is not None:
@@ -387,6 +388,7 @@ def _complete(options: argparse.Namespace) -> None:
         raise OptionError(
             f"The row {LLAMA_DRAFT} needs a draft model in a GGUF file.", "Name it with --draft, or use --pair."
         )
+    check_llama_cpp(options.rows, options.gguf)
 
 
 def _header(session: Session, options: argparse.Namespace, books: Sequence[Path]) -> str:

@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ file.
 """
 LLAMA_DRAFT = "llama_cpp_draft"
 """The name of the row in which a draft model proposes tokens to llama.cpp. Both models must be GGUF files."""
+LLAMA_ROWS = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
 # Number of tokens that a draft model proposes to llama.cpp at once. The documentation of llama.cpp's Python binding
 # recommends this number for machines without a GPU.
 _DRAFTED_TOKENS = 2
@@ -124,6 +125,26 @@ def has_llama_cpp() -> bool:
     return importlib.util.find_spec(LLAMA_CPP) is not None
 
 
+def check_llama_cpp(rows: Sequence[str], gguf: Path | None) -> None:
+    """Check, before a book is read, that llama.cpp can run if ``rows`` name it.
+
+    Args:
+        gguf: the model as a GGUF file.
+
+    Raises:
+        OptionError: no GGUF file was named, or the binding is not installed.
+    """
+    if not set(rows) & set(LLAMA_ROWS):
+        return
+    if gguf is None:
+        raise OptionError("The row llama_cpp needs the model as a GGUF file.", "Name it: --gguf FILE.")
+    if not has_llama_cpp():
+        raise OptionError(
+            "llama.cpp's Python binding is not installed.",
+            f"{sys.executable} -m pip install llama-cpp-python (compiling takes minutes), or leave out the row.",
+        )
+
+
 class LlamaCpp:
     """Runs llama.cpp on a GGUF file, with the weights as stored in the file, and KV in float16 or 8 bits. llama.cpp has
     its own process (``llama_process``), apart from torch's threads. If llama.cpp was built for a different processor,
@@ -136,15 +157,10 @@ class LlamaCpp:
         half_kv: whether to keep KV in float16, otherwise in 8 bits.
 
     Raises:
-        OptionError: the binding is not installed, cannot load the file, or the file holds a different model.
+        OptionError: the binding cannot load the file, or the file holds a different model.
     """
 
     def __init__(self, gguf: Path, target: Decoder, window: int, half_kv: bool = True) -> None:
-        if not has_llama_cpp():
-            raise OptionError(
-                "llama.cpp's Python binding is not installed.",
-                f"{sys.executable} -m pip install llama-cpp-python (compiling takes minutes), or leave out the row.",
-            )
         self._process = subprocess.Popen(
             [sys.executable, str(Path(llama_process.__file__))],
             stdin=subprocess.PIPE,

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.bench.peers import LLAMA_CPP, LLAMA_DRAFT, LLAMA_LOOKUP, PEERS, LlamaCpp, generate
+from engine.bench.peers import LLAMA_DRAFT, LLAMA_ROWS, PEERS, LlamaCpp, generate
 from engine.bench.report import Axis, Measurement, Run, line_chart, measurement_of, remarks
 from engine.bench.workloads import Case, Workloads, tokens_behind
 from engine.config import EngineConfig, SamplingParams
@@ -44,7 +44,6 @@ from engine.decode.plans import PlanLimits
 from engine.decode.rounds import Context, full_pass, pass_ms
 from engine.decode.tuning import TUNING, is_slow
 from engine.decode.verify import make_generator, make_sampler
-from engine.errors import OptionError
 from engine.events import Round
 from engine.generation import PLAIN_PROBES
 from engine.kv.full import retry_with_spill
@@ -95,8 +94,6 @@ _AGAIN = 2 * PROMPT_QUERIES
 _MEMORY_BYTES = 200_000_000
 # Number of times that a tensor of ``_MEMORY_BYTES`` is summed. The fastest time counts.
 _MEMORY_TIMES = 7
-# Names of the rows of llama.cpp.
-_LLAMA = (LLAMA_CPP, LLAMA_LOOKUP, LLAMA_DRAFT)
 # Rows that cannot run without a draft model. All other rows that speculate can leave it out.
 _DRAFTING = ("hf_assisted", "draft_only")
 
@@ -229,8 +226,8 @@ class Bench:
             greedy = place["temperature"] == 0 and "plain" in runs
             difference = self._difference(cases, runs[row][0], runs["plain"][0]) if greedy else None
             right = self._right(cases, runs[row][0], place["context"])
-            rate = self._reading if row not in (*_LLAMA, *PEERS) else None
-            if row in _LLAMA and (theirs := self.llama_cpp().read_tokens_per_s) is not None:
+            rate = self._reading if row not in (*LLAMA_ROWS, *PEERS) else None
+            if row in LLAMA_ROWS and (theirs := self.llama_cpp().read_tokens_per_s) is not None:
                 rate = theirs, None
             line = measurement_of(row, runs, place, difference, right, rate)
             yield _beside_floor(line, self._plain_bytes(place["context"]), speeds) if row == "plain" else line
@@ -269,7 +266,7 @@ class Bench:
         session, options = self.session, self.options
         queries = self.start(case)
         top_p = options.top_p if temperature else 1.0
-        if row in _LLAMA:
+        if row in LLAMA_ROWS:
             llama = self.llama_cpp()
             if row == LLAMA_DRAFT:
                 llama.take_draft(options.draft_gguf)
@@ -311,12 +308,10 @@ class Bench:
         """Return llama.cpp. The first call loads it.
 
         Raises:
-            OptionError: no GGUF file was named (--gguf), or llama.cpp cannot load the file.
+            OptionError: llama.cpp cannot load the file that --gguf names.
         """
         if self._llama is None:
             options = self.options
-            if options.gguf is None:
-                raise OptionError("The row llama_cpp needs the model as a GGUF file.", "Name it: --gguf FILE.")
             window = max(options.context) + tokens_behind(options.workloads, options.tokens)
             half_kv = not self.session.full.shape.quantized
             self._llama = LlamaCpp(options.gguf, self.session.target, window, half_kv)

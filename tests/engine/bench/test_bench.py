@@ -475,6 +475,8 @@ def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
 ) -> None:
     rows = "plain,llama_cpp,llama_cpp_lookup,llama_cpp_draft"
     arguments = ["--context", "300", "--rows", rows, "--tokens", "8", "--repeats", "2"]
+    load = Session.load
+    monkeypatch.setattr(Session, "load", lambda config: pytest.fail("nothing is loaded"))
     with pytest.raises(OptionError, match="draft model in a GGUF file"):
         run(tiny, book, tmp_path, *arguments)
     small = tiny("llama", seed=1, layers=1, width=32)
@@ -486,6 +488,7 @@ def test_llama_cpp_is_a_row_where_it_is_installed_and_has_a_file(
     with pytest.raises(OptionError, match="-m pip install llama-cpp-python"):
         run(tiny, book, tmp_path, *arguments)
     monkeypatch.setattr("engine.bench.peers.has_llama_cpp", lambda: True)
+    monkeypatch.setattr(Session, "load", load)
     (tmp_path / "llama_cpp.py").write_text(BINDING, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     plain, llama, lookup, drafted = run(tiny, book, tmp_path, *arguments)["results"]
