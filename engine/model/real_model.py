@@ -39,8 +39,12 @@ _READABLE = 0o644
 _TIED = "lm_head.weight"
 # Settings that are left out: paths on this machine, and what is true of the GGUF file's weights only.
 _LEFT_OUT = {
-    *("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version"),
-    *("stored_bytes_per_weight", "fitted_bytes_per_weight"),
+    "_name_or_path",
+    "_model_name_or_path",
+    "quantization_config",
+    "transformers_version",
+    "stored_bytes_per_weight",
+    "fitted_bytes_per_weight",
 }
 _PIP_TIMEOUT_S = 15
 
