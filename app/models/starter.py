@@ -203,7 +203,7 @@ def _make(plain: Path, say: Say) -> None:
 
 
 def build(wheel: Path, folder: Path) -> None:
-    """Build the model in a folder. This takes 10 seconds and 600 MB of RAM."""
+    """Build the model in a folder. This takes 10 seconds and 1.3 GB of RAM."""
     from assets.starter.build import build as merged
 
     merged(wheel, folder)
