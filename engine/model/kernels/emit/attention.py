@@ -17,10 +17,11 @@ from engine.model.kernels.abi import BLOCK, PIECE, Attention
 from engine.model.kernels.emit.emitter import BYTES, F32, I8, I16, I32, I64, KINDS, PTR, VOID, Emitter, long, number
 from engine.model.kernels.emit.products import accumulators, add_products, row_blocks
 
-_KEYS = 4  # number of keys whose products with a query are computed together
-# Possible numbers of queries that are multiplied with a key at once. With two queries, a key is converted to float32
-# only once for both.
-_SCORE_ROWS = (2, 1)
+_KEYS = 4  # maximum number of keys whose products with a query are computed together
+# Possible numbers of queries that are multiplied with a key at once, if keys are converted to float32. A key is then
+# converted once for all of these queries. With 16 lanes, blocks of six queries were slower.
+_SCORE_ROWS = {8: (6, 4, 2, 1)}
+_FEW_SCORE_ROWS = (4, 2, 1)
 # Number of a value's vectors whose sums are computed at once for the largest block of rows.
 _VALUE_VECTORS = 2
 # Possible numbers of SIMD vectors of a value that are summed at once. The code uses the largest number that divides the
@@ -89,7 +90,7 @@ def _emit_attend(module: ir.Module, name: str, lanes: int, head_dim: int, stored
             Ahead(e, e.at(source, e.b.mul(following, stride), kind), stride, kind, head_dim)
             for source, stride in ((keys, key_token), (values, value_token))
         )
-        for row, block in blocks_of_rows(e, rows, _SCORE_ROWS if kind is not F32 else (1,)):
+        for row, block in blocks_of_rows(e, rows, _score_rows(kind, lanes)):
             _score(e, wide, row, rows, block, near_keys, scores, head_dim, next_keys)
         with e.loop(long(0), rows) as row:
             line = e.at(parts, e.b.mul(row, long(head_dim + 2)), F32)
@@ -218,6 +219,13 @@ def blocks_of_rows(e: Emitter, rows: ir.Value, sizes: Sequence[int]) -> Iterator
         done.value = stop
 
 
+def _score_rows(kind: ir.Type, lanes: int) -> Sequence[int]:
+    """Return the possible numbers of queries that are multiplied at once with a key of the type ``kind``. It is 1 for
+    float32, because a key that need not be converted is as quickly loaded again.
+    """
+    return (1,) if kind is F32 else _SCORE_ROWS.get(lanes, _FEW_SCORE_ROWS)
+
+
 def _score(
     e: Emitter,
     queries: ir.Value,
@@ -236,18 +244,25 @@ def _score(
     scores = e.at(scores, e.b.mul(row, long(BLOCK)), F32)
     # a step is one query and one key
     steps, before = (e.b.mul(number, long(BLOCK)) for number in (all_rows, row))
+    together = _KEYS if rows * _KEYS <= accumulators(e.lanes) else _KEYS // 2
     with e.loop(long(0), long(BLOCK), e.lanes) as start:
         ahead.ask(e.b.add(before, e.b.mul(start, long(rows))), rows * e.lanes, steps)
         some: list[list[ir.Value]] = [[] for _ in range(rows)]
         for first in range(0, e.lanes, _KEYS):
-            totals = [[e.constant(0.0)] * _KEYS for _ in range(rows)]
-            for part in range(0, head_dim, e.lanes):
-                near = [keys.load(e.b.add(start, long(first + at)), long(part)) for at in range(_KEYS)]
-                for at, own in enumerate(totals):
-                    query = e.load_vector(queries, long(at * head_dim + part))
-                    own[:] = [e.fma(query, key, total) for key, total in zip(near, own, strict=True)]
-            for own, total in zip(some, totals, strict=True):
-                own.append(e.sums(total))
+            products: list[list[ir.Value]] = [[] for _ in range(rows)]
+            for key in range(first, first + _KEYS, together):
+                totals = [[e.variable(e.constant(0.0)) for _ in range(together)] for _ in range(rows)]
+                # This is a loop, because LLVM would move loads together in unrolled code, and sums out of registers.
+                with e.loop(long(0), long(head_dim), e.lanes) as part:
+                    near = [keys.load(e.b.add(start, long(key + at)), part) for at in range(together)]
+                    for at, own in enumerate(totals):
+                        query = e.load_vector(queries, e.b.add(part, long(at * head_dim)))
+                        for one, total in zip(near, own, strict=True):
+                            total.value = e.fma(query, one, total.value)
+                for row_products, own in zip(products, totals, strict=True):
+                    row_products += [total.value for total in own]
+            for own, row_products in zip(some, products, strict=True):
+                own.append(e.sums(row_products))
         for at, own in enumerate(some):
             total = e.sums(own, _KEYS)
             if keys.scales is not None:
