@@ -526,7 +526,7 @@ def derived(
     multiplies pairs of bfloat16 numbers: a pass over one token waits for memory, and a part of the second token's
     computation fits into this time. Measured with 1.5 billion parameters in 4 bits on two cores: 41.6, 45.5, 55.7 and
     66.3 ms for one to four tokens after 8,192 tokens; 65.2, 71.7, 92.7 and 114.4 ms after 32,000, where the second
-    token adds up to 18 ms at other moments. Without such instructions: 51.3, 76.8, 102.7 and 127.2 ms after 8,192.
+    token adds up to 18 ms at other moments. Without such instructions: 50.0, 72.0, 95.6 and 116.9 ms after 8,192.
     """
     row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     pairs = target.device.type == "cpu" and target.dtype is torch.bfloat16 and multiplies_pairs()
