@@ -71,6 +71,9 @@ _TIMED_PASSES: dict[str, tuple[tuple[int, ...], ...]] = {
 # are unknown. Measured: 13 ms, where a plain step took 48 ms (1.5 billion parameters in 4 bits on two cores, after
 # 4,096 tokens; assets/measurements/NOTES.md).
 _ROW_SHARE = 0.27
+# The same with the blocks of a GGUF file on a processor that does not multiply pairs of bfloat16 numbers, where
+# computing takes longer. Measured with the same model: 23 ms, where a plain step took 50 ms (after 8,192 tokens).
+_ROW_SHARE_WITHOUT_PAIRS = 0.45
 
 # Assumed time, in plain steps, to choose the retrieval cache's chunks for an answer, until this has been timed.
 # Measured: 1.0 to 1.5, and up to 4 for the first selection after a book has been opened (after 32,000 tokens, with 1.5
@@ -522,14 +525,16 @@ def derived(
 
     A pass of the middle level (the target on the retrieval cache) over one token reads fewer bytes than a plain step,
     and is assumed to take proportionally less time. The time that each further token adds comes from ``machine``, or
-    from ``_ROW_SHARE`` if ``machine`` is None. The second token is assumed to add half of this time where a processor
-    multiplies pairs of bfloat16 numbers: a pass over one token waits for memory, and a part of the second token's
-    computation fits into this time. Measured with 1.5 billion parameters in 4 bits on two cores: 41.6, 45.5, 55.7 and
-    66.3 ms for one to four tokens after 8,192 tokens; 65.2, 71.7, 92.7 and 114.4 ms after 32,000, where the second
-    token adds up to 18 ms at other moments. Without such instructions: 50.0, 72.0, 95.6 and 116.9 ms after 8,192.
+    from ``_ROW_SHARE`` and ``_ROW_SHARE_WITHOUT_PAIRS`` if ``machine`` is None. The second token is assumed to add half
+    of this time where a processor multiplies pairs of bfloat16 numbers: a pass over one token waits for memory, and a
+    part of the second token's computation fits into this time. Measured with 1.5 billion parameters in 4 bits on two
+    cores: 41.6, 45.5, 55.7 and 66.3 ms for one to four tokens after 8,192 tokens; 65.2, 71.7, 92.7 and 114.4 ms after
+    32,000, where the second token adds up to 18 ms at other moments. Without such instructions: 50.0, 72.0, 95.6 and
+    116.9 ms after 8,192.
     """
-    row = _ROW_SHARE * plain_ms if machine is None else machine.row_ms(count)
     pairs = target.device.type == "cpu" and target.dtype is torch.bfloat16 and multiplies_pairs()
+    assumed = _ROW_SHARE_WITHOUT_PAIRS if target.keeps_blocks and not pairs else _ROW_SHARE
+    row = assumed * plain_ms if machine is None else machine.row_ms(count)
     hidden = row / 2 if pairs else 0.0
     middle_reads, reads = (expert_reads(target, seen) for seen in (retrieval.held, count))
     share = _bytes_read(target, retrieval.held) / _bytes_read(target, count)

@@ -167,6 +167,19 @@ def test_a_second_token_is_assumed_to_cost_half_a_row_where_pairs_are_multiplied
         assert cost.ms(3) - cost.ms(2) == pytest.approx(row)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "multiplies", "share"), [(True, False, 0.45), (True, True, 0.27), (False, False, 0.27)]
+)
+def test_a_row_is_assumed_to_cost_more_where_4_bits_are_multiplied_without_pairs(
+    tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch, blocks: bool, multiplies: bool, share: float
+) -> None:
+    target = loading.load(tiny("llama"), window=256, device=CPU, dtype="bfloat16")
+    monkeypatch.setattr(levels, "multiplies_pairs", lambda: multiplies)
+    monkeypatch.setitem(target.__dict__, "keeps_blocks", blocks)
+    costs = levels.derived(1000, 100.0, None, target, cast("Any", SimpleNamespace(held=64)), None)
+    assert costs.verify.ms(3) - costs.verify.ms(2) == pytest.approx(100 * share)
+
+
 def test_mean_keys_of_tokens_that_are_about_to_be_replaced_are_forgotten(
     tiny: Callable[..., str], book: Document
 ) -> None:
