@@ -180,6 +180,7 @@ def _block_size(decoder: Decoder, position: int, block: int | None) -> int:
         block = min(block, SLIDING_SLACK)  # a layer with a sliding window takes at most this many tokens at once
     if decoder.device.type != "cpu":
         return block
+    block = min(block, decoder.longest_block or block)
     per_token = work_of(decoder, position, 1) / decoder.num_layers
     while block > SMALLEST_BLOCK and block * per_token > _CPU_BLOCK_FLOP:
         block //= 2

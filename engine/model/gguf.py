@@ -13,6 +13,7 @@ import json
 import math
 import mmap
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -130,6 +131,19 @@ def _fitted(tensors: Iterable[tuple[str, int, Sequence[int]]]) -> float:
     """
     blocks = ((kind if len(shape) > 1 else _FLOAT, shape) for name, kind, shape in tensors if name.startswith(_BLOCK))
     return sum(fitted_size(kind, math.prod(shape)) for kind, shape in blocks)
+
+
+def kinds_of_block(folder: Path) -> dict[str, int]:
+    """Return GGML's number for the most common format of each tensor in the decoder blocks, keyed by transformers' name
+    of the tensor in its block, such as "mlp.down_proj.weight".
+    """
+    index = weights.gguf_index(folder)
+    counted: dict[str, Counter[int]] = {}
+    for tensor, kind, *_ in index["tensors"]:
+        name = KINDS[index["architecture"]].name(tensor) or ""
+        if name.startswith(_DECODER):
+            counted.setdefault(name.split(".", 3)[-1], Counter())[kind] += 1
+    return {name: found.most_common(1)[0][0] for name, found in counted.items()}
 
 
 def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks) -> Any:

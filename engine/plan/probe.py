@@ -1,9 +1,9 @@
 """Measures this machine in short probes: the rates of copying and of reading from disk, and the times of passes through
 one layer of a model.
 
-One layer of the model's shape is built with artificial weights, and passes of several lengths through it are timed. No
-file of the model is loaded. Slow machines are probed with fewer tokens, so that all probes together take at most about
-``LIMIT_S`` seconds. ``cost_model`` chooses settings from the results. The rates at the end of this file, such as
+One layer of the model's shape and formats is built with artificial weights, and passes of several lengths through it
+are timed. No weights are loaded. Slow machines are probed with fewer tokens, so that all probes together take at most
+about ``LIMIT_S`` seconds. ``cost_model`` chooses settings from the results. The rates at the end of this file, such as
 ``matrix_rate``, are measured longer, for ``hardware`` and for the bench.
 """
 
@@ -20,24 +20,29 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import psutil
 import torch
+from torch import nn
 
 from engine import devices
 from engine.config import EngineConfig
 from engine.devices import KINDS, multiplies_groups
 from engine.kv.full import FullCache
-from engine.model import attention, experts
+from engine.model import attention, experts, gguf
 from engine.model.architectures import experts_of, inputs_of_layers, kv_heads_of, kv_sources, parameters_asked
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
 from engine.model.expected import kv_shape_of
 from engine.model.families import FAMILIES, FULL
+from engine.model.gguf_header import BLOCKS
 from engine.model.pieces import ROPE_NAMES
+from engine.model.products import replace
+from engine.model.products.blocks import BlockExperts, BlockLinear, Stored, shapes_of_experts
 from engine.model.products.norms import fuse_norms
 from engine.model.products.quantized import quantize
 from engine.plan import cost_model
@@ -68,6 +73,9 @@ _PIECE = 1 << 20  # bytes of the file that are written or read in one call
 _FREE_FILES = 16
 # Value of the probed layer's weights and KV. Not zero, because processors may compute faster with zeros.
 _FILLING = 0.01
+# Value of every byte of the probed layer's weights in the blocks of a GGUF file. In every format such weights are
+# finite numbers, and no zeros.
+_FILLING_BYTE = 0x2C
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
 _MATRIX_WIDTH = 8192  # rows and columns of the matrices that a GPU multiplies
@@ -85,13 +93,16 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     if not config.speeds_file:
         return None
     file = Path(config.speeds_file)
-    key = key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv)
+    kinds = kinds_of(config.model, config.weights, decoder.device)
+    key = key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv, kinds)
     known = cost_model.load(file, key, time.time())
     if known is not None:
         return known
     others = OtherPrograms()
     try:
-        taken = measure(decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv)
+        taken = measure(
+            decoder.config, decoder.dtype, decoder.device, spill_folder(config), config.weights, config.kv, kinds
+        )
     except (RuntimeError, MemoryError):  # the device has no memory for one more layer
         _log.exception("this machine could not be probed")
         return None
@@ -126,13 +137,32 @@ class OtherPrograms:
         return sum(times) - resting, own.user + own.system, time.monotonic()
 
 
-def key_of(config: Any, dtype: torch.dtype, device: torch.device, weights: str, kv: str = "model") -> str:
+def kinds_of(model: str, weights: str, device: torch.device) -> dict[str, int]:
+    """The format of each tensor in a model's decoder blocks, as in ``gguf.kinds_of_block``. Empty unless ``device``
+    computes with the blocks of a GGUF file.
+
+    Args:
+        model: the model's folder.
+        weights: "stored", or the format to which weights are quantized.
+    """
+    folder = Path(model)
+    return gguf.kinds_of_block(folder) if gguf.is_described(folder) and gguf.keeps_blocks(weights, device) else {}
+
+
+def key_of(
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    weights: str,
+    kv: str = "model",
+    kinds: Mapping[str, int] = MappingProxyType({}),
+) -> str:
     """The key of saved measurements: a hash of machine, torch version, and the model's shape and formats."""
     name = devices.name_of(device) if KINDS[device.type].gpu else platform.processor() or platform.machine()
     machine = [platform.node(), name, os.cpu_count(), torch.get_num_threads(), torch.__version__]
     shape = dataclasses.astuple(kv_shape_of(config, dtype, device).stored_as(kv))
     model = [config.model_type, config.hidden_size, config.vocab_size, *map(str, shape)]
-    model += [getattr(config, "intermediate_size", 0), str(experts_of(config))]
+    model += [getattr(config, "intermediate_size", 0), str(experts_of(config)), *map(str, sorted(kinds.items()))]
     return hashlib.sha256(json.dumps([*machine, weights, config.num_attention_heads, *model]).encode()).hexdigest()[:32]
 
 
@@ -143,6 +173,7 @@ def measure(
     folder: Path | None = None,
     weights: str = "stored",
     kv: str = "model",
+    kinds: Mapping[str, int] = MappingProxyType({}),
     clock: Clock = time.perf_counter,
     limit_s: float = LIMIT_S,
 ) -> CostModel:
@@ -154,18 +185,18 @@ def measure(
         folder: folder for spilled KV, on the disk that is measured; None takes the system's temporary folder.
         weights: "stored", or the format to which weights are quantized.
         kv: "model", or the format to which KV is quantized.
+        kinds: the formats of the tensors in a GGUF file whose blocks the device computes with (``kinds_of``).
         clock: returns seconds.
         limit_s: maximum seconds of the probes that run the layer.
     """
-    probe = _Probe(_one_layer(config, dtype, device, weights), kv, clock, limit_s)
+    probe = _Probe(_one_layer(config, dtype, device, weights, kinds), kv, clock, limit_s)
     with torch.inference_mode():
         memory = 2 * _PROBE_BYTES / probe.copy_seconds()
         disk = disk_rate(folder, clock)
         # Only a plain step dequantizes 8-bit KV, because the retrieval cache is not quantized.
         step, middle = probe.pass_speed(1, prepare=probe.forget), probe.pass_speed(_MIDDLE_TOKENS)
         blocks = probe.blocks()
-        tokens, alone = blocks[-1]
-        behind = probe.seconds(tokens, probe.context)
+        block_per_token = probe.block_per_token(blocks)
     layers = config.num_hidden_layers
     shape = kv_shape_of(config, dtype, device)
     reading = sum(shape.place_of(layer) is not None for layer in range(layers))
@@ -185,7 +216,7 @@ def measure(
         middle=of_mean_layer(middle),
         middle_tokens=_MIDDLE_TOKENS,
         blocks=tuple(blocks),
-        block_per_token=sees_all * max(0.0, behind - alone) / (tokens * probe.context),
+        block_per_token=sees_all * block_per_token,
     )
 
 
@@ -199,7 +230,7 @@ class _Probe:
     def __init__(self, layer: Decoder, kv: str, clock: Clock, limit_s: float) -> None:
         self._layer, self._clock, self._device = layer, clock, layer.device
         config, device = layer.config, layer.device
-        self._most = _CPU_BLOCK if device.type == "cpu" else _CUDA_BLOCK
+        self._most = (layer.longest_block or _CPU_BLOCK) if device.type == "cpu" else _CUDA_BLOCK
         window = max(64, min(config.max_position_embeddings, _CONTEXT + self._most))
         self._most = min(self._most, window // 2)
         self.context = min(_CONTEXT, window - self._most)
@@ -234,6 +265,13 @@ class _Probe:
             tokens *= 2
         return found
 
+    def block_per_token(self, blocks: Sequence[tuple[int, float]]) -> float:
+        """Time how many seconds a token of context adds for each token of a block. The fastest of ``blocks`` is timed,
+        because prefill uses blocks of about that length, and a far longer time would hide what the context adds.
+        """
+        tokens, alone = max(blocks, key=lambda block: block[0] / block[1])
+        return max(0.0, self.seconds(tokens, self.context) - alone) / (tokens * self.context)
+
     def forget(self) -> None:
         """Drop the dequantized copy of 8-bit KV that the last pass made. In a whole model the next layer overwrites
         this copy, so each pass through a layer has to make it again. Has no effect on KV in the model's dtype.
@@ -261,7 +299,8 @@ class _Probe:
         """Run ``work`` a few times, or less often if it is slow, and return the minimum seconds of a run.
 
         On a GPU the first run loads and chooses kernels. It is therefore not timed, and does not count towards the
-        limit.
+        limit. On a processor torch prepares products of a new size in the first run, up to 0.2 s, so at least two runs
+        are timed unless the limit is reached.
         """
         best, spent = float("inf"), 0.0
         if KINDS[self._device.type].gpu:
@@ -269,18 +308,24 @@ class _Probe:
             work()
             devices.synchronize(self._device)
             self._end += self._clock() - began
-        for _ in range(1 + _REPEATS):
+        for number in range(1 + _REPEATS):
             began = self._clock()
             work()
             devices.synchronize(self._device)
             seconds = self._clock() - began
-            best, spent = min(best, seconds), spent + seconds
+            best, spent = min(best, seconds), spent + (seconds if number else 0.0)
             if spent > self._share or self._clock() > self._end:
                 break
         return max(best, 1e-9)
 
 
-def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: str) -> Decoder:
+def _one_layer(
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    weights: str,
+    kinds: Mapping[str, int] = MappingProxyType({}),
+) -> Decoder:
     """Make a decoder of the model's shape with a single layer, one that keeps the whole context. Embedding and output
     head have no weights.
     """
@@ -299,6 +344,7 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
             weight.fill_(_FILLING)
     for held in model.model.layers[0].buffers():
         held.zero_()
+    _store_in_blocks(model.model.layers[0], kinds, dtype)
     experts.install(model.model.layers if weights != "stored" or not multiplies_groups(device, dtype) else ())
     if weights != "stored":
         # The format of each of the file's tensors is not known here. 4 bits are assumed, because most tensors have 4
@@ -308,13 +354,40 @@ def _one_layer(config: Any, dtype: torch.dtype, device: torch.device, weights: s
     if device.type == "cuda":
         fuse_norms(model, family)
     model.model.layers[0].to(device)
-    pack(model, family)
+    pack(model, family, dtype)
     for name in ROPE_NAMES:
         if (rope := getattr(model.model, name, None)) is not None:
             setattr(model.model, name, type(rope)(config=one).to(device))
     decoder = Decoder(model, "probe", int(config.max_position_embeddings))
     decoder.device, decoder.dtype = device, dtype
     return decoder
+
+
+def _store_in_blocks(block: nn.Module, kinds: Mapping[str, int], dtype: torch.dtype) -> None:
+    """Replace the linear layers and experts of a decoder block by layers with artificial weights in the formats of a
+    GGUF file.
+
+    Args:
+        kinds: GGML's number for the format of each tensor, keyed by name (``gguf.kinds_of_block``).
+    """
+
+    def artificial(name: str, outputs: int, inputs: int) -> Stored:
+        values, size = BLOCKS[kinds[name]]
+        data = torch.full((outputs, inputs // values * size), _FILLING_BYTE, dtype=torch.uint8)
+        return Stored(data, kinds[name], inputs)
+
+    for path, part in list(block.named_modules()):
+        name = f"{path}.weight"
+        if isinstance(part, nn.Linear) and name in kinds and not experts.chooses(name):
+            stored = artificial(name, part.out_features, part.in_features)
+            replace(block, path, BlockLinear(stored, part.bias, dtype))
+        elif f"{path}.down.weight" in kinds:
+            shapes = shapes_of_experts(part, joined=f"{path}.gate_up.weight" in kinds)
+            count = len(part.down_proj)
+            found = {
+                f"{own}.weight": (f"{path}.{own}.weight", count * shape[0], shape[1]) for own, shape in shapes.items()
+            }
+            replace(block, path, BlockExperts(part, {own: artificial(*of) for own, of in found.items()}, dtype))
 
 
 def _settings_of_one_layer(config: Any) -> Any:

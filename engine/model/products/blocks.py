@@ -142,11 +142,7 @@ class BlockExperts(nn.Module):
             if hasattr(experts, name):
                 setattr(self, name, getattr(experts, name))
         self.is_transposed, self.is_concatenated = experts.is_transposed, experts.is_concatenated
-        count, *sizes = experts.down_proj.shape
-        width, inner = reversed(sizes) if self.is_transposed else sizes
-        shapes = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-        if "gate_up.weight" in found:
-            shapes = {"gate_up": (2 * inner, width), "down": (width, inner)}
+        count, shapes = len(experts.down_proj), shapes_of_experts(experts, joined="gate_up.weight" in found)
         self._matrices = {name: _split(found[f"{name}.weight"], count, *shapes[name]) for name in shapes}
         self._biases = {
             name: found[f"{name}.bias"].values().view(count, shapes[name][0])
@@ -179,6 +175,18 @@ class BlockExperts(nn.Module):
 
     def _parts(self, name: str) -> list[str]:
         return [part for part in _PARTS[name] if part in self._matrices]
+
+
+def shapes_of_experts(experts: Any, joined: bool) -> dict[str, tuple[int, int]]:
+    """The shape (out, in) of each matrix of one expert in a GGUF file. Gate and up are one matrix if ``joined`` is
+    true.
+
+    Args:
+        experts: transformers' experts.
+    """
+    width, inner = experts.down_proj.shape[:0:-1] if experts.is_transposed else experts.down_proj.shape[1:]
+    gates = {"gate_up": (2 * inner, width)} if joined else {"gate": (inner, width), "up": (inner, width)}
+    return {**gates, "down": (width, inner)}
 
 
 _PARTS = {"gate_up_proj": ("gate_up", "gate", "up"), "down_proj": ("down",)}

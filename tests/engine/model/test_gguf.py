@@ -40,9 +40,12 @@ from engine.events import AnswerDone
 from engine.kv.full import FullCache
 from engine.model import architectures, gguf, loading
 from engine.model.gguf_kinds import KINDS as KINDS_OF_MODELS
+from engine.model.kernels import native
+from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.formats import FORMATS
 from engine.model.products.blocks import BlockLinear
 from engine.model.products.packed import PackedBlocks
+from engine.plan import probe
 from engine.prompt import Question
 from engine.session import Session
 from engine.worker import describe
@@ -99,7 +102,15 @@ def random_blocks(random: np.random.Generator, rows: int, width: int, kind: int)
 
 
 def made(
-    folder: Path, architecture: str, config: Any, tied: bool, *, parts: int = 0, seed: int = 0, **more: Any
+    folder: Path,
+    architecture: str,
+    config: Any,
+    tied: bool,
+    *,
+    parts: int = 0,
+    seed: int = 0,
+    halves: bool = True,
+    **more: Any,
 ) -> list[Path]:
     """A file of random weights in several formats, one after the other, or so many tensors in each of its parts."""
     with torch.device("meta"):
@@ -122,7 +133,7 @@ def made(
             shape = (shape[0], *shape[-1:]) if len(shape) > 1 else shape
             numbers = 1 + 0.1 * random.standard_normal(shape) if "norm" in name else random.standard_normal(shape)
             writer.add_tensor(name, numbers.astype(np.float32))
-        elif number % 7 == 3:
+        elif number % 7 == 3 and halves:
             numbers = (0.02 * random.standard_normal(shape)).astype(np.float16)
             writer.add_tensor(name, numbers)
             number += 1
@@ -232,6 +243,58 @@ def test_a_file_answers_as_transformers_does_with_its_expanded_weights(
                 assert torch.equal(one[0], many[at - 130]), "a verification says what plain decoding says"
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "longest"),
+    [("llama", "bfloat16", MOST_ROWS), ("llama", "float32", 200), ("qwen3moe", "bfloat16", 200)],
+)
+@pytest.mark.usefixtures("at_hand")
+def test_blocks_of_prefill_are_short_where_our_kernels_multiply_any_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, longest: int
+) -> None:
+    """Such a processor has AVX2 only. More rows at once would be torch's work, apart from the products. An expert has
+    few of a block's rows, so mixtures take long blocks all the same.
+    """
+    kernels = native.Native(workers=2, lanes=8)
+    monkeypatch.setattr(native, "own", lambda: kernels)
+    _, folder = described(tmp_path, name, halves=False)
+    model = loading.load(str(folder), window=None, device=CPU, dtype=dtype)
+    full, rows, layer = FullCache(model.kv_shape, model.window), [], model.layer
+
+    def counted(index: int, hidden: torch.Tensor, *given: Any) -> torch.Tensor:
+        rows.append(hidden.shape[1])
+        return layer(index, hidden, *given)
+
+    monkeypatch.setattr(model, "layer", counted)
+    prefill.run(model, full, torch.arange(200), segment=200, block=256)
+    assert max(rows) == longest
+    assert sum(rows) == 200 * LAYERS
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "lfm2", "phi3", "gemma3"])
+@pytest.mark.usefixtures("at_hand")
+def test_the_layer_whose_passes_are_timed_is_stored_like_the_file(tmp_path: Path, name: str) -> None:
+    _, folder = described(tmp_path, name)
+    model = loading.load(str(folder), window=None, device=CPU, dtype="bfloat16")
+    kinds = probe.kinds_of(str(folder), "stored", CPU)
+    timed = probe._one_layer(model.config, torch.bfloat16, CPU, "stored", kinds).model.model.layers[0]
+    at = next(n for n in range(model.config.num_hidden_layers) if model.kv_shape.window_of(n) is None)
+    at = model.config.layer_types.index("full_attention") if name == "lfm2" else at
+    own = model.model.model.layers[at]
+    assert {path: type(part) for path, part in timed.named_modules()} == {
+        path: type(part) for path, part in own.named_modules()
+    }
+    found = [part for part in timed.modules() if isinstance(part, PackedBlocks)]
+    assert len(found) >= 4
+    formats = {each.form and each.form.number for part in found for each in part._segments}
+    assert formats <= {None, *KINDS}
+    assert len(formats) > 1
+    assert probe.kinds_of(str(folder), "4bit", CPU) == {}
+    measured = probe.measure(model.config, torch.bfloat16, CPU, tmp_path, kinds=kinds, limit_s=0.2)
+    assert 0 < measured.step.base < 1
+    keys = [probe.key_of(model.config, torch.bfloat16, CPU, "stored", kinds=given) for given in ({}, kinds)]
+    assert keys[0] != keys[1]
+
+
 @pytest.mark.usefixtures("at_hand")
 def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path: Path) -> None:
     """Its experts are in MXFP4, gates and what they open apart, and have biases; transformers does not read them."""
@@ -272,6 +335,9 @@ def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path
     (tmp_path / "folder").mkdir()
     gguf.describe([tmp_path / "small.gguf"], tmp_path / "folder", "A card.\n")
     check_logits(tmp_path / "folder", reference, 2e-5)
+    kinds = probe.kinds_of(str(tmp_path / "folder"), "stored", CPU)
+    config = architectures.load_config(str(tmp_path / "folder"))
+    assert probe.measure(config, torch.float32, CPU, tmp_path, kinds=kinds, limit_s=0.2).step.base > 0
 
 
 @pytest.mark.parametrize("experts", [0, 4])

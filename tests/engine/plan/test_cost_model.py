@@ -312,6 +312,33 @@ def test_kv_in_8_bits_is_unpacked_for_every_step_that_cannot_read_it(
     assert key() == key("model") != key("8bit")
 
 
+def test_the_cost_of_context_is_timed_with_the_fastest_block(
+    tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer block can be far slower, where torch imitates bfloat16; what context adds is then lost in its time."""
+    alone = {1: 0.001, 8: 0.002, 16: 0.01, 32: 0.019, 64: 0.032, 128: 0.9}
+
+    def seconds(self: probe._Probe, tokens: int, context: int, *_: object) -> float:
+        return alone[tokens] + (1e-7 * tokens * context if tokens < 128 else 0.0)
+
+    monkeypatch.setattr(probe._Probe, "seconds", seconds)
+    config = architectures.load_config(tiny("llama"))
+    assert probe.measure(config, torch.float32, CPU, tmp_path).block_per_token == pytest.approx(1e-7)
+
+
+def test_the_first_run_of_a_pass_alone_is_not_believed(tiny: Callable[..., str]) -> None:
+    """torch prepares a product of a new size in its first run, which can take longer than a probe may."""
+    clock = Clock(0.0)
+    layer = probe._one_layer(architectures.load_config(tiny("llama")), torch.float32, CPU, "stored")
+    timed = probe._Probe(layer, "model", clock, limit_s=2.0)
+    took = iter([0.5, 0.01, 0.01, 0.01])
+
+    def work() -> None:
+        clock.now += next(took)
+
+    assert timed._best(work) == pytest.approx(0.01)
+
+
 def test_a_slow_machine_is_asked_less(tiny: Callable[..., str], tmp_path: Path) -> None:
     config = architectures.load_config(tiny("llama"))
     patient, hasty = Clock(0.001), Clock(0.3)
