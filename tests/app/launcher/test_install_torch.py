@@ -99,6 +99,19 @@ def test_build_for_this_machine_or_else_the_usual_one(
     assert installed_torch(fresh) == version
 
 
+def test_only_modules_that_are_imported_are_compiled(fresh: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip would compile all of them for half a minute; what the program imports is compiled once, in the install."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("TRIFOLD_TORCH", PLAIN)
+    wheels = fresh.program.requirements.parent / "wheels"
+    make_wheel(wheels, "unused", "1.0")
+    write_requirements(fresh.program.requirements, wheels, "torch==1.0", "unused==1.0")
+    install.ensure(fresh, [fresh.program])
+    assert list(fresh.folder.rglob("torch/__pycache__/*.pyc"))
+    assert list(fresh.folder.rglob("unused/__init__.py"))
+    assert not list(fresh.folder.rglob("unused/__pycache__/*.pyc"))
+
+
 def test_site_that_does_not_answer_costs_a_sentence(
     fresh: Environment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
