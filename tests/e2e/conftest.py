@@ -72,7 +72,9 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-quic"])
+        # Without ``--disable-gpu`` Chromium imitates a GPU on the processor, which takes longer than drawing there.
+        options = ["--no-sandbox", "--disable-quic", "--disable-gpu"]
+        launched = driver.chromium.launch(executable_path=chromium, args=options)
         yield launched
         launched.close()
 
