@@ -8,6 +8,7 @@ process of its own in every respect that matters here: it is killed alone, and w
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -179,6 +180,7 @@ def serve(address: str) -> None:
     import torch
 
     torch.set_num_threads(1)
+    gc.freeze()  # whoever is forked need not look through all these objects for garbage
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is collected by the system
     clients: dict[socket.socket, TextIO] = {}
     with socket.socket(socket.AF_UNIX) as door:

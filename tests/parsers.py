@@ -7,6 +7,7 @@ those of ``engine.sandbox``. Only the interpreter starts once, and imports the p
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -116,6 +117,7 @@ def serve(orders: socket.socket) -> None:
     """Fork until the other end closes."""
     for name in _PARSERS:
         import_module(f"app.readers.{name}")
+    gc.freeze()  # whoever is forked need not look through all these objects for garbage
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who ends is collected by the system
     while True:
         order, descriptors, *_ = socket.recv_fds(orders, _NUM_BYTES, 2)
