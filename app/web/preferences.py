@@ -298,6 +298,7 @@ def about_view(description: dict[str, Any], name: str, free: FreeMemory, rates: 
 
 
 _LONGEST_NAME = 1000  # maximum characters of a model's name
+_MOST_MEASUREMENTS = 2  # maximum measurements of the machine, if other programs disturb each of them
 _RATES_S = 3.0  # maximum seconds that a reply waits for the measurement of the machine, which may take half a minute
 _POSTS = (
     "/models/use",
@@ -375,6 +376,7 @@ class Preferences:
         self._ended.set()
         self._measured: MachineRates | None = None
         self._failed = False
+        self._num_measurements = 0
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -467,8 +469,8 @@ class Preferences:
     def rates(self) -> MachineRates | None:
         """Return the speeds of this machine; None if they are not known within ``_RATES_S`` seconds.
 
-        A separate process measures the speeds, and only while no answer is being written. If other programs disturbed a
-        measurement, the next call starts another measurement, and the better result counts. A failed measurement is
+        A separate process measures the speeds, and only while no answer is being written. If other programs disturbed
+        the first measurement, the next call starts a second one, and the better result counts. A failed measurement is
         never repeated, because the page asks again as long as a measurement runs, and would ask forever.
         """
         with self._lock:
@@ -491,7 +493,8 @@ class Preferences:
     @property
     def _may_measure(self) -> bool:
         resting = self._state.engine.status().state in ("idle", "loading", "failed")
-        return resting and not self.measuring and not self._failed
+        can_help = not self._failed and self._num_measurements < _MOST_MEASUREMENTS
+        return resting and can_help and not self.measuring
 
     @property
     def measuring(self) -> bool:
@@ -501,6 +504,7 @@ class Preferences:
         from engine.plan import machine_rates
 
         known = self._measured
+        self._num_measurements += 1
         try:
             with diagnostics.ChildProcess() as child:
                 found = child.call(machine_rates, self._switch.data)

@@ -76,6 +76,18 @@ def test_what_cannot_be_measured_is_tried_once(made: Preferences, monkeypatch: p
     assert not made.measuring
 
 
+def test_a_busy_machine_is_measured_twice(made: Preferences, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the settings began another measurement, two seconds of a core, as long as the machine was busy."""
+    monkeypatch.setattr(_Child, "found", MachineRates(10**12, 10**11, 0, 10**9, quiet=False))
+    calls: list[object] = []
+    monkeypatch.setattr(_Child, "call", lambda self, *given: calls.append(given) or self.found)
+    for _ in range(4):
+        made.rates()
+        assert made._ended.wait(60)
+    assert len(calls) == preferences._MOST_MEASUREMENTS == 2
+    assert made.rates() == _Child.found
+
+
 def test_comments_are_switched_by_true_and_false_alone(make_state: Callable[..., AppState]) -> None:
     state, switch = make_state(), SimpleNamespace(state=SwitchState(), present=None)
     panel = Preferences(state, switch, 1)  # type: ignore[arg-type]
