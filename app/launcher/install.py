@@ -36,9 +36,12 @@ from app.launcher.environment import Environment, PackageSet, child_variables, r
 
 _PROBE_TIMEOUT_S = 6
 _LOCK_POLL_S = 0.5
-# Imports that try out a new environment (``_try_out``). ``status`` is the expression of the exit status.
+# Imports that try out a new environment (``_try_out``). ``status`` is the expression of the exit status. Python stores
+# the modules that it compiles, even if an environment variable forbids it.
 _TRIAL = """
-import sys, torch
+import sys
+sys.dont_write_bytecode = False
+import torch
 status = {status}
 try:
     import gradio, transformers, transformers.generation, transformers.models.llama.modeling_llama
@@ -288,7 +291,7 @@ def _try_out(environment: Environment, torch: str) -> None:
     wants_gpu, kind = torch in torch_build.FOR_GPUS, "xpu" if torch == torch_build.XPU else "cuda"
     code = _TRIAL.format(status=f"{_NO_GPU} if {wants_gpu} and not torch.{kind}.is_available() else 0")
     with ProgressLine("Trying it out") as shown, environment.log.open("a", encoding="utf-8") as log:
-        status = run_logged([str(environment.python), "-c", code], log, writes_bytecode=True)
+        status = run_logged([str(environment.python), "-c", code], log)
         if status == _NO_GPU:
             shown.done("torch works, but not on the GPU; python launch.py doctor says more")
         elif status != 0:
@@ -369,8 +372,7 @@ def run_pip(environment: Environment, arguments: Sequence[str], progress_line: P
     options = ["install", "--no-user", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     # Most modules of the packages are never imported, so Python compiles a module when it is first imported
     # (``_try_out``). Compiling all of them took 29 of 87 s.
-    options.append("--no-compile")
-    command = [*pip_command(environment), *options, "--retries", "2", *arguments]
+    command = [*pip_command(environment), *options, "--no-compile", "--retries", "2", *arguments]
     environment.notes.mkdir(parents=True, exist_ok=True)
     with environment.log.open("a", encoding="utf-8") as log:
         begin = log.tell()
@@ -382,22 +384,13 @@ def run_pip(environment: Environment, arguments: Sequence[str], progress_line: P
         raise diagnose(said[-_LOG_TAIL_CHARACTERS:], environment.log)
 
 
-def run_logged(
-    command: Sequence[str], log: IO[str], progress_line: ProgressLine | None = None, writes_bytecode: bool = False
-) -> int:
+def run_logged(command: Sequence[str], log: IO[str], progress_line: ProgressLine | None = None) -> int:
     """Run a command, log its output and show its progress. If this process is interrupted, the command is stopped.
     Returns the command's exit status.
-
-    Args:
-        writes_bytecode: whether Python stores the modules that it compiles, even if a variable of this process forbids
-            it.
     """
-    variables = child_variables()
-    if writes_bytecode:
-        variables.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
         command,
-        env=variables,
+        env=child_variables(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -375,8 +375,7 @@ class Preferences:
         self._ended = threading.Event()
         self._ended.set()
         self._measured: MachineRates | None = None
-        self._failed = False
-        self._num_measurements = 0
+        self._measurements_left = _MOST_MEASUREMENTS
 
     @property
     def allowed(self) -> Sequence[AllowedRoute]:
@@ -493,8 +492,7 @@ class Preferences:
     @property
     def _may_measure(self) -> bool:
         resting = self._state.engine.status().state in ("idle", "loading", "failed")
-        can_help = not self._failed and self._num_measurements < _MOST_MEASUREMENTS
-        return resting and can_help and not self.measuring
+        return resting and self._measurements_left > 0 and not self.measuring
 
     @property
     def measuring(self) -> bool:
@@ -504,14 +502,14 @@ class Preferences:
         from engine.plan import machine_rates
 
         known = self._measured
-        self._num_measurements += 1
+        self._measurements_left -= 1
         try:
             with diagnostics.ChildProcess() as child:
                 found = child.call(machine_rates, self._switch.data)
             self._measured = found.best_of(known) if known else found
         except (diagnostics.ProbeFailed, TrifoldError, RuntimeError, MemoryError, OSError) as error:
             logger.warning("the rates of this machine could not be measured: %s", error)
-            self._failed = True
+            self._measurements_left = 0
         finally:
             self._ended.set()
 

@@ -21,7 +21,6 @@ from engine.model.backends.tiled import TiledBackend, tiled_blocks
 from engine.model.backends.walk import Walk
 from engine.model.expected import can_round, kv_shape_of
 from engine.model.families import FAMILIES
-from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kv_shape import KvShape, Split
 from engine.model.pieces import Pieces
 from engine.model.products.packed import PackedBlocks, PackedLinear, count_parameters, rounded
@@ -105,13 +104,13 @@ class Decoder(Pieces):
         """Maximum tokens of a block of prefill, if longer blocks would be slower; None if longer blocks are faster.
 
         They are slower if our own kernels compute the products of any number of rows. Then the program of kernels,
-        which takes up to ``MOST_ROWS``, computes everything else faster than torch does. Measured with 1.5 billion
+        which takes up to ``most_rows``, computes everything else faster than torch does. Measured with 1.5 billion
         parameters in 4 bits on two cores with AVX2, in blocks of 72 and of 128: 61 and 49 tokens/s at the beginning of
         a book, 41 and 32 after 8,192 tokens. After 30,000 tokens the speed is the same.
         """
         products = [part for block in self.blocks for part in block.modules() if isinstance(part, PackedLinear)]
         own = isinstance(self.backend, ProgramBackend) and all(product.multiplies_all for product in products)
-        return MOST_ROWS if own else None
+        return self.most_rows if own else None
 
     def end_prefill(self) -> None:
         """Free the memory that only a prefill uses: unpacked weights and, on a processor, the memory of activations.

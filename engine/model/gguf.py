@@ -13,7 +13,7 @@ import json
 import math
 import mmap
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -138,11 +138,10 @@ def kinds_of_block(folder: Path) -> dict[str, int]:
     of the tensor in its block, such as "mlp.down_proj.weight".
     """
     index = weights.gguf_index(folder)
-    counted: dict[str, Counter[int]] = {}
+    names, counted = KINDS[index["architecture"]], defaultdict[str, Counter[int]](Counter)
     for tensor, kind, *_ in index["tensors"]:
-        name = KINDS[index["architecture"]].name(tensor) or ""
-        if name.startswith(_DECODER):
-            counted.setdefault(name.split(".", 3)[-1], Counter())[kind] += 1
+        if (name := names.name(tensor) or "").startswith(_DECODER):
+            counted[name.split(".", 3)[-1]][kind] += 1
     return {name: found.most_common(1)[0][0] for name, found in counted.items()}
 
 

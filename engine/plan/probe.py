@@ -76,6 +76,8 @@ _FILLING = 0.01
 # Value of every byte of the probed layer's weights in the blocks of a GGUF file. In every format such weights are
 # finite numbers, and no zeros.
 _FILLING_BYTE = 0x2C
+# Formats of a model whose weights are not in the blocks of a GGUF file (``kinds_of``).
+_NO_BLOCKS: Mapping[str, int] = MappingProxyType({})
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
 _MATRIX_WIDTH = 8192  # rows and columns of the matrices that a GPU multiplies
@@ -155,7 +157,7 @@ def key_of(
     device: torch.device,
     weights: str,
     kv: str = "model",
-    kinds: Mapping[str, int] = MappingProxyType({}),
+    kinds: Mapping[str, int] = _NO_BLOCKS,
 ) -> str:
     """The key of saved measurements: a hash of machine, torch version, and the model's shape and formats."""
     name = devices.name_of(device) if KINDS[device.type].gpu else platform.processor() or platform.machine()
@@ -173,7 +175,7 @@ def measure(
     folder: Path | None = None,
     weights: str = "stored",
     kv: str = "model",
-    kinds: Mapping[str, int] = MappingProxyType({}),
+    kinds: Mapping[str, int] = _NO_BLOCKS,
     clock: Clock = time.perf_counter,
     limit_s: float = LIMIT_S,
 ) -> CostModel:
@@ -324,7 +326,7 @@ def _one_layer(
     dtype: torch.dtype,
     device: torch.device,
     weights: str,
-    kinds: Mapping[str, int] = MappingProxyType({}),
+    kinds: Mapping[str, int] = _NO_BLOCKS,
 ) -> Decoder:
     """Make a decoder of the model's shape with a single layer, one that keeps the whole context. Embedding and output
     head have no weights.
@@ -385,9 +387,10 @@ def _store_in_blocks(block: nn.Module, kinds: Mapping[str, int], dtype: torch.dt
             shapes = shapes_of_experts(part, joined=f"{path}.gate_up.weight" in kinds)
             count = len(part.down_proj)
             found = {
-                f"{own}.weight": (f"{path}.{own}.weight", count * shape[0], shape[1]) for own, shape in shapes.items()
+                f"{own}.weight": artificial(f"{path}.{own}.weight", count * outputs, inputs)
+                for own, (outputs, inputs) in shapes.items()
             }
-            replace(block, path, BlockExperts(part, {own: artificial(*of) for own, of in found.items()}, dtype))
+            replace(block, path, BlockExperts(part, found, dtype))
 
 
 def _settings_of_one_layer(config: Any) -> Any:
