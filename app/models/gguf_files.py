@@ -33,7 +33,8 @@ from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits
 from app.readers.parser_process import ChildFailed, run_in_child
 from engine.errors import ModelError, ModelNotFound, on_one_line
-from engine.model import gguf_kinds, weights
+from engine.model import gguf_settings, weights
+from engine.model.families.gguf_layout import Header
 from engine.model.gguf_header import BLOCKS, SplitFile, parts_of
 from engine.plan import ModelShape, shape_of
 from engine.quantization import fitted_size
@@ -237,8 +238,8 @@ def _header(paths: Sequence[Path]) -> dict[str, Any]:
 
 def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> GgufModel:
     fields, file = facts["fields"], paths[0].name
-    header = gguf_kinds.Header(fields, facts["names"], facts["vocabulary"], file)
-    settings = gguf_kinds.settings_of(header)
+    header = Header(fields, facts["names"], facts["vocabulary"], file)
+    settings = gguf_settings.settings_of(header)
     if not BLOCKS.keys() >= set(facts["kinds"]):
         raise ModelError(f"{file} holds weights in a block format that is not supported.", _OTHER_ROUNDING)
     settings["stored_bytes_per_weight"] = file_bytes / max(1, facts["parameters"])

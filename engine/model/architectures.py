@@ -11,46 +11,32 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import model_files
 from engine.errors import ModelError, ModelNotFound, UnsupportedModel
-from engine.model.families import CONVOLUTION, FAMILIES, FULL, MAMBA, ORDINARY, RECURRENT, SLIDING
+from engine.model.families import (
+    CONVOLUTION,
+    EXPERT_SIZES,
+    FAMILIES,
+    FULL,
+    MAMBA,
+    MOST_LAYERS,
+    ORDINARY,
+    RECURRENT,
+    SLIDING,
+    MixtureShape,
+    count_experts,
+    family_of,
+)
 from engine.quantization import FLOAT_BYTES, StateSize
 
 if TYPE_CHECKING:
     import torch
 
 
-MLP_NUMBERS = (
-    "num_experts",
-    "num_local_experts",
-    "num_experts_per_tok",
-    "top_k_experts",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-    "shared_intermediate_size",
-    "decoder_sparse_step",
-    "block_multiple_of",
-)
-"""Settings of MLPs and experts. No family has all these settings."""
-
-STATE_NUMBERS = {
-    RECURRENT: (
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    ),
-    CONVOLUTION: ("conv_L_cache",),
-    MAMBA: ("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_d_head"),
-}
-"""Settings of recurrent states, keyed by the kind of the layer."""
-
-WRAPPERS = ("mistral3", "gemma3", "gemma4", "qwen3_5", "qwen3_5_moe", "muse_glimmer")
+WRAPPERS = frozenset(family.wrapper for family in FAMILIES.values()) - {""}
 """``model_type`` of models that also take images. Only their text part is loaded."""
 
 TEXT_WEIGHTS = {
@@ -76,21 +62,17 @@ vocabulary. A draft with fewer common tokens is refused.
 # pairs of bfloat16 numbers. Such a processor holds larger models in bfloat16.
 _CPU_FLOAT32_PARAMETERS = 1_500_000_000
 
-# Maximum values of settings, far above the values of every existing model. A model with a larger value is refused.
+# Maximum values of settings that all families have, far above the values of every existing model. A model with a larger
+# value is refused. ``Family.sizes`` has the maxima of other settings.
 _MAXIMA = {
-    **dict.fromkeys(("num_hidden_layers", "num_kv_shared_layers"), 1_000),
-    **dict.fromkeys(("linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv"), 1 << 8),
-    "decoder_sparse_step": 1 << 10,
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads"), 1 << 12),
-    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "mamba_n_heads", "mamba_n_groups"), 1 << 12),
-    **dict.fromkeys(("head_dim", "global_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 1 << 13),
-    **dict.fromkeys(("mamba_d_state", "mamba_d_head"), 1 << 13),
-    **dict.fromkeys(("num_experts", "num_local_experts", "num_experts_per_tok", "top_k_experts"), 1 << 14),
-    **dict.fromkeys(("hidden_size", "hidden_size_per_layer_input"), 1 << 18),
-    **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), 1 << 22),
-    **dict.fromkeys(("shared_intermediate_size", "block_multiple_of"), 1 << 22),
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", DRAFT_HEAD), 1 << 24),
+    "num_hidden_layers": MOST_LAYERS,
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 1 << 12),
+    "head_dim": 1 << 13,
+    "hidden_size": 1 << 18,
+    "intermediate_size": 1 << 22,
+    **dict.fromkeys(("vocab_size", DRAFT_HEAD), 1 << 24),
     **dict.fromkeys(("max_position_embeddings", "sliding_window"), 1 << 30),
+    **EXPERT_SIZES,
 }
 _POSITIVE_ROPE = ("rope_theta", "factor", "original_max_position_embeddings")
 _POSITIVE = (
@@ -98,35 +80,13 @@ _POSITIVE = (
     "layer_norm_eps",
     "norm_eps",
     "logits_scaling",
-    "logit_scale",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
     "embedding_multiplier",
     "attention_multiplier",
     "residual_multiplier",
-    "swiglu_alpha",
-    "swiglu_limit",
-    "block_ffn_dim_multiplier",
-    "qk_scale_factor",
-    "output_multiplier",
-    "post_norm_eps",
 )
-# Settings with a list of one value for each layer. A layer whose value is 0 has no RoPE.
-_ROPE_BY_LAYER = ("no_rope_layers", "layer_rope_theta")
-# Name of the setting for the rate at which the scale of queries grows with their position.
-_QUERY_SCALE = "llama_4_scaling_beta"
 _SUPPORTED = f"Supported: {', '.join(family.title for family in FAMILIES.values())}."
 _HASH = re.compile("[0-9a-f]{16,}")  # matches a folder name that is a hash
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_NONE_ALLOWED = (
-    "num_local_experts",
-    "num_experts_per_tok",  # Granite 4's models without experts have 0 here
-    "num_kv_shared_layers",
-    "hidden_size_per_layer_input",
-)
-_MAMBA_EXPANDS = 2  # width of all heads of a Mamba layer together, divided by the width of the hidden states
-_SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
-_PERIOD = {SLIDING: "sliding_window_pattern", RECURRENT: "full_attention_interval"}
+_NONE_ALLOWED = ("num_local_experts", "num_experts_per_tok")  # models without experts may have 0 here
 _SLIDING = "a sliding window"
 # A model that uses one of these settings is refused, unless ``Family.reads`` of its family has the setting. The values
 # complete the error message.
@@ -182,10 +142,7 @@ def load_config(name: str) -> Any:
     if not isinstance(getattr(whole, "text_config", None) or whole, PreTrainedConfig):
         raise _meaningless(name, "its text_config is none of a model that is known")
     config = text_config(whole)
-    if FAMILIES.get(config.model_type, ORDINARY).without_head:
-        from engine.model import muse
-
-        muse.register()
+    family_of(config).register()
     return config
 
 
@@ -195,7 +152,8 @@ def text_config(config: Any) -> Any:
     """
     text = getattr(config, "text_config", None)
     if text is None:
-        return _with_both_heads(config)
+        family_of(config).prepare(config)
+        return config
     # ``tie_word_embeddings`` is set if the text part's or the whole model's configuration sets it. If only one of them
     # does, the files hold both embedding and head, and transformers keeps these separate in spite of the setting.
     text.tie_word_embeddings = any(getattr(each, "tie_word_embeddings", False) for each in (text, config))
@@ -203,36 +161,15 @@ def text_config(config: Any) -> Any:
     for key in ("eos_token_id", "dtype", "quantization_config"):
         if getattr(text, key, None) is None and getattr(config, key, None) is not None:
             setattr(text, key, getattr(config, key))
-    return _with_both_heads(text)
+    family_of(text).prepare(text)
+    return text
 
 
 def setting(config: Any, key: str, default: Any = None) -> Any:
     """The value of a setting; ``default`` if the setting is missing, or if the model's family ignores it
     (``Family.reads``).
     """
-    return getattr(config, key, default) if key in FAMILIES.get(config.model_type, ORDINARY).reads else default
-
-
-def _with_both_heads(config: Any) -> Any:
-    """Set ``num_global_key_value_heads`` and ``global_head_dim`` in a configuration: the number of KV heads and the
-    head_dim of full-attention layers. Does nothing unless transformers stores both numbers separately for each layer.
-
-    If layers of the same kind differ, or if there is no full-attention layer, ``global_head_dim`` becomes 0.
-    ``check_numbers`` then refuses the model.
-    """
-    own = FAMILIES.get(config.model_type, ORDINARY).reads
-    if not getattr(config, "is_heterogeneous", False) or "global_head_dim" not in own:
-        return config
-    config.allow_global_per_layer_attribute_access = True
-    kinds, layers = config.layer_types, config.per_layer_config
-    found: dict[str, set[tuple[Any, Any]]] = {FULL: set(), SLIDING: set()}
-    for kind, layer in zip(kinds, layers, strict=False):
-        found.setdefault(kind, set()).add((layer.num_key_value_heads, layer.head_dim))
-    if any(len(sizes) > 1 for sizes in found.values()) or not found[FULL]:
-        config.global_head_dim = 0
-        return config
-    config.num_global_key_value_heads, config.global_head_dim = next(iter(found[FULL]))
-    return config
+    return family_of(config).setting(config, key, default)
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,22 +184,8 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     kind = found.get("model_type")
     family = FAMILIES.get(kind, ORDINARY) if isinstance(kind, str) else ORDINARY
     found = {**family.defaults, **found}
-    if "global_head_dim" in family.reads:
-        found |= _saved_heads(found)
-    if found.get("mamba_d_head") == "auto":
-        inner, heads = (found.get(key) for key in ("hidden_size", "mamba_n_heads"))
-        found["mamba_d_head"] = _MAMBA_EXPANDS * inner // heads if type(inner) is type(heads) is int and heads else 0
+    family.complete(found)
     return found
-
-
-def _saved_heads(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of KV heads and the head_dim of full-attention layers, if ``settings`` states them in
-    ``per_layer_config``, as transformers saves them.
-    """
-    layers = settings.get("per_layer_config")
-    own = next((one for one in layers.values() if isinstance(one, Mapping)), {}) if isinstance(layers, Mapping) else {}
-    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
-    return {name: own[key] for key, name in names.items() if key in own}
 
 
 def check_numbers(config: Any, name: str) -> None:
@@ -275,29 +198,30 @@ def check_numbers(config: Any, name: str) -> None:
     # for each layer.
     if config.model_type not in FAMILIES:
         return
-    for key, largest in _MAXIMA.items():
+    family = family_of(config)
+    for key, largest in {**_MAXIMA, **family.sizes}.items():
         value = getattr(config, key, None)
-        least = 0 if key in _NONE_ALLOWED else 1
+        least = 0 if key in (*_NONE_ALLOWED, *family.may_be_zero) else 1
         if value is not None and (type(value) is not int or not least <= value <= largest):
             raise _meaningless(name, f"{key} is {value}")
     rope = getattr(config, "rope_parameters", None) or {}
-    numbers = [(key, getattr(config, key, None)) for key in _POSITIVE]
+    numbers = [(key, getattr(config, key, None)) for key in (*_POSITIVE, *family.positive)]
     _check_kinds_of_rope(config, rope, name)
     for each in [own for own in rope.values() if isinstance(own, Mapping)] or [rope]:
         numbers += [(key, each.get(key)) for key in _POSITIVE_ROPE]
     heads, kv_heads = (getattr(config, key, None) or 1 for key in ("num_attention_heads", "num_key_value_heads"))
     if heads % kv_heads:
         raise _meaningless(name, f"num_attention_heads is {heads} for {kv_heads} num_key_value_heads")
-    if (experts := experts_of(config)) is not None and not 1 <= experts.chosen <= experts.count:
+    if (experts := family.mixture(config)) is not None and not 1 <= experts.chosen <= experts.count:
         raise _meaningless(name, f"num_experts_per_tok is {experts.chosen} of {experts.count}")
-    if (shared := _shared_kv_layers(config)) and not _sources(config):
+    if (shared := family.shared_kv_layers(config)) and not family.kv_sources(config):
         raise _meaningless(name, f"num_kv_shared_layers is {shared}")
-    for key in _ROPE_BY_LAYER:
-        named = setting(config, key, [0] * config.num_hidden_layers)
+    if key := family.rope_by_layer:
+        named = getattr(config, key, [0] * config.num_hidden_layers)
         if not isinstance(named, list | tuple) or len(named) < config.num_hidden_layers:
             raise _meaningless(name, f"{key} does not speak of every layer")
-    if _QUERY_SCALE in FAMILIES[config.model_type].reads:
-        numbers.append((_QUERY_SCALE, rope.get(_QUERY_SCALE, "missing")))
+    if family.query_scale:
+        numbers.append((family.query_scale, rope.get(family.query_scale, "missing")))
     for key, value in numbers:
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise _meaningless(name, f"{key} is {value}")
@@ -354,7 +278,7 @@ def check_architecture(config: Any, name: str, window: int) -> None:
             f"{title} has layers with {what}, which is not supported yet: they do not keep the whole book in view.",
             f"Choose a model with full attention in every layer{shorter}",
         )
-    if kind not in FAMILIES and (experts := _count_experts(config)) > 1:
+    if kind not in FAMILIES and (experts := count_experts(config)) > 1:
         raise UnsupportedModel(f"{title} is a mixture of {experts} experts, which is not supported yet.", _SUPPORTED)
     wrapper = getattr(config, "wrapper", None)
     if kind not in FAMILIES:
@@ -373,7 +297,7 @@ def is_expanded(config: Any) -> bool:
     """Whether a model's weights are stored in a 4-bit format that transformers dequantizes when it loads them."""
     quantized = getattr(config, "quantization_config", None)
     method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
-    return bool(method) and method == FAMILIES.get(config.model_type, ORDINARY).stored
+    return bool(method) and method == family_of(config).stored
 
 
 def _other_layers(config: Any) -> str:
@@ -389,64 +313,27 @@ def layer_kinds(config: Any) -> tuple[str, ...]:
     """The kind of every layer, named as in ``layer_types``. Empty if all layers have full attention and the
     configuration names no kinds.
     """
-    named = getattr(config, "layer_types", None)
-    family = FAMILIES.get(config.model_type, ORDINARY)
-    if isinstance(named, list | tuple):
-        words = {RECURRENT: MAMBA, "attention": FULL} if family.others == MAMBA else {}
-        return tuple(words.get(kind, kind) for kind in named if isinstance(kind, str))
-    layers = getattr(config, "num_hidden_layers", None)
-    if not family.others or type(layers) is not int:
-        return ()
-    if family.others == SLIDING and type(getattr(config, "sliding_window", None)) is not int:
-        return ()
-    if family.others == CONVOLUTION:
-        full = getattr(config, "full_attn_idxs", None)
-        full = full if isinstance(full, list | tuple) else range(layers)
-        return tuple(FULL if at in full else CONVOLUTION for at in range(min(layers, _MAXIMA["num_hidden_layers"])))
-    own = getattr(config, _PERIOD.get(family.others, ""), None)
-    every = own if type(own) is int and own > 0 else family.full_every
-    return tuple(
-        family.others if layer % every else FULL for layer in range(1, min(layers, _MAXIMA["num_hidden_layers"]) + 1)
-    )
+    return family_of(config).layer_kinds(config)
 
 
 def sliding_layers(config: Any) -> tuple[int, ...]:
     """The indices of the layers in which a token sees only the newest ``sliding_window`` tokens. They include layers
     that read another layer's KV. Empty if the family's sliding windows are not supported.
     """
-    return () if getattr(config, "sliding_window", None) is None else _layers_of(config, SLIDING)
+    return () if getattr(config, "sliding_window", None) is None else family_of(config).layers_of(config, SLIDING)
 
 
 def kv_sources(config: Any) -> dict[int, int]:
     """Map each layer without its own keys and values to the layer whose KV it reads: the last layer of the same kind
     that has KV.
     """
-    return _sources(config) if _shared_kv_layers(config) else {}
-
-
-def _shared_kv_layers(config: Any) -> int:
-    shared = setting(config, "num_kv_shared_layers")
-    return shared if type(shared) is int else 0
-
-
-def _sources(config: Any) -> dict[int, int]:
-    """Compute ``kv_sources`` for a model in which layers share KV. Empty if a layer without KV has no earlier layer of
-    its kind whose KV it could read; ``check_numbers`` refuses such a model.
-    """
-    kinds = layer_kinds(config)
-    first = len(kinds) - _shared_kv_layers(config)
-    last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
-    found = {layer: last.get(kinds[layer], -1) for layer in range(max(0, first), len(kinds))}
-    return {} if -1 in found.values() else found
+    family = family_of(config)
+    return family.kv_sources(config) if family.shared_kv_layers(config) else {}
 
 
 def kv_heads_of(config: Any, kind: str) -> tuple[int, int]:
     """The number of KV heads, and the head_dim, of a layer of the kind ``kind``."""
-    heads, width, own = int(config.num_key_value_heads), head_dim_of(config), setting(config, "global_head_dim")
-    if kind != FULL or own is None:
-        return heads, width
-    alike = setting(config, "attention_k_eq_v", False)
-    return int((alike and setting(config, "num_global_key_value_heads")) or heads), int(own)
+    return family_of(config).kv_heads(config, kind)
 
 
 def inputs_of_layers(config: Any) -> int:
@@ -459,28 +346,12 @@ def recurrent_layers(config: Any) -> tuple[int, ...]:
     """The indices of the layers with a recurrent state instead of KV. Empty if the model has none, or if the family's
     recurrent layers are not supported.
     """
-    return _layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
-
-
-def _layers_of(config: Any, *wanted: str) -> tuple[int, ...]:
-    others = FAMILIES.get(config.model_type, ORDINARY).others
-    if others not in wanted:
-        return ()
-    return tuple(layer for layer, kind in enumerate(layer_kinds(config)) if kind == others)
+    return family_of(config).layers_of(config, RECURRENT, CONVOLUTION, MAMBA)
 
 
 def state_size(config: Any) -> StateSize:
-    if FAMILIES[config.model_type].others == CONVOLUTION:
-        return StateSize(0, 0, 0, config.hidden_size, config.conv_L_cache)
-    if FAMILIES[config.model_type].others == MAMBA:
-        heads, keys, width = config.mamba_n_heads, config.mamba_d_state, config.mamba_d_head
-        # The channels of the convolution are the values of all heads, and the keys and queries (Mamba's B and C) of all
-        # groups.
-        return StateSize(heads, keys, width, heads * width + 2 * config.mamba_n_groups * keys, config.mamba_d_conv)
-    heads, width = config.linear_num_value_heads, config.linear_value_head_dim
-    keys = config.linear_num_key_heads * config.linear_key_head_dim
-    taps = config.linear_conv_kernel_dim
-    return StateSize(heads, config.linear_key_head_dim, width, 2 * keys + heads * width, taps)
+    """Dimensions of the state of one recurrent layer."""
+    return family_of(config).state_size(config)
 
 
 def display_name(name: str) -> str:
@@ -497,18 +368,13 @@ def looks_like_path(name: str) -> bool:
     return Path(name).exists() or name.startswith((".", "/", "~")) or "\\" in name or name.count("/") != 1
 
 
-def head_dim_of(config: Any) -> int:
-    """Number of elements in the key or value of one head."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
 def rotated_layers(config: Any) -> tuple[bool, ...]:
     """For every layer, whether RoPE rotates its queries and keys."""
     layers = config.num_hidden_layers
-    for key in _ROPE_BY_LAYER:
-        if (named := setting(config, key)) is not None:
-            return tuple(bool(rotated) for rotated in named[:layers])
-    if FAMILIES[config.model_type].rope_in_windows and config.sliding_window is not None:
+    family = family_of(config)
+    if family.rope_by_layer and (named := getattr(config, family.rope_by_layer, None)) is not None:
+        return tuple(bool(rotated) for rotated in named[:layers])
+    if family.rope_in_windows and config.sliding_window is not None:
         return tuple(kind == SLIDING for kind in config.layer_types[:layers])
     return (setting(config, "position_embedding_type", "rope") == "rope",) * layers
 
@@ -538,46 +404,9 @@ def logits_cap(config: Any) -> float | None:
     return None if cap is None else float(cap)
 
 
-@dataclass(frozen=True)
-class MixtureShape:
-    """A mixture of experts.
-
-    ``layers`` is the number of layers with experts; all other layers have one MLP. A layer with experts has ``count``
-    MLPs of inner size ``inner``, of which ``chosen`` are active for a token. ``shared`` is the inner size of an
-    additional MLP of these layers that is active for every token; 0 if there is none.
-    """
-
-    count: int
-    chosen: int
-    inner: int
-    layers: int
-    shared: int
-
-
 def experts_of(config: Any) -> MixtureShape | None:
     """Describe the experts of a model; None if the model has no experts, or if they are not supported."""
-    family = FAMILIES.get(config.model_type, ORDINARY)
-    if not family.experts or not _count_experts(config):
-        return None
-    # Gemma 4 has experts in every layer or in none, in addition to an MLP that is active for every token.
-    if "enable_moe_block" in family.reads:
-        if not setting(config, "enable_moe_block"):
-            return None
-        chosen, inner = (getattr(config, key, None) or 0 for key in ("top_k_experts", "moe_intermediate_size"))
-        return MixtureShape(_count_experts(config), chosen, inner, config.num_hidden_layers, config.intermediate_size)
-    every, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None)
-    dense = dense if isinstance(dense, list | tuple) else ()
-    numbers = range(1, min(config.num_hidden_layers, _MAXIMA["num_hidden_layers"]) + 1)
-    first = getattr(config, "num_dense_layers", 0)
-    first = first if type(first) is int else 0
-    layers = sum(number % every == 0 and number - 1 not in dense and number > first for number in numbers)
-    inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    shared = next((n for key in _SHARED if (n := getattr(config, key, None))), 0)
-    return MixtureShape(_count_experts(config), config.num_experts_per_tok, inner, layers, shared)
-
-
-def _count_experts(config: Any) -> int:
-    return max((n for key in _EXPERTS if type(n := getattr(config, key, None)) is int), default=0)
+    return family_of(config).mixture(config)
 
 
 def is_distilled(config: Any) -> bool:
@@ -651,69 +480,13 @@ def parameters_of_block(config: Any, experts: float | None = None) -> int:
         experts: how many of a layer's experts are counted; None counts all.
     """
     found = experts_of(config)
-    return _parameters_of_block(config, (found.count if found else 0) if experts is None else experts)
+    return family_of(config).block_parameters(config, (found.count if found else 0) if experts is None else experts)
 
 
 def parameters_asked(config: Any) -> int:
     """Number of parameters of one decoder block that are active for a token: only the chosen experts are counted."""
     experts = experts_of(config)
-    return _parameters_of_block(config, experts.chosen if experts else 0)
-
-
-def _parameters_of_block(config: Any, experts: float) -> int:
-    """Number of parameters of one decoder block with ``experts`` experts."""
-    if setting(config, "global_head_dim") is not None:
-        return _parameters_of_unlike_layers(config, experts) // int(config.num_hidden_layers)
-    family, width, layers = FAMILIES.get(config.model_type, ORDINARY), config.hidden_size, config.num_hidden_layers
-    # Number of projections that are as wide as the queries: query, output and, in some families, a gate.
-    of_queries = 3 if family.gated else 2
-    heads = of_queries * config.num_attention_heads + 2 * config.num_key_value_heads
-    mixing = layers * width * heads * head_dim_of(config)
-    if states := len(recurrent_layers(config)):
-        size = state_size(config)
-        values = 3 * width if family.others == CONVOLUTION else 2 * size.heads * (size.value_dim + 1)
-        values -= size.heads if family.others == MAMBA else 0
-        recurrent = width * (size.channels + values) + size.taps * size.channels
-        mixing += states * (recurrent - mixing // layers)
-    found = experts_of(config)
-    if found is None:
-        return int(mixing // layers + family.mlp_matrices * width * _inner(config))
-    asked = family.mlp_matrices * (experts * found.inner + found.shared) + found.count + bool(found.shared)
-    # ``_inner`` is called only if there are dense layers, because other models may lack the setting that it reads.
-    dense = layers - found.layers
-    alone = dense * family.mlp_matrices * _inner(config) if dense else 0
-    return int((mixing + width * (found.layers * asked + alone)) // layers)
-
-
-def _parameters_of_unlike_layers(config: Any, experts: float) -> int:
-    """Number of parameters of all blocks together, for a model whose layers differ in their heads or in whether they
-    have KV.
-    """
-    width, inner, sources = config.hidden_size, config.intermediate_size, kv_sources(config)
-    matrices, found = 0.0, experts_of(config)
-    for layer, kind in enumerate(layer_kinds(config)[: config.num_hidden_layers]):
-        heads, head_dim = kv_heads_of(config, kind)
-        alike = kind == FULL and setting(config, "attention_k_eq_v")
-        own = 0 if layer in sources else heads * (1 if alike else 2)
-        doubled = layer in sources and setting(config, "use_double_wide_mlp")
-        matrices += head_dim * (2 * config.num_attention_heads + own) + 3 * inner * (2 if doubled else 1)
-        matrices += 2 * inputs_of_layers(config)
-        if found is not None:
-            matrices += 3 * experts * found.inner + found.count
-    return int(width * matrices)
-
-
-def _inner(config: Any) -> int:
-    """Inner size of a dense MLP. In LFM2 it is two thirds of the configured size, times a factor, rounded up to a
-    multiple of ``block_multiple_of``.
-    """
-    family = FAMILIES.get(config.model_type, ORDINARY)
-    inner = int(getattr(config, family.dense_inner, None) or config.intermediate_size)
-    if not setting(config, "block_auto_adjust_ff_dim"):
-        return inner
-    inner = int(getattr(config, "block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
-    step = getattr(config, "block_multiple_of", 256)
-    return -(-inner // step) * step
+    return family_of(config).block_parameters(config, experts.chosen if experts else 0)
 
 
 def embedding_parameters(config: Any) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,6 +23,9 @@ from torch.nn import functional
 
 from engine.model.mxfp4 import StoredExperts
 from engine.model.products import linear, padded
+
+if TYPE_CHECKING:
+    from engine.model.families import Family
 
 _Asked = tuple[int, torch.Tensor]
 """The index of an expert, and the places where it occurs in the flattened (n, chosen) indices of all tokens."""
@@ -36,15 +39,15 @@ class Router(nn.Module):
 
     Args:
         router: transformers' router.
+        softmax_of_all: as ``Family.softmax_of_all``.
     """
 
-    def __init__(self, router: Any) -> None:
+    def __init__(self, router: Any, softmax_of_all: bool) -> None:
         super().__init__()
         self.product = linear(router.weight, getattr(router, "bias", None))
         self._chosen = int(router.top_k)
-        # ``_of_all``: whether the softmax is over all experts instead of over the chosen experts only. ``_to_whole``:
-        # whether the shares of the chosen experts are then scaled to a sum of 1.
-        self._of_all = type(router).__name__.startswith("Qwen")
+        self._of_all = softmax_of_all
+        # whether the shares of the chosen experts are scaled to a sum of 1 after a softmax over all
         self._to_whole = bool(getattr(router, "norm_topk_prob", True))
         # A factor of all shares. Only routers with a sigmoid instead of a softmax have it.
         self._factor: float | None = getattr(router, "routed_scaling_factor", None)
@@ -184,7 +187,7 @@ class WithShared(nn.Module):
         return (self.experts(x, ids, shares) + opened * self.shared_expert(x)).view_as(hidden_states)
 
 
-def install(blocks: Iterable[Any]) -> None:
+def install(blocks: Iterable[Any], family: Family) -> None:
     """Replace the routers and experts in the decoder blocks of a transformers causal LM. Blocks without experts are
     left unchanged.
     """
@@ -195,9 +198,13 @@ def install(blocks: Iterable[Any]) -> None:
         block.experts = Experts(block.experts)
         for name in _ROUTERS:
             if (router := getattr(block, name, None)) is not None:
-                setattr(block, name, NormedRouter(router) if hasattr(router, "proj") else Router(router))
+                setattr(block, name, _router_of(router, family))
         if hasattr(block, "shared_expert"):
             layer.mlp = WithShared(block)
+
+
+def _router_of(router: Any, family: Family) -> nn.Module:
+    return NormedRouter(router) if hasattr(router, "proj") else Router(router, family.softmax_of_all)
 
 
 def choosing(block: nn.Module) -> Iterator[nn.Linear]:

@@ -1,6 +1,6 @@
 """Opens a GGUF file in place: the weights are mapped into memory instead of being converted and stored a second time.
 
-``describe`` writes a folder with everything in a file except its weights: settings (``engine.model.gguf_kinds``), the
+``describe`` writes a folder with everything in a file except its weights: settings (``gguf_settings``), the
 vocabulary in transformers' form (made in a bounded child process), and ``INDEX``, which gives the place of each tensor.
 ``build`` makes the model of such a folder. Linear layers, embeddings and experts can keep the file's blocks
 (``engine.model.products.blocks``), with the rows in transformers' order. ``app.models.gguf_files`` has already checked
@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 from engine import foreign, model_files
 from engine.errors import ModelError
-from engine.model import gguf_kinds, weights
+from engine.model import gguf_settings, weights
 from engine.model.architectures import kv_sources
+from engine.model.families import FULL, LAYOUTS, GgufLayout
+from engine.model.families.gguf_layout import EXPERTS, FACTORS, STATE_DECAY, STATE_NORM, Header
 from engine.model.gguf_header import BLOCKS, Tensor, floats, read
-from engine.model.gguf_kinds import EXPERTS, FACTORS, KINDS, STATE_DECAY, STATE_NORM, Header, Kind
 from engine.model.weights import GGUF_INDEX as INDEX
 from engine.quantization import fitted_size
 
@@ -59,9 +60,10 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
         if tensor.kind not in BLOCKS:
             raise ModelError(f"{files[0].name} holds {tensor.name} in a kind that is not read here.", _OTHER)
     header = Header(fields, {tensor.name for tensor in found}, fields[_TOKENS], files[0].name)
-    settings = gguf_kinds.settings_of(header)
+    settings = gguf_settings.settings_of(header)
     factors = {each.name: floats(files[each.file], each) for each in found if each.name in FACTORS}
-    gguf_kinds.stretch(settings, factors)
+    rope = settings["rope_parameters"]
+    LAYOUTS[header.architecture].stretch(rope.get(FULL, rope), factors)
     parameters = sum(math.prod(tensor.shape) for tensor in found)
     size = sum(tensor.rows * tensor.row_bytes for tensor in found)
     settings["stored_bytes_per_weight"] = round(size / parameters, 3)
@@ -79,17 +81,17 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
         "tensors": [[each.name, each.kind, each.shape, each.file, each.offset] for each in found],
     }
     _write(out / model_files.SETTINGS, settings)
-    _write(out / model_files.GENERATION, gguf_kinds.generation_of(header, _ids_of(header, files[0])))
+    _write(out / model_files.GENERATION, gguf_settings.generation_of(header, _ids_of(header, files[0])))
     _write(out / INDEX, index)
     (out / "README.md").write_text(readme, encoding="utf-8")
     return foreign.save_gguf_tokenizer(files[0], settings["model_type"], out)
 
 
 def _ids_of(header: Header, file: Path) -> list[int]:
-    """Find the ids of the tokens that end a text in every model of the file's kind (``Kind.ends``), although the file
-    does not say so.
+    """Find the ids of the tokens that end a text in every model of the file's kind (``GgufLayout.ends``), although the
+    file does not say so.
     """
-    ends = KINDS[header.architecture].ends
+    ends = LAYOUTS[header.architecture].ends
     words = read(file, vocabulary=True)[0][_TOKENS] if ends else ()
     return [words.index(end) for end in ends if end in words]
 
@@ -138,7 +140,7 @@ def kinds_of_block(folder: Path) -> dict[str, int]:
     of the tensor in its block, such as "mlp.down_proj.weight".
     """
     index = weights.gguf_index(folder)
-    names, counted = KINDS[index["architecture"]], defaultdict[str, Counter[int]](Counter)
+    names, counted = LAYOUTS[index["architecture"]], defaultdict[str, Counter[int]](Counter)
     for tensor, kind, *_ in index["tensors"]:
         if (name := names.name(tensor) or "").startswith(_DECODER):
             counted[name.split(".", 3)[-1]][kind] += 1
@@ -162,14 +164,14 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
     from engine.model.products import fixed
 
     index = weights.gguf_index(folder)
-    title, kind = Path(index["files"][0]["path"]).name, KINDS[index["architecture"]]
+    title, layout = Path(index["files"][0]["path"]).name, LAYOUTS[index["architecture"]]
     model = _without_weights(folder, config, dtype, attention)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if config.tie_word_embeddings:
         wanted.pop(_TIED, None)
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
-    for tensor, name, stored in _named(index, kind, config):
+    for tensor, name, stored in _named(index, layout, config):
         path, _, last = name.rpartition(".")
         if path.rpartition(".")[0].endswith(EXPERTS):  # an expert's gate, up or down projection
             path, _, part = path.rpartition(".")
@@ -180,7 +182,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
         if (stored.outputs, stored.inputs) != (math.prod(shape[:-1]), shape[-1]):
             raise ModelError(f"{title} holds {tensor.name} in a shape that a model of its kind does not have.", _OTHER)
         if not _takes_blocks(model, name, stored, dtype, blocks):
-            values = _as_in_transformers(stored.values().view(shape), tensor, name, kind, config)
+            values = _as_in_transformers(stored.values().view(shape), tensor, name, layout, config)
             _give(model, name, values if blocks == "all" else values.to(dtype), biases)
             stored.release()
     for path, found in experts.items():
@@ -190,7 +192,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
             wanted.pop(name)
     if wanted:
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
-    if kind.tiled:
+    if layout.tiled:
         _order_outputs(model, config)
     for path, bias in biases.items():
         model.get_submodule(path).bias = fixed(bias)
@@ -210,17 +212,17 @@ def _without_weights(folder: Path, config: Any, dtype: Any, attention: str) -> A
     return model
 
 
-def _named(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, str, Any]]:
+def _named(index: Mapping[str, Any], layout: GgufLayout, config: Any) -> Iterator[tuple[Tensor, str, Any]]:
     """Yield every tensor that the model uses, with its name in transformers ("" if it has none) and its bytes."""
     # Prefixes of the names of the tensors that are left out: RoPE factors, which are settings in transformers; tensors
     # for the keys and values of a layer that reads another layer's KV (Gemma 4); and the layer for multi-token
     # prediction, which follows the last layer (Qwen 3.5).
     left_out = [*FACTORS, *(f"blk.{layer}.{own}" for layer in kv_sources(config) for own in _KV_TENSORS)]
-    if kind.tiled:
+    if layout.tiled:
         left_out.append(f"blk.{config.num_hidden_layers}.")
-    for tensor, stored in _stored(index, kind, config):
+    for tensor, stored in _stored(index, layout, config):
         if not tensor.name.startswith(tuple(left_out)):
-            yield tensor, kind.name(tensor.name) or "", stored
+            yield tensor, layout.name(tensor.name) or "", stored
 
 
 def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks) -> bool:
@@ -262,7 +264,7 @@ def _give(model: Any, name: str, values: Any, biases: dict[str, Any]) -> None:
         setattr(module, last, fixed(values))
 
 
-def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, config: Any) -> Any:
+def _as_in_transformers(values: Any, tensor: Tensor, name: str, layout: GgufLayout, config: Any) -> Any:
     """Convert the values of a weight to transformers' form. Undoes three changes of llama.cpp's converter: it reorders
     values, adds 1 to the weights of norms, and stores -exp(A_log) instead of A_log.
 
@@ -272,9 +274,9 @@ def _as_in_transformers(values: Any, tensor: Tensor, name: str, kind: Kind, conf
     import torch
 
     path, _, last = name.rpartition(".")
-    if values.ndim == 1 and (order := _order(tensor, kind, config)) is not None:
+    if values.ndim == 1 and (order := _order(tensor, layout, config)) is not None:
         values = values[torch.from_numpy(order)]
-    if kind.centred and last == "weight" and values.ndim == 1 and not path.endswith(STATE_NORM):
+    if layout.centred and last == "weight" and values.ndim == 1 and not path.endswith(STATE_NORM):
         values = values - 1.0
     return (-values).log() if last == STATE_DECAY else values
 
@@ -329,7 +331,7 @@ def _tie(model: Any, dtype: Any) -> None:
     model.lm_head.weight = embedding.weight
 
 
-def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple[Tensor, Any]]:
+def _stored(index: Mapping[str, Any], layout: GgufLayout, config: Any) -> Iterator[tuple[Tensor, Any]]:
     """Yield every tensor with its bytes. The bytes are mapped, so they are read from the file only when they are
     used.
     """
@@ -344,27 +346,27 @@ def _stored(index: Mapping[str, Any], kind: Kind, config: Any) -> Iterator[tuple
         with warnings.catch_warnings():  # torch warns that the memory cannot be written to, which nothing does
             warnings.simplefilter("ignore", UserWarning)
             data = torch.frombuffer(held, dtype=torch.uint8, count=size, offset=tensor.offset)
-        order = _order(tensor, kind, config) if len(tensor.shape) > 1 else None
+        order = _order(tensor, layout, config) if len(tensor.shape) > 1 else None
         rows = data.view(tensor.rows, tensor.row_bytes)
         yield tensor, Stored(rows, tensor.kind, tensor.shape[-1], order, _letting_go(held, tensor.offset, size))
 
 
-def _order(tensor: Tensor, kind: Kind, config: Any) -> Any:
+def _order(tensor: Tensor, layout: GgufLayout, config: Any) -> Any:
     """Compute the order in which transformers stores the rows of a tensor, as indices of rows in the file. None if the
     file has the same order. A tensor with one axis has single numbers instead of rows.
 
     The orders of queries and keys differ because llama.cpp's RoPE pairs neighbouring numbers, whereas transformers'
-    RoPE pairs the two halves of a head. Value heads of recurrent layers are in a different order too (``Kind.tiled``).
+    RoPE pairs the two halves of a head. Value heads of recurrent layers differ too (``GgufLayout.tiled``).
     """
     import numpy as np
 
     own, count = tensor.name.split(".", 2)[-1], tensor.rows if len(tensor.shape) > 1 else tensor.shape[0]
-    heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if kind.halves else {}
+    heads = {"attn_q.weight": "num_attention_heads", "attn_k.weight": "num_key_value_heads"} if layout.halves else {}
     # If the number of rows does not fit the number of heads, the later check of shapes refuses the tensor.
     if own in heads and count % (2 * getattr(config, heads[own])) == 0:
         return np.arange(count).reshape(getattr(config, heads[own]), -1, 2).swapaxes(1, 2).flatten()
     if (
-        not kind.tiled
+        not layout.tiled
         or not own.startswith(("ssm_", "attn_qkv", "attn_gate"))
         or own.startswith(("ssm_norm", "ssm_out"))
     ):

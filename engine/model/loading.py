@@ -99,7 +99,7 @@ def load(
     # Layers are converted one by one, so that only one layer's experts are expanded in memory at a time.
     for number, block in enumerate(model.model.layers):
         if own_experts or number in in_host:
-            experts.install([block])
+            experts.install([block], family)
         if weights != "stored":
             reduce(block, weights)
         if weights in BITS:

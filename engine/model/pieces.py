@@ -15,7 +15,6 @@ import torch
 from engine.devices import KINDS
 from engine.model.architectures import (
     embedding_multiplier,
-    head_dim_of,
     inputs_of_layers,
     kv_sources,
     logits_cap,
@@ -24,7 +23,7 @@ from engine.model.architectures import (
     rotated_layers,
     sliding_layers,
 )
-from engine.model.families import FAMILIES
+from engine.model.families import FAMILIES, head_dim_of
 from engine.model.graphs import carried, sent
 from engine.model.products.rotation import Rotation
 

@@ -5,7 +5,7 @@ weights. Settings files are untrusted, so every number is checked before it is u
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +14,6 @@ from typing import Any
 from engine import model_files
 from engine.errors import ModelError, ModelNotFound
 from engine.model.architectures import (
-    MLP_NUMBERS,
-    STATE_NUMBERS,
     check_architecture,
     display_name,
     experts_of,
@@ -151,12 +149,9 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     layers, vocabulary = sized.num_hidden_layers, _number(config, "vocab_size", name)
     tied = config.get("tie_word_embeddings", family.tied)
     embeddings = (1 if tied else 2) * vocabulary * sized.hidden_size
-    _check_own(config, family.reads, name)
+    _check_own(config, family, name)
     recurrent = len(recurrent_layers(sized))
-    for key in STATE_NUMBERS[family.others] if recurrent else ():
-        _number(config, key, name)
     sources = _check_kv_sources(sized, name)
-    _check_experts(config, family, name)
     inputs = parameters_of_inputs(sized)
     embeddings += inputs
     parameters = layers * parameters_of_block(sized) + embeddings
@@ -190,7 +185,7 @@ def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
     width, layers, heads = (
         _number(config, key, name) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")
     )
-    inner = config.get("block_ff_dim", config.get("moe_intermediate_size"))
+    inner = config.get(FAMILIES[config["model_type"]].dense_inner, config.get("moe_intermediate_size"))
     sizes = {
         "hidden_size": width,
         "num_hidden_layers": layers,
@@ -202,39 +197,14 @@ def _sized(config: Mapping[str, Any], name: str) -> SimpleNamespace:
     return SimpleNamespace(**{**config, **sizes})
 
 
-def _check_experts(config: Mapping[str, Any], family: Family, name: str) -> None:
-    """Check the settings of experts: their number, and the sizes of MLPs that only families with experts have."""
-    chooses = "enable_moe_block" in family.reads
-    # A family with experts may have models without experts: their settings give 0 experts, or do not enable the MoE
-    # block.
-    has_experts = family.experts and config.get("num_local_experts") != 0
-    has_experts = has_experts and (not chooses or config.get("enable_moe_block") is True)
-    for key in MLP_NUMBERS:
-        if key in config and (has_experts or ("num" not in key and not chooses)):
-            _number(config, key, name)
-    if has_experts:
-        _number(config, "num_experts", name, config.get("num_local_experts"))
-        for key in ("top_k_experts", "moe_intermediate_size") if chooses else ():
-            _number(config, key, name)
-
-
-def _check_own(config: Mapping[str, Any], settings: Sequence[str], name: str) -> None:
-    """Check the settings that only some families have.
-
-    Args:
-        settings: names of the settings that the model's family reads in addition to the usual ones.
-    """
-    if "global_head_dim" in settings:
-        _number(config, "global_head_dim", name)
-        _number(config, "num_global_key_value_heads", name, 1)
-    if "hidden_size_per_layer_input" in settings and config.get("hidden_size_per_layer_input"):
-        _number(config, "hidden_size_per_layer_input", name)
-        _number(config, "vocab_size_per_layer_input", name)
-    factor = config.get("block_ffn_dim_multiplier", 1)
-    if type(factor) not in (int, float) or not 0 < factor < _LARGEST:
-        raise ModelError(
-            f"{CONFIG} of {name} gives an impossible block_ffn_dim_multiplier ({factor}).", "Download the model again."
-        )
+def _check_own(config: Mapping[str, Any], family: Family, name: str) -> None:
+    """Check the settings that only some families have."""
+    for key, default in family.whole_numbers(SimpleNamespace(**config)).items():
+        _number(config, key, name, default)
+    for key in family.positive:
+        value = config.get(key)
+        if value is not None and (type(value) not in (int, float) or not 0 < value < _LARGEST):
+            raise ModelError(f"{CONFIG} of {name} gives an impossible {key} ({value}).", "Download the model again.")
 
 
 def _check_kv_sources(config: Any, name: str) -> dict[int, int]:

@@ -347,12 +347,13 @@ def _one_layer(
     for held in model.model.layers[0].buffers():
         held.zero_()
     _store_in_blocks(model.model.layers[0], kinds, dtype)
-    experts.install(model.model.layers if weights != "stored" or not multiplies_groups(device, dtype) else ())
+    family = FAMILIES[config.model_type]
+    own_experts = weights != "stored" or not multiplies_groups(device, dtype)
+    experts.install(model.model.layers if own_experts else (), family)
     if weights != "stored":
         # The format of each of the file's tensors is not known here. 4 bits are assumed, because most tensors have 4
         # bits.
         quantize(model.model.layers, "4bit" if weights == FITTED else weights, config.model_type)
-    family = FAMILIES[config.model_type]
     if device.type == "cuda":
         fuse_norms(model, family)
     model.model.layers[0].to(device)

@@ -13,8 +13,9 @@ from engine import quantization
 from engine.bench.synthetic_weights import LlamaShape
 from engine.decode import prefill
 from engine.kv import bounded, snapshot_io, windowed
-from engine.model import graphs, muse
+from engine.model import graphs
 from engine.model.architectures import load_config
+from engine.model.families import FAMILIES, ORDINARY
 from engine.model.kernels import native
 from tests.engine.small_caches import SHAPE
 
@@ -309,7 +310,7 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     if "layer_types" in shape:
         shape["layer_types"] = (shape["layer_types"] * layers)[-layers:]
     torch.manual_seed(seed)
-    muse.register()
+    FAMILIES.get(family, ORDINARY).register()
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
     if kind in TRAINED:
         for name, weights in model.named_parameters():

@@ -27,7 +27,7 @@ from torch import nn
 
 from engine.model.backends.walk import Walk
 from engine.model.experts import Experts, silu_gate
-from engine.model.families import ORDINARY, Family
+from engine.model.families.family import ORDINARY, Family
 from engine.model.kernels import native
 from engine.model.kernels.abi import KIND, MOST_ROWS, Attention, Collected, Gated, Residual, Rotated, bits
 from engine.model.kernels.native import Native

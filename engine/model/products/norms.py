@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from engine.model.families import ORDINARY, Family
+from engine.model.families.family import ORDINARY, Family
 from engine.model.products import fixed, replace
 
 if TYPE_CHECKING:

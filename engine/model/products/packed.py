@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from engine.model.families import Family
+from engine.model.families.family import Family
 from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS, SPAN, input_dtype
 from engine.model.kernels.formats import RUN

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.model import architectures, families, muse
+from engine.model import architectures, families
 from engine.plan import hardware, shape_of
 
 FAMILIES = families.FAMILIES
@@ -52,7 +52,7 @@ def described(family: str, **changes: Any) -> tuple[Any, Any]:
         shape |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 96, "mlp_only_layers": [1]}
     elif FAMILIES[family].experts:
         shape |= {"num_local_experts": 16}
-    muse.register()
+    FAMILIES[family].register()
     config = architectures.text_config(AutoConfig.for_model(family, **shape))
     with torch.device("meta"):
         return config, AutoModelForCausalLM.from_config(config)

@@ -20,6 +20,7 @@ from engine.decode.levels import expert_reads
 from engine.errors import ResourceError
 from engine.kv.full import FullCache
 from engine.model import experts, loading
+from engine.model.families import family_of
 from engine.model.kernels import native
 from engine.model.products import linear
 from engine.model.products.quantized import quantize
@@ -141,7 +142,7 @@ def test_weights_of_4_bits_are_expanded_where_there_is_room(in_4_bits: Path, mon
 def test_rounding_expands_one_layer_at_a_time(weights: str, in_4_bits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the very bits of a model that was expanded whole before it was rounded."""
     whole = loading.load(str(in_4_bits), window=64, device=CPU, packed=False).model
-    experts.install(whole.model.layers)
+    experts.install(whole.model.layers, family_of(whole.config))
     quantize(whole.model.layers, weights, "it")
     alive: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     most = 0

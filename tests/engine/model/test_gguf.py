@@ -39,7 +39,7 @@ from engine.errors import ModelError, OptionError, ResourceError
 from engine.events import AnswerDone
 from engine.kv.full import FullCache
 from engine.model import architectures, gguf, loading
-from engine.model.gguf_kinds import KINDS as KINDS_OF_MODELS
+from engine.model.families import LAYOUTS
 from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS
 from engine.model.kernels.formats import FORMATS
@@ -305,7 +305,7 @@ def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path
     writer = GGUFWriter(tmp_path / "small.gguf", "gpt-oss")
     own = {"add_key_length": 64, "add_expert_count": 4, "add_expert_used_count": 2, "add_sliding_window": 1024}
     fields(writer, LAYERS, **own, add_expert_feed_forward_length=64)
-    random, kind = np.random.default_rng(0), KINDS_OF_MODELS["gpt-oss"]
+    random, kind = np.random.default_rng(0), LAYOUTS["gpt-oss"]
     state = {name: torch.randn_like(held) * 0.1 for name, held in reference.state_dict().items()}
     for layer in range(LAYERS):
         place = f"model.layers.{layer}.mlp.experts"

@@ -8,9 +8,11 @@ import pytest
 from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
 from engine.errors import ModelError
-from engine.model import gguf_kinds
+from engine.model.families import LAYOUTS, gguf_layout
+from engine.model.families.gemma4 import turned_part
+from engine.model.families.gguf_layout import LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS, Header, llama_3_rope
 from engine.model.gguf_header import SplitFile, parts_of
-from engine.model.gguf_kinds import KINDS, LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS, Header, settings_of
+from engine.model.gguf_settings import generation_of, settings_of
 
 OPTIONAL = {
     *("output", "output_norm", "attn_q_norm", "attn_k_norm", "attn_q", "attn_k", "attn_v"),
@@ -52,7 +54,7 @@ def test_windows_that_fields_stretch() -> None:
 def test_windows_that_tensors_stretch() -> None:
     original: dict[str, Any] = {"rope.scaling.original_context_length": 128, "rope.dimension_count": 48}
     settings = settings_of(header("phi3", (LONG_FACTORS, SHORT_FACTORS), **original))
-    gguf_kinds.stretch(settings, {LONG_FACTORS: [2.0] * 24, SHORT_FACTORS: [1.0] * 24})
+    LAYOUTS["phi3"].stretch(settings["rope_parameters"], {LONG_FACTORS: [2.0] * 24, SHORT_FACTORS: [1.0] * 24})
     assert settings["original_max_position_embeddings"] == 128
     assert settings["rope_parameters"] == {
         **{"rope_type": "longrope", "rope_theta": 10_000.0, "partial_rotary_factor": 0.75},
@@ -61,9 +63,9 @@ def test_windows_that_tensors_stretch() -> None:
     with pytest.raises(ModelError, match="stretched in a way that is not read"):
         rope("phi3", (LONG_FACTORS,), **original)
     with pytest.raises(ModelError, match="not known here"):
-        gguf_kinds.stretch({"rope_parameters": {"rope_theta": 500000.0}}, {LLAMA_3_FACTORS: [1.0] * 20 + [8.0] * 12})
-    usual = [gguf_kinds._llama_3_factor(500000.0 ** (pair / 64), 32.0) for pair in range(64)]
-    assert gguf_kinds.llama_3_rope(500000.0, usual)["factor"] == 32.0
+        LAYOUTS["llama"].stretch({"rope_theta": 500000.0}, {LLAMA_3_FACTORS: [1.0] * 20 + [8.0] * 12})
+    usual = [gguf_layout._llama_3_factor(500000.0 ** (pair / 64), 32.0) for pair in range(64)]
+    assert llama_3_rope(500000.0, usual)["factor"] == 32.0
 
 
 @pytest.mark.parametrize(("architecture", "layers"), [("gemma2", 46), ("gemma3", 62)])
@@ -95,7 +97,7 @@ A4B: dict[str, Any] = {
 
 def test_gemma_4_has_layers_of_several_shapes() -> None:
     small = settings_of(header("gemma4", (LLAMA_3_FACTORS, "blk.4.attn_v.weight"), **E2B))
-    gguf_kinds.stretch(small, {LLAMA_3_FACTORS: [1.0] * 64 + [1e30] * 192})
+    LAYOUTS["gemma4"].stretch(small["rope_parameters"]["full_attention"], {LLAMA_3_FACTORS: [1.0] * 64 + [1e30] * 192})
     assert small["layer_types"][:5] == ["sliding_attention"] * 4 + ["full_attention"]
     shapes = ("intermediate_size", "num_key_value_heads", "head_dim", "global_head_dim", "num_kv_shared_layers")
     assert [small[name] for name in shapes] == [6144, 1, 256, 512, 20]
@@ -137,14 +139,14 @@ def test_positions_of_gemma_4_need_factors_that_are_known() -> None:
         settings_of(header("gemma4", ("blk.4.attn_v.weight",), **E2B))
     for factors in ([1.0, 1e30, 1.0, 1e30], [2.0, 1e30], [1e30, 1e30], [1.0, 8.0]):
         with pytest.raises(ModelError, match="not known here"):
-            gguf_kinds.turned_part(factors)
-    assert gguf_kinds.turned_part([1.0, 1.0]) == 1.0
+            turned_part(factors)
+    assert turned_part([1.0, 1.0]) == 1.0
 
 
 def test_a_token_that_is_none_is_left_out() -> None:
     found = header("qwen2")
     found.fields = {**found.fields, "tokenizer.ggml.eos_token_id": 4, "tokenizer.ggml.padding_token_id": 2**32 - 1}
-    assert gguf_kinds.generation_of(found) == {"eos_token_id": [4]}
+    assert generation_of(found) == {"eos_token_id": [4]}
     assert settings_of(found)["pad_token_id"] is None
 
 
@@ -166,10 +168,10 @@ def test_what_is_not_read_is_named(architecture: str, changes: dict[str, Any], w
 
 
 def test_weights_have_the_names_of_transformers() -> None:
-    assert KINDS["qwen2"].name("blk.11.attn_q.bias") == "model.layers.11.self_attn.q_proj.bias"
-    assert KINDS["qwen3moe"].name("blk.0.ffn_up_exps.weight") == "model.layers.0.mlp.experts.up.weight"
-    assert KINDS["llama"].name("output.weight") == "lm_head.weight"
-    assert KINDS["llama"].name("blk.0.ssm_a") is None
+    assert LAYOUTS["qwen2"].name("blk.11.attn_q.bias") == "model.layers.11.self_attn.q_proj.bias"
+    assert LAYOUTS["qwen3moe"].name("blk.0.ffn_up_exps.weight") == "model.layers.0.mlp.experts.up.weight"
+    assert LAYOUTS["llama"].name("output.weight") == "lm_head.weight"
+    assert LAYOUTS["llama"].name("blk.0.ssm_a") is None
 
 
 def test_ministral_3_stretches_its_window() -> None:
@@ -188,14 +190,17 @@ def test_ministral_3_stretches_its_window() -> None:
         rope("mistral3", **stated, expert_count=4)
 
 
-@pytest.mark.parametrize("architecture", KINDS)
+@pytest.mark.parametrize("architecture", LAYOUTS)
 def test_weights_have_the_names_of_llama_cpp(architecture: str) -> None:
     numbers = [at for at, name in MODEL_ARCH_NAMES.items() if name in (architecture, f"{architecture}moe")]
     known = {TENSOR_NAMES[tensor].removeprefix("blk.{bid}.") for at in numbers for tensor in MODEL_TENSORS[at]}
-    kind = KINDS[architecture]
+    layout = LAYOUTS[architecture]
     named = {
-        *kind.top,
-        *(name.strip(".").removesuffix(".weight").removesuffix(".bias").removesuffix(".scale") for name in kind.names),
+        *layout.top,
+        *(
+            name.strip(".").removesuffix(".weight").removesuffix(".bias").removesuffix(".scale")
+            for name in layout.names
+        ),
     }
     assert named - OPTIONAL <= known
 
