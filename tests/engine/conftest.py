@@ -134,6 +134,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"]},
     "ernie4_5": {"head_dim": 16, "tie_word_embeddings": True},
     "arcee": {},
+    "internlm3": {"head_dim": 16},
+    "gemma": {"head_dim": 16, "initializer_range": 0.05, "tie_word_embeddings": True},
     "glm": {"head_dim": 16},
     "glm4": {"head_dim": 16},
     "hyperclovax": {

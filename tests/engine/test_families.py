@@ -256,7 +256,7 @@ MUSE = {"model_type": "muse_glimmer_text"}
         ({"model_type": "gpt_oss", "quantization_config": {"quant_method": "fp8"}}, "stored quantized (fp8)"),
         ({"model_type": "mixtral"}, "is a mixture of 8 experts"),
         ({"model_type": "qwen3_moe", "num_experts": 4}, "num_experts_per_tok is 8 of 4"),
-        ({"model_type": "gemma"}, "is a gemma model"),
+        ({"model_type": "starcoder2"}, "is a starcoder2 model"),
         ({"model_type": "llama", "num_key_value_heads": 64}, "num_attention_heads is 32 for 64"),
         ({"model_type": "paligemma", "text_config": {"model_type": "gemma"}}, "is a paligemma model"),
         ({"model_type": "llava"}, "is a llava model around Llama"),
