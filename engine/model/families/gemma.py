@@ -1,4 +1,4 @@
-"""States the facts about Gemma 2 and Gemma 3."""
+"""States the facts about Gemma, Gemma 2 and Gemma 3."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ _LARGEST_2 = 46
 _LARGEST_3 = 62
 _PERIOD_3 = 6  # one of this many layers keeps the whole context in Gemma 3
 _LOCAL_THETA = 10_000.0  # RoPE's theta in layers with a sliding window
+
+_DEFAULTS_1 = {
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "vocab_size": 256_000,
+    "max_position_embeddings": 8_192,
+}
 
 _DEFAULTS_2 = {
     "num_attention_heads": 8,
@@ -76,6 +84,7 @@ def _query_scale(header: Header, largest: int) -> int | None:
 
 
 FAMILIES = {
+    "gemma": Family("Gemma", overflows=True, tied=True, norm_offset=1.0, defaults=_DEFAULTS_1),
     "gemma2": Family(
         "Gemma 2",
         overflows=True,
