@@ -54,7 +54,7 @@ logging.getLogger("engine").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig, Mode, SamplingParams
-    from engine.document import Document, Member, OutlineItem, Page
+    from engine.document import Document, Member, OutlineItem, Page, Reading
     from engine.errors import (
         Busy,
         Closed,
@@ -131,6 +131,7 @@ __all__ = [
     "PagesScored",
     "PasswordNeeded",
     "Question",
+    "Reading",
     "ReadingProgress",
     "Request",
     "ResourceError",

@@ -272,6 +272,29 @@ class Document:
         return text, tuple(starts)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A document that an engine is to read, with everything that decides how it is read.
+
+    Args:
+        fit: whether to read only the first pages that fit if the document is too long.
+        resume: whether to continue a stopped reading, if the document is the open one.
+        wait: seconds to wait until a cancelled request has released the engine (``engine.HANDOVER_S`` is enough).
+    """
+
+    document: Document
+    fit: bool = False
+    resume: bool = False
+    wait: float = 0.0
+
+    @classmethod
+    def of(cls, reading: Reading | Document) -> Reading:
+        """Make a ``Reading`` of a document, with the defaults for everything else. If the argument is a ``Reading``
+        already, return it unchanged.
+        """
+        return cls(reading) if isinstance(reading, Document) else reading
+
+
 _APART = "\n\n"
 """The separator between two documents: no sentence continues from one document into the next."""
 

@@ -34,7 +34,7 @@ from engine.config import GREEDY, EngineConfig
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
 from engine.decode.quotations import Quotable
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError, OptionError
 from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason, TextDelta
 from engine.generation import Generation, GenerationLoop, Meter, PageScores
@@ -162,15 +162,14 @@ class Session:
         fit = planner.fit_book(document, book, self.target.window, self.full.shape, self._free(), self.costs, waiting)
         return replace(fit, kept=self.persistence.kept(document, book.ids))
 
-    def read(
-        self, document: Document, *, fit: bool = False, resume: bool = False, cancel: threading.Event | None = None
-    ) -> Iterator[Event]:
+    def read(self, reading: Reading | Document, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Prefill a book, which replaces the open one.
 
+        If a stopped reading is continued, turns about the part that was read are dropped from the cache. The next
+        question restores them.
+
         Args:
-            fit: whether to read only the first pages that fit if the book is too long.
-            resume: whether to continue a stopped reading, if ``document`` is the open one. Turns about the part that
-                was read are dropped from the cache. The next question restores them.
+            reading: a ``Reading``, or only its document. Its ``wait`` is ignored, because there is only one caller.
             cancel: once it is set the reading ends. Pages that were read completely stay in the cache.
 
         Raises:
@@ -179,9 +178,10 @@ class Session:
 
         Both errors are raised before any work, and the former book stays open.
         """
-        conversation = self.conversation if resume else None
-        if conversation is None or conversation.document != document:
-            conversation = self._open(document, fit)
+        reading = Reading.of(reading)
+        conversation = self.conversation if reading.resume else None
+        if conversation is None or conversation.document != reading.document:
+            conversation = self._open(reading)
         start = conversation.read
         self.persistence.cancel_beyond(start)
         self.full.crop(start)
@@ -254,12 +254,12 @@ class Session:
         self.hierarchy.reset()
         self.generation.reset()
 
-    def _open(self, document: Document, fit: bool) -> Conversation:
+    def _open(self, reading: Reading) -> Conversation:
         """Replace the open conversation by a new conversation about a document, without reading the document yet."""
-        form = self.tokenizer.format_for(document.opening)
+        form = self.tokenizer.format_for(reading.document.opening)
         free = self._free()
         window, shape = self.target.window, self.full.shape
-        document, book = fitted(self.tokenizer, document, form, window, shape, free, fit=fit)
+        document, book = fitted(self.tokenizer, reading, form, window, shape, free)
         if self.conversation is not None and self.conversation.shares_documents(book):
             # Wait until the open book is saved, because the documents that the new book shares with it are restored
             # from disk next.
@@ -443,14 +443,7 @@ def _too_long(count: str, window: int) -> ContextTooSmall:
 
 
 def fitted(
-    tokenizer: BookTokenizer,
-    document: Document,
-    form: ChatFormat,
-    window: int,
-    shape: KvShape,
-    free: Resources,
-    *,
-    fit: bool,
+    tokenizer: BookTokenizer, reading: Reading, form: ChatFormat, window: int, shape: KvShape, free: Resources
 ) -> tuple[Document, BookTokens]:
     """Fit a document into the window and the memory. Returns the document, or only its first pages if not all fit,
     together with the tokens.
@@ -459,12 +452,12 @@ def fitted(
         window: maximum tokens of the model's context.
         shape: shape of the model's KV.
         free: bytes that KV may take.
-        fit: whether a book that is too long is cut.
 
     Raises:
         InputError: there is no text in the document.
         ContextTooSmall: the book does not fit.
     """
+    document = reading.document
     if not document.text.strip():
         raise InputError("There is no text in this document.", "Choose another file.")
     if len(document.pages) == 1 and (count := tokenizer.overflow(document.text, window)):
@@ -476,7 +469,7 @@ def fitted(
     found = fit_book(document, book, window, shape, free)
     if found.fits:
         return document, book
-    if not fit or found.pages_that_fit == 0:
+    if not reading.fit or found.pages_that_fit == 0:
         some = "pages (--pages) or chapters (--chapters)"
         choose = "Name fewer documents" if document.members else f"Choose {some}, ask it in parts (--parts)"
         raise ContextTooSmall(found.sentence, f"{choose}, or read from the start what fits (--fit).")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from engine import foreign
 from engine.config import KV_NOTES, EngineConfig
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import Busy, Closed, EngineError, ResourceError, TrifoldError, is_out_of_memory
 from engine.events import (
     AnswerDone,
@@ -85,25 +85,15 @@ class EngineLike(Protocol):
     def measure(self, document: Document) -> BookFit:
         """Count a book's tokens and say whether it fits. Waits for the models; runs in the caller's thread."""
 
-    def read(
-        self,
-        document: Document,
-        *,
-        fit: bool = False,
-        resume: bool = False,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request[BookRead]:
+    def read(self, reading: Reading | Document, *, cancel: threading.Event | None = None) -> Request[BookRead]:
         """Begin to read a book, which replaces the open one.
 
         Args:
-            fit: whether to read only the first pages that fit if the book is too long.
-            resume: whether to continue a stopped reading of the book.
-            wait: seconds to wait until a cancelled request has released the engine.
+            reading: a ``Reading``, or only its document.
             cancel: stops the request once it is set, also while it waits.
 
         Raises:
-            Busy: another request is still being served after ``wait`` seconds.
+            Busy: another request is still being served after the record's ``wait`` seconds.
             Closed: the engine has been closed.
             TrifoldError: raised where the request's events or its result are taken: the document has no text
                 (``InputError``) or is too long (``ContextTooSmall``), or memory ran out (``ResourceError``).
@@ -310,19 +300,13 @@ class Engine:
     def measure(self, document: Document) -> BookFit:
         return self._loaded().measure(document)
 
-    def read(
-        self,
-        document: Document,
-        *,
-        fit: bool = False,
-        resume: bool = False,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request[BookRead]:
-        def work(session: Session, stop: threading.Event) -> Iterator[Event]:
-            return session.read(document, fit=fit, resume=resume, cancel=stop)
+    def read(self, reading: Reading | Document, *, cancel: threading.Event | None = None) -> Request[BookRead]:
+        wanted = Reading.of(reading)
 
-        return self._submit(Request[BookRead]("reading", cancel), work, wait)
+        def work(session: Session, stop: threading.Event) -> Iterator[Event]:
+            return session.read(wanted, cancel=stop)
+
+        return self._submit(Request[BookRead]("reading", cancel), work, wanted.wait)
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         asked = Question.of(question)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from app.core.question import ALL_PARTS
 from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED, READER, READER_DRAFT
 from engine.config import GREEDY, MODES, OWN_SAMPLING, EngineConfig, SamplingParams
 from engine.errors import OptionError, TrifoldError
@@ -66,8 +67,6 @@ _SAMPLING_HELP = {
 _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
 NOTE_FORMS = ("md", "bib", "ris")
-ALL_PARTS = 10_000
-"""The number that ``--parts all`` means: more parts than any book has."""
 
 
 class HelpAsked(Exception):

@@ -20,12 +20,13 @@ from app.core import speed
 from app.core.abilities import ADVICE, Abilities, abilities
 from app.core.forecast import Remaining
 from app.core.format import not_found, page_of, place_named, size
+from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from engine import Question
 from engine.config import SamplingParams
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
 
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Question]:
+def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Ask]:
     """Open the document that a command line names, or only those of its pages or chapters that the command line
     selects. Return the document and the question.
 
@@ -81,7 +82,12 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
         books=kept_in(options, settings),
         doubtful=options.recognise,
     )
-    return document, Question(question, sampling=sampling, mode=options.mode)
+    return document, ask_of(question, sampling, options)
+
+
+def ask_of(question: str, sampling: SamplingParams, options: argparse.Namespace) -> Ask:
+    """The record of the question that a command line asks."""
+    return Ask(question, sampling=sampling, mode=options.mode, evidence=options.evidence, parts=options.parts or 0)
 
 
 def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
@@ -90,7 +96,7 @@ def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
 
 
 def ask_whole(
-    engine: Engine, document: Document, question: Question, options: argparse.Namespace, settings: Settings
+    engine: Engine, document: Document, question: Ask, options: argparse.Namespace, settings: Settings
 ) -> None:
     """Read a document, ask the question, and print the answer, its evidence and its speed.
 
@@ -110,7 +116,7 @@ def ask_whole(
     status = engine.status()
     card = abilities(status.model.path) if status.model else Abilities()
     question = dataclasses.replace(question, begun=card.lead(question.text))
-    about = question.text if options.evidence else None
+    about = question.text if question.evidence else None
     notes = NoteTaker().begin(document, about, question.begun, pages_read=book.pages_read)
     done = answer(engine, question, notes, show=not options.json)
     keep(engine)
@@ -195,7 +201,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     """
     with ProgressLine(f"Reading {document.title}") as line:
         remaining = Remaining()
-        request = engine.read(document, fit=fit)
+        request = engine.read(Reading(document, fit=fit))
         for event in request:
             if isinstance(event, ReadingProgress):
                 remaining = remaining.after(event)

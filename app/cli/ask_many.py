@@ -14,7 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.ask import book_line, kept_in, loaded_engine, progress_line, sampling_of
+from app.cli.ask import ask_of, book_line, kept_in, loaded_engine, progress_line, sampling_of
 from app.cli.read import recognition
 from app.core.answer_table import COLUMNS, Asked, Row, ask_document, read_table, write_table
 from app.core.forecast import Remaining
@@ -22,9 +22,8 @@ from app.core.format import counted, recognised_line
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say
 from app.readers import read_document
-from engine import Question
 from engine.config import SamplingParams
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError, OptionError, TrifoldError
 from engine.events import BookRead, Event, ReadingProgress
 
@@ -127,8 +126,8 @@ def _row(
         with recognition(path.name, books, options.recognise) as how:
             document = read_document(path, options.password, comments=not options.no_comments, recognition=how)
         row |= {"title": document.title, "pages": str(len(document.pages))}
-        asked = Question(question, sampling=sampling, mode=options.mode)
-        row |= _followed(document, ask_document(engine, document, asked, fit=options.fit))
+        asked = ask_of(question, sampling, options)
+        row |= _followed(document, ask_document(engine, Reading(document, fit=options.fit), asked))
     except ContextTooSmall as error:
         row["error"] = f"{error.cause} {_TOO_LONG}"
     except TrifoldError as error:

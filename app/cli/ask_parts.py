@@ -25,9 +25,9 @@ from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
 from app.core.parts import Part, PartsPlan, cut, left_out, mentioned, planned
+from app.core.question import Ask
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
-from engine import Question
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             return 0
         parts = cut(document, fit)
         taker = NoteTaker()
-        plan = planned(question.text, parts, taker.prepare(document).result().words, min(options.parts, len(parts)))
+        plan = planned(question.text, parts, taker.prepare(document).result().words, min(question.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
         for mention in plan.mentions:  # mentions are found by text search before any part is read
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         status = engine.status()
         card = abilities(status.model.path) if status.model else Abilities()
         try:
-            done = _follow(engine, plan, question, document, card, taker, options)
+            done = _follow(engine, plan, question, document, card, taker, options.json)
         finally:
             keep(engine)
     if done.stopped:
@@ -122,18 +122,18 @@ def _say_plan(engine: Engine, plan: PartsPlan, parts: tuple[Part, ...]) -> None:
 def _follow(
     engine: Engine,
     plan: PartsPlan,
-    question: Question,
+    question: Ask,
     document: Document,
     card: Abilities,
     note_taker: NoteTaker,
-    options: argparse.Namespace,
+    quiet: bool,
 ) -> PartsAnswered:
     """Ask the parts of the book, and return the final event. Progress and the parts' answers go to stderr. The final
-    answer, which joins the parts' answers, goes to stdout while it is generated, except with ``--json``.
+    answer, which joins the parts' answers, goes to stdout while it is generated, unless ``quiet``.
     """
     line: ProgressLine | None = None
     remaining, joining = Remaining(), False
-    steps = ask_parts(engine, plan, question, document, card, note_taker=note_taker, with_evidence=options.evidence)
+    steps = ask_parts(engine, plan, question, document, card, note_taker=note_taker)
     for event in steps:
         if isinstance(event, PartBegun):
             line, remaining = ProgressLine(f"Part {event.part.number}, {event.part.pages}"), Remaining()
@@ -149,10 +149,10 @@ def _follow(
         elif isinstance(event, Joining):
             say(f"Putting {counted(event.count, 'answer')} together")
             joining = event.last
-        elif isinstance(event, TextDelta) and joining and not options.json:
+        elif isinstance(event, TextDelta) and joining and not quiet:
             write(event.text)
         elif isinstance(event, PartsAnswered):
-            if event.joined and not options.json:
+            if event.joined and not quiet:
                 write("\n")
             return event
     raise AssertionError("the last event of a run is its answer")

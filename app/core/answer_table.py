@@ -1,6 +1,6 @@
 """Asks a document a question, turns the answer into a row of a table, and writes the rows of many documents as CSV.
 
-    asked = yield from ask_document(engine, document, question)     yields the events of reading and answering
+    asked = yield from ask_document(engine, Reading(document), asked)     yields the events of reading and answering
     asked.row, asked.places
     write_table(path, {(file, question): row})
 
@@ -21,8 +21,9 @@ from typing import Any
 from app.citations import NoteTaker, evidence
 from app.core.abilities import Abilities, abilities
 from app.core.atomic_upload import unwritable, write_whole
-from engine import HANDOVER_S, EngineLike, Question
-from engine.document import Document
+from app.core.question import Ask
+from engine import HANDOVER_S, EngineLike
+from engine.document import Reading
 from engine.errors import InputError, ResourceError
 from engine.events import Event, StopReason
 
@@ -69,27 +70,25 @@ class Asked:
 
 def ask_document(
     engine: EngineLike,
-    document: Document,
-    question: Question,
+    reading: Reading,
+    asked: Ask,
     *,
-    fit: bool = False,
     cancel: threading.Event | None = None,
 ) -> Generator[Event, None, Asked]:
     """Read one document, or restore it from disk, and ask the question about it. The document's KV is saved on disk.
 
     Args:
-        fit: whether to read only the first pages if the document is longer than the window.
         cancel: stops the work once it is set.
 
     Raises:
-        ContextTooSmall: the document is longer than the window, and ``fit`` is false.
+        ContextTooSmall: the document is longer than the window, and is not to be cut.
         TrifoldError: the document could not be read, or the question not answered.
     """
     # done first, because reading ``document`` would stop the saving of the document that is in the engine
     engine.finish_saving()
-    reading = engine.read(document, fit=fit, wait=HANDOVER_S, cancel=cancel)
-    yield from reading
-    read = reading.result()
+    document, read_request = reading.document, engine.read(replace(reading, wait=HANDOVER_S), cancel=cancel)
+    yield from read_request
+    read = read_request.result()
     recognised = sum(page.picture == "recognised" for page in document.pages)
     row = {"title": document.title, "pages": str(len(document.pages)), "pages_read": str(read.pages_read)}
     row["pages_recognised"] = str(recognised)
@@ -97,9 +96,9 @@ def ask_document(
         return Asked(row, is_stopped=True)
     model = engine.status().model
     card = abilities(str(model.path)) if model else Abilities()
-    begun = card.lead(question.text)
-    notes = NoteTaker().begin(document, question.text, begun, pages_read=read.pages_read)
-    request = engine.ask(replace(question, begun=begun, wait=HANDOVER_S), cancel=cancel)
+    begun = card.lead(asked.text)
+    notes = NoteTaker().begin(document, asked.text, begun, pages_read=read.pages_read)
+    request = engine.ask(replace(asked, begun=begun, wait=HANDOVER_S), cancel=cancel)
     for event in request:
         notes.take(event)
         yield event

@@ -27,10 +27,11 @@ from app.core.open_book import OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
 from app.core.parts import pages_numbered, planned
+from app.core.question import ALL_PARTS, Ask
 from app.core.settings import model_name
 from app.core.state import AppState
-from engine import HANDOVER_S, Question, Request, Status, Turn
-from engine.config import GREEDY, OWN_SAMPLING, Mode, SamplingParams
+from engine import HANDOVER_S, Request, Status, Turn
+from engine.config import GREEDY, OWN_SAMPLING, SamplingParams
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
@@ -83,79 +84,50 @@ _FIGURE = re.compile(
 _WORTH_WAITING = 8.0
 
 
-def ask(
-    state: AppState,
-    question: str,
-    sampling: SamplingParams,
-    mode: Mode,
-    position: int | None = None,
-    tab: str = "",
-    evidence: bool = True,
-    all_parts: bool = False,
-) -> Iterator[str]:
+def ask(state: AppState, asked: Ask) -> Iterator[str]:
     """Ask a question, and write the answer into the open chat. Yield whenever the page has something new to draw. The
     yielded string says what the answer waits for; it is "" if the answer waits for nothing.
-
-    Args:
-        position: index of an earlier question that this one replaces; the earlier question stays as another version.
-        tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
-            closed (``AppState.leave``).
-        evidence: whether to look for the evidence of each sentence.
-        all_parts: whether the question goes to all parts of a book that is read in parts. If false, the question goes
-            only to the parts that it needs.
 
     Raises:
         Busy: another question is being answered.
         TrifoldError: there is no book to ask about.
     """
 
-    def begin(chat: Chat) -> _ExchangeWriter:
-        return _ExchangeWriter(state, chat.id, state.chats.ask(chat.id, question, position), sampling, mode, evidence)
+    def begin(chat: Chat) -> int:
+        return state.chats.ask(chat.id, asked.text, asked.position)
 
-    return _run(state, begin, sampling, mode, tab, all_parts)
+    return _run(state, asked, begin)
 
 
-def go_on(
-    state: AppState,
-    sampling: SamplingParams,
-    mode: Mode,
-    position: int,
-    tab: str = "",
-    evidence: bool = True,
-    all_parts: bool = False,
-) -> Iterator[str]:
-    """Continue an answer that was cut off, at ``position`` of the open chat. If the answer was made from parts of the
-    book, ask the parts that have not been asked yet. Yields and raises as in ``ask``.
+def go_on(state: AppState, asked: Ask) -> Iterator[str]:
+    """Continue an answer that was cut off, at ``asked.position`` of the open chat. If the answer was made from parts of
+    the book, ask the parts that have not been asked yet. Yields and raises as in ``ask``.
     """
+    position = asked.position
+    assert position is not None
 
-    def begin(chat: Chat) -> _ExchangeWriter:
+    def begin(chat: Chat) -> int:
         state.chats.resume(chat.id, position)
-        return _ExchangeWriter(state, chat.id, position, sampling, mode, evidence)
+        return position
 
-    return _run(state, begin, sampling, mode, tab, all_parts)
+    return _run(state, asked, begin)
 
 
-def _run(
-    state: AppState,
-    begin: Callable[[Chat], _ExchangeWriter],
-    sampling: SamplingParams,
-    mode: Mode,
-    tab: str,
-    all_parts: bool,
-) -> Iterator[str]:
-    claim = state.claim(tab)
+def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int]) -> Iterator[str]:
+    """Answer a question. ``begin`` stores the question in the chat, and returns its position there."""
+    claim = state.claim(asked.tab)
     try:
         chat = state.chat
         if chat is None:
             raise TrifoldError("No book is open.", "Open one first.")
-        writer = begin(chat)
+        writer = _ExchangeWriter(state, chat.id, begin(chat), asked)
         yield "Thinking…"
         try:
             yield from _wait(state, claim)
             in_parts = state.current.stage is Stage.PARTS
             writer.begin(in_parts)
             run = _answer_in_parts if in_parts else _answer
-            yield from run(state, writer, claim, sampling, mode, all_parts)
+            yield from run(state, writer, claim)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
         finally:
@@ -226,35 +198,27 @@ def _waiting_words(current: OpenBook) -> str:
     return "Your question is asked as soon as the book has been read."
 
 
-def _answer_in_parts(
-    state: AppState,
-    writer: _ExchangeWriter,
-    claim: threading.Event,
-    sampling: SamplingParams,
-    mode: Mode,
-    all_parts: bool,
-) -> Iterator[str]:
+def _answer_in_parts(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
     """Ask the parts of the open book that the question needs. Parts that an earlier run has asked are skipped."""
     current, taker = state.current, state.note_taker
     document, parts = current.document, current.parts
     if document is None or claim.is_set():
         return
     yield LOOKING
-    all_parts = all_parts or writer.asks_every
-    plan = planned(writer.question, parts, taker.prepare(document).result().words, len(parts) if all_parts else 0)
+    asked = replace(writer.ask, parts=ALL_PARTS) if writer.asks_every else writer.ask
+    plan = planned(asked.text, parts, taker.prepare(document).result().words, min(asked.parts, len(parts)))
     model, fit = state.engine.status().model, current.whole_fit
     time_a_token = state.experience.a_token(model, fit) if fit else None
-    notes = PartNotes(document, parts, plan, writer.kept_parts, all_parts, time_a_token)
+    notes = PartNotes(document, parts, plan, writer.kept_parts, asked.all_parts, time_a_token)
     writer.begin_parts(notes)
     steps = ask_parts(
         state.engine,
         plan,
-        Question(writer.question, tuple(Turn(*turn) for turn in writer.history()), sampling, mode),
+        replace(asked, history=tuple(Turn(*turn) for turn in writer.history())),
         document,
         writer.abilities,
         note_taker=taker,
         known_answers=notes.known,
-        with_evidence=writer.looks_up,
         cancel=claim,
     )
     throttle = throttle_of(state.engine.status())
@@ -269,10 +233,8 @@ def _answer_in_parts(
         state.chats.save_in_time()
 
 
-def _answer(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode, _: bool
-) -> Iterator[str]:
-    request = _request(state, writer, claim, sampling, mode)
+def _answer(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
+    request = _request(state, writer, claim)
     if request is None:
         return
     try:
@@ -310,19 +272,16 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
         patience = 0.0
 
 
-def _request(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, sampling: SamplingParams, mode: Mode
-) -> Request[AnswerDone] | None:
+def _request(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Request[AnswerDone] | None:
     """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to ``HANDOVER_S``
     seconds until that has ended. Return None if the question was stopped before it was sent.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
         return None
+    question = replace(writer.ask, history=history, begun=writer.begun, chat=writer.chat, wait=HANDOVER_S)
     try:
-        return state.engine.ask(
-            Question(writer.question, history, sampling, mode, writer.begun, writer.chat, wait=HANDOVER_S), cancel=claim
-        )
+        return state.engine.ask(question, cancel=claim)
     except Busy:
         if claim.is_set():
             return None
@@ -330,17 +289,15 @@ def _request(
 
 
 class _ExchangeWriter:
-    """Stores one exchange, a question with its answer, event by event. ``begun`` is the text that the answer begins
-    with: the text so far if the answer is continued, or the first words that the model's card prescribes.
+    """Stores one exchange, the question ``ask`` with its answer, event by event. ``begun`` is the text that the answer
+    begins with: the text so far if the answer is continued, or the first words that the model's card prescribes.
     """
 
-    def __init__(
-        self, state: AppState, chat: str, position: int, sampling: SamplingParams, mode: Mode, evidence: bool
-    ) -> None:
+    def __init__(self, state: AppState, chat: str, position: int, asked: Ask) -> None:
         known = state.chats.get(chat)
         assert known is not None
         self._exchange = known.exchanges[position]
-        self.question = self._exchange.question
+        self.ask = asked
         self.begun = self._exchange.answer
         self.done = False
         self.waiting = "Reading the question…"
@@ -352,9 +309,7 @@ class _ExchangeWriter:
         self._found: Mapping[str, Any] = {}  # evidence of an answer that was made from several parts of the book
         self.abilities = Abilities()
         self._parts: PartNotes | None = None
-        self._sampling = sampling
-        self.looks_up = evidence
-        self._made: dict[str, Any] = {"mode": mode}
+        self._made: dict[str, Any] = {"mode": asked.mode}
         self._unread: list[str] = []
         self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
         # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
@@ -392,7 +347,7 @@ class _ExchangeWriter:
     def begin(self, in_parts: bool = False) -> None:
         """Record the model, its options and the number of pages read for the question that is about to be sent."""
         read, model = self._state.current.read, self._state.engine.status().model
-        self._made |= _how(self._sampling, model.sampling if model else None)
+        self._made |= _how(self.ask.sampling, model.sampling if model else None)
         if model is not None:
             name = model_name(model.name, str(model.path))
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
@@ -401,9 +356,9 @@ class _ExchangeWriter:
             # A model's card may prescribe the first words of an answer. If the book is asked in parts, these are the
             # first words of each part's answer, not of the whole answer.
             if not in_parts:
-                self.begun = self.begun or self.abilities.lead(self.question)
+                self.begun = self.begun or self.abilities.lead(self.ask.text)
         document = self._state.current.document
-        self._unread = unread(document, self.question) if document is not None else []
+        self._unread = unread(document, self.ask.text) if document is not None else []
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -528,7 +483,7 @@ class _ExchangeWriter:
             # first words that the model's card prescribes count as written by the target model
             if before is None and self.begun:
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
-            question = self.question if self.looks_up else None
+            question = self.ask.text if self.ask.evidence else None
             self._notes = self._state.note_taker.begin(
                 document, question, self.begun, before, self._exchange.pages_read
             )

@@ -2,7 +2,7 @@
 stopped run.
 
     each = AskEach(state)
-    each.start("What is the notice period?", [sha256, ...], sampling, mode)      returns at once
+    each.start(Ask("What is the notice period?"), [sha256, ...])      returns at once
     each.run                                                                     the state of the run, for the page
 
 Every document is read alone, or restored from disk, and its answer is stored in its folder. A document that has
@@ -24,10 +24,10 @@ from app.core.answer_table import COLUMNS, Asked, Row, ask_document, table_of
 from app.core.atomic_upload import write_whole
 from app.core.bookmark import keep_value, kept_value
 from app.core.books import Book
+from app.core.question import Ask
 from app.core.state import AppState
 from app.readers.recognition import LongRecognition, Recognition
-from engine import Question
-from engine.config import Mode, SamplingParams
+from engine.document import Reading
 from engine.errors import Busy, ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
 from engine.events import AnswerStarted, Event, ReadingProgress
 
@@ -92,7 +92,7 @@ class AskEach:
         self._lock = threading.Lock()
         self.run = self._last()
 
-    def start(self, question: str, documents: Sequence[str], sampling: SamplingParams, mode: Mode) -> None:
+    def start(self, asked: Ask, documents: Sequence[str]) -> None:
         """Begin to ask the documents with these hashes, in this order. A collection stands for its documents. Returns
         at once.
 
@@ -117,11 +117,10 @@ class AskEach:
             # and that would stop the run
             raise Busy("The model is being changed.", "Wait until the new one is loaded.")
         self._claim = claim = state.claim(waits=True)
-        known = {one: answer for one in wanted if (answer := self._kept(one).get(question)) is not None}
+        known = {one: answer for one in wanted if (answer := self._kept(one).get(asked.text)) is not None}
         with self._lock:
-            self.run = EachRun(question, wanted, known, running=True)
-        keep_value(state.chats.database, _RUN, {"question": question, "documents": wanted})
-        asked = Question(question, sampling=sampling, mode=mode)
+            self.run = EachRun(asked.text, wanted, known, running=True)
+        keep_value(state.chats.database, _RUN, {"question": asked.text, "documents": wanted})
         threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
 
     def stop(self) -> None:
@@ -144,7 +143,7 @@ class AskEach:
 
     # The run -------------------------------------------------------------------------------------------------
 
-    def _go(self, question: Question, claim: threading.Event) -> None:
+    def _go(self, question: Ask, claim: threading.Event) -> None:
         state = self.state
         while self._has_to_wait() and not claim.wait(_POLL_S):
             pass
@@ -175,7 +174,7 @@ class AskEach:
             if self._claim is claim:  # False if a newer run has begun, which must go on
                 self.run = replace(self.run, running=False, stopping=False, document="", read=0.0, is_answering=False)
 
-    def _ask(self, sha256: str, question: Question, claim: threading.Event) -> None:
+    def _ask(self, sha256: str, question: Ask, claim: threading.Event) -> None:
         """Ask one document. An error is written into the document's row. If the answer was stopped, the document gets
         no row.
         """
@@ -197,13 +196,13 @@ class AskEach:
         self._show(answers={**self.run.answers, sha256: answer})
         self._keep(sha256, question.text, answer)
 
-    def _answered(self, book: Book, question: Question, claim: threading.Event) -> Asked | None:
+    def _answered(self, book: Book, question: Ask, claim: threading.Event) -> Asked | None:
         """Ask a document and return the result; None if the run was stopped before the document was read."""
         books = self.state.books
         document = self.state.parser.parse(book, recognition=Recognition(books.folder, stop=claim))
         if claim.is_set():
             return None
-        return self._followed(ask_document(self.state.engine, document, question, cancel=claim))
+        return self._followed(ask_document(self.state.engine, Reading(document), question, cancel=claim))
 
     def _followed(self, steps: Generator[Event, None, Asked]) -> Asked:
         while True:

@@ -23,9 +23,10 @@ from typing import Any
 from app.citations import VERSION, Notes, NoteTaker, evidence
 from app.core.abilities import Abilities
 from app.core.parts import Part, PartsPlan, Reach, cut
+from app.core.question import Ask
 from app.quoted import sentences
 from engine import HANDOVER_S, EngineLike, Question, Turn
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import ContextTooSmall
 from engine.events import AnswerDone, BookRead, Event, StopReason
 from engine.evidence import is_refusal
@@ -116,13 +117,12 @@ Steps = Generator[PartEvent, None, Any]
 def ask_parts(
     engine: EngineLike,
     plan: PartsPlan,
-    question: Question,
+    question: Ask,
     document: Document,
     card: Abilities,
     *,
     note_taker: NoteTaker,
     known_answers: Sequence[PartAnswer] = (),
-    with_evidence: bool = True,
     cancel: threading.Event | None = None,
 ) -> Steps:
     """Ask the parts of a plan, one after another, and join their answers.
@@ -132,13 +132,12 @@ def ask_parts(
         card: the model's abilities.
         note_taker: finds evidence in the whole book.
         known_answers: the parts' answers from an earlier run; these parts are not asked again.
-        with_evidence: whether to look up evidence for the answers.
         cancel: stops the run; the last event then has the answers so far.
 
     Raises:
         TrifoldError: a part could not be read or answered. The KV of the parts read so far stays on disk.
     """
-    return _Run(engine, plan, question, document, card, note_taker, with_evidence, cancel).steps(known_answers)
+    return _Run(engine, plan, question, document, card, note_taker, cancel).steps(known_answers)
 
 
 def needs_join(answers: Sequence[PartAnswer], plan: PartsPlan, card: Abilities) -> bool:
@@ -160,11 +159,10 @@ def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
 class _Run:
     engine: EngineLike
     plan: PartsPlan
-    question: Question
+    question: Ask
     document: Document
     card: Abilities
     note_taker: NoteTaker
-    with_evidence: bool
     cancel: threading.Event | None
 
     def steps(self, known_answers: Sequence[PartAnswer]) -> Steps:
@@ -201,7 +199,7 @@ class _Run:
         if not self.plan.until_found or not answers:
             return False
         levels = ("says so",) if self.plan.reach is Reach.FEW else ("says so", "near")
-        return answers[-1].found and (not self.with_evidence or answers[-1].level in levels)
+        return answers[-1].found and (not self.question.evidence or answers[-1].level in levels)
 
     def _stopped(self) -> bool:
         return self.cancel is not None and self.cancel.is_set()
@@ -209,7 +207,7 @@ class _Run:
     def _read(self, document: Document) -> Generator[PartEvent, None, BookRead]:
         # done first, because reading ``document`` would stop the saving of the part that is in the engine
         self.engine.finish_saving()
-        request = self.engine.read(document, wait=HANDOVER_S, cancel=self.cancel)
+        request = self.engine.read(Reading(document, wait=HANDOVER_S), cancel=self.cancel)
         yield from request
         return request.result()
 
@@ -228,7 +226,7 @@ class _Run:
             chat="",
             wait=HANDOVER_S,
         )
-        notes = NoteTaker().begin(part.document, self.question.text if self.with_evidence else None, question.begun)
+        notes = NoteTaker().begin(part.document, self.question.text if self.question.evidence else None, question.begun)
         done = yield from self._answered(question, notes)
         text = question.begun + done.text
         record = shifted(self.card.supported(notes.record(), text), len(text.lstrip()) - len(text))
@@ -249,7 +247,7 @@ class _Run:
         """Correct the evidence of a part's answer: remove words from its lists "missing" if another part of the book
         has them.
         """
-        if not self.with_evidence:
+        if not self.question.evidence:
             return dict(record)
         book = self.note_taker.prepare(self.document).result().words
         kept = {**record, "chips": []}
@@ -295,7 +293,7 @@ class _Run:
                     chat="",
                     wait=HANDOVER_S,
                 )
-                found = self.note_taker.begin(self.document, self.question.text if self.with_evidence else None)
+                found = self.note_taker.begin(self.document, self.question.text if self.question.evidence else None)
                 done = yield from self._answered(question, found)
                 texts.append(done.text.strip())
             if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:

@@ -31,7 +31,7 @@ from app.core.open_book import Action, OpenBook, Recognising, Stage
 from app.core.parts import Part, cut
 from app.readers.recognition import LongRecognition, Recognition
 from engine import HANDOVER_S, EngineLike
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import Busy, ContextTooSmall, DocumentError, OptionError, PasswordNeeded, TrifoldError
 from engine.events import BookRead, ReadingProgress
 from engine.plan import BookFit
@@ -636,7 +636,7 @@ def _read_on(state: AppState, job: Job, document: Document, resume: bool = False
         What was read before a pause; None if the reading has ended or failed.
     """
     before = state.current.progress.tokens_done if resume and state.current.progress else 0
-    request = state.engine.read(document, resume=resume, wait=HANDOVER_S, cancel=job.stop)
+    request = state.engine.read(Reading(document, resume=resume, wait=HANDOVER_S), cancel=job.stop)
     try:
         for event in request:
             if isinstance(event, ReadingProgress):

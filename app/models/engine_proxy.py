@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine import EngineConfig, EngineLike, Question, Request, Status
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import Busy, Closed, TrifoldError
 from engine.events import AnswerDone, BookRead
 
@@ -75,19 +75,11 @@ class EngineProxy:
         self.wait_ready()
         return self._loaded().measure(document)
 
-    def read(
-        self,
-        document: Document,
-        *,
-        fit: bool = False,
-        resume: bool = False,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request[BookRead]:
-        until = time.monotonic() + wait
+    def read(self, reading: Reading | Document, *, cancel: threading.Event | None = None) -> Request[BookRead]:
+        wanted = Reading.of(reading)
+        until = time.monotonic() + wanted.wait
         engine = self._settled_until(until, cancel)
-        left = max(0.0, until - time.monotonic())
-        return engine.read(document, fit=fit, resume=resume, wait=left, cancel=cancel)
+        return engine.read(replace(wanted, wait=max(0.0, until - time.monotonic())), cancel=cancel)
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         asked = Question.of(question)

@@ -23,7 +23,7 @@ from app.models.openai_client import Client, finish_of, parse_address, text_of
 from engine import BookInfo, EngineConfig, ModelInfo, Question, Request, SamplingParams, Status, Turn
 from engine.chat_template import book_message
 from engine.config import OWN_SAMPLING
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import (
     Closed,
     EngineError,
@@ -113,24 +113,18 @@ class RemoteEngine:
         self.wait_ready()
         return fit_of(document, self._status.model.context_limit if self._status.model else DEFAULT_CONTEXT)
 
-    def read(
-        self,
-        document: Document,
-        *,
-        fit: bool = False,
-        resume: bool = False,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request[BookRead]:
+    def read(self, reading: Reading | Document, *, cancel: threading.Event | None = None) -> Request[BookRead]:
         """Send a book, so that the server has it in its prefix cache before the first question.
 
         Raises:
             Busy: another request is running.
             Closed: this engine was closed.
         """
-        if fit and (pages := self.measure(document).pages_that_fit) and pages < len(document.pages):
+        wanted = Reading.of(reading)
+        document = wanted.document
+        if wanted.fit and (pages := self.measure(document).pages_that_fit) and pages < len(document.pages):
             document = document.select(document.pages[0].number, document.pages[pages - 1].number)
-        return self._submit(Request[BookRead]("reading", cancel), lambda: self._read(document), wait)
+        return self._submit(Request[BookRead]("reading", cancel), lambda: self._read(document), wanted.wait)
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         """Ask about the book that was last read. The request contains ``question.history``, the earlier turns of the

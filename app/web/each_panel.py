@@ -128,8 +128,7 @@ class EachPanel:
 
     async def ask(self, request: Request) -> Response:
         asked = await parsed(request, EachAsked)
-        sampling, mode, _, _ = asked.how
-        begin = partial(self._each.start, asked.question, asked.ids, sampling, mode)
+        begin = partial(self._each.start, asked.ask(asked.question), asked.ids)
         return await run_in_threadpool(answer_or_refusal, lambda: begin() or {})
 
     async def stop(self, request: Request) -> None:

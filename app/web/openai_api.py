@@ -30,6 +30,7 @@ from app.citations import evidence
 from app.core.abilities import Abilities, abilities
 from app.core.format import View
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.web import secret_file
 from app.web.auth import MEGABYTE, AllowedRoute
@@ -43,9 +44,9 @@ from app.web.openai_schema import (
     parse,
     shown,
 )
-from engine import HANDOVER_S, Question, Turn
+from engine import HANDOVER_S
 from engine import Request as EngineRequest
-from engine.document import Document, Page
+from engine.document import Document, Page, Reading
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, BookRead, Event, PagesScored, StopReason, TextDelta
 
@@ -181,7 +182,7 @@ class Api:
                 done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
                 if isinstance(done, AnswerDone):
                     text += stops.rest()
-                    more = await asyncio.to_thread(about_book, self._state, done, chat_request, text)
+                    more = await asyncio.to_thread(about_book, self._state, done, chat_request.ask, text)
                     return _json(head.whole(text, done, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
@@ -203,7 +204,7 @@ class Api:
                         if words := stops.rest():
                             text += words
                             yield _event(head.piece({"content": words}).json_text)
-                        more = await asyncio.to_thread(about_book, self._state, done, chat_request, text)
+                        more = await asyncio.to_thread(about_book, self._state, done, chat_request.ask, text)
                         yield _event(head.last_piece(done, more).json_text)
                         if chat_request.include_usage:
                             yield _event(head.usage_piece(done).json_text)
@@ -263,24 +264,20 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
     """Ask, and yield the engine's events. If the model's card prescribes how an answer begins, these words are put
     before the first piece of text. Ending the iteration early stops the answer.
     """
-    system, history, question = chat_request.conversation
+    system, asked = chat_request.conversation[0], chat_request.ask
     model = state.engine.status().model
-    begun = (abilities(str(model.path)) if model else Abilities()).lead(question)
+    begun = (abilities(str(model.path)) if model else Abilities()).lead(asked.text)
     wanted = chat_request.options.book or None
     sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
     if not sent:
         await _book(state, wanted)
-        question, history = chat_request.instructed
+        asked = chat_request.instructed
     claim = state.claim()
     try:
         if sent:
             await _send(state, claim, system)
-        turns = tuple(Turn(*turn) for turn in history)
-        request = await asyncio.to_thread(
-            state.engine.ask,
-            Question(question, turns, chat_request.sampling, chat_request.mode, begun, wait=HANDOVER_S),
-            cancel=claim,
-        )
+        asked = replace(asked, begun=begun, wait=HANDOVER_S)
+        request = await asyncio.to_thread(state.engine.ask, asked, cancel=claim)
         async for event in _follow(request):
             if isinstance(event, TextDelta) and begun:
                 event, begun = replace(event, text=begun + event.text), ""
@@ -295,11 +292,9 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
         state.release(claim)
 
 
-def about_book(
-    state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str, most: int = 3
-) -> dict[str, Any]:
-    """Return the book that an answer is about, the pages that the answer attended to most and, if ``chat_request``
-    wants it, the evidence of each sentence. Empty if no book is open.
+def about_book(state: AppState, done: AnswerDone, asked: Ask, text: str, most: int = 3) -> dict[str, Any]:
+    """Return the book that an answer is about, the pages that the answer attended to most and, if ``asked`` wants it,
+    the evidence of each sentence. Empty if no book is open.
 
     Args:
         text: the answer as sent.
@@ -323,11 +318,10 @@ def about_book(
     if current.document.members:
         book["documents"] = [member.title for member in current.document.members]
     more = {"book": book, "pages_read_most": read}
-    if not chat_request.options.evidence:
+    if not asked.evidence:
         return more
-    _, _, question = chat_request.conversation
     had = current.read.pages_read if current.read and current.read.stopped else 0
-    notes = state.note_taker.begin(current.document, question, text, pages_read=had)
+    notes = state.note_taker.begin(current.document, asked.text, text, pages_read=had)
     notes.close()
     model = state.engine.status().model
     card = abilities(str(model.path)) if model else Abilities()
@@ -394,7 +388,7 @@ async def _send(state: AppState, claim: threading.Event, text: str) -> None:
         return
     # the hash is empty, so that the document is not saved on disk
     document = Document(title, "", (Page(1, "1", text),), "text", "")
-    request = await asyncio.to_thread(state.engine.read, document, wait=HANDOVER_S, cancel=claim)
+    request = await asyncio.to_thread(state.engine.read, Reading(document, wait=HANDOVER_S), cancel=claim)
     async for event in _follow(request):
         if isinstance(event, BookRead) and event.stopped:
             raise Busy("The text was not read to its end: somebody opened a book in Trifold's page.", "Try again.")

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from engine.config import MODES, OWN_SAMPLING, Mode, SamplingParams
+from app.core.question import Ask
+from engine import Turn
+from engine.config import MODES, OWN_SAMPLING, SamplingParams
 from engine.errors import Busy, ContextTooSmall, InputError, ModelError, TrifoldError
 from engine.events import AnswerDone, Figures, StopReason
 
@@ -194,11 +196,6 @@ class ChatRequest(_Wire):
         return self.trifold or TrifoldOptions()
 
     @property
-    def mode(self) -> Mode:
-        mode: Mode = self.options.mode
-        return mode
-
-    @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
@@ -237,17 +234,24 @@ class ChatRequest(_Wire):
         return "\n\n".join(system), joined[:-1], joined[-1][0]
 
     @property
-    def instructed(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return the question, and the history as (question, answer) pairs. The system message becomes the beginning of
-        the conversation's first question, because the book takes the place of the system message in the prompt.
+    def ask(self) -> Ask:
+        """The record of the question."""
+        _, history, question = self.conversation
+        turns = tuple(Turn(*turn) for turn in history)
+        return Ask(question, turns, self.sampling, self.options.mode, evidence=self.options.evidence)
+
+    @property
+    def instructed(self) -> Ask:
+        """The record of the question with the system message as the beginning of the conversation's first question,
+        because the book takes the place of the system message in the prompt.
         """
-        system, history, question = self.conversation
+        system, ask = self.conversation[0], self.ask
         if not system:
-            return question, history
-        if not history:
-            return f"{system}\n\n{question}", ()
-        (first, answer), *rest = history
-        return question, ((f"{system}\n\n{first}", answer), *rest)
+            return ask
+        if not ask.history:
+            return replace(ask, text=f"{system}\n\n{ask.text}")
+        first, *rest = ask.history
+        return replace(ask, history=(Turn(f"{system}\n\n{first.question}", first.answer), *rest))
 
 
 def parse(body: bytes) -> ChatRequest:

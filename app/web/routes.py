@@ -20,6 +20,7 @@ from app.core import chat_run
 from app.core.atomic_upload import MAX_BYTES
 from app.core.books import Book, name_of
 from app.core.open_book import Stage
+from app.core.question import ALL_PARTS, Ask
 from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEGABYTE, AllowedRoute
@@ -179,14 +180,14 @@ class AnswerAsked(RequestBody):
     tab: Text = ""
     evidence: Any = True
 
-    @property
-    def how(self) -> tuple[SamplingParams, Mode, str, bool]:
-        """Return the sampling, the decoding mode, the tab, and whether to look for evidence. Raises OptionError for a
-        value out of its range.
+    def ask(self, question: str, **more: Any) -> Ask:
+        """Make the record of a question. ``more``: its fields that are no options of an answer. Raises OptionError for
+        a value out of its range.
         """
         said = {name: value for name in OWN_SAMPLING if (value := getattr(self, name)) is not None}
         sampling = from_mapping(SamplingParams, {**said, "max_tokens": self.length})
-        return sampling, self.mode, self.tab, self.evidence is not False  # type: ignore[return-value]
+        options: dict[str, Any] = {"mode": self.mode, "tab": self.tab, "evidence": self.evidence is not False}
+        return Ask(question, sampling=sampling, **options, **more)
 
 
 def _some_question(value: str) -> str:
@@ -337,14 +338,10 @@ class ChatRoutes:
     async def ask(self, request: Request) -> Response:
         asked = await parsed(request, QuestionAsked)
         position = self._position(asked.message) if asked.message else None
-        sampling, mode, tab, evidence = asked.how
+        question = asked.ask(asked.question, position=position, parts=ALL_PARTS if asked.every is True else 0)
         if asked.instead:
             await run_in_threadpool(self._state.stop_asking, wait=HANDOVER_S)
-        return await self._begin(
-            chat_run.ask(
-                self._state, asked.question, sampling, mode, position, tab, evidence, all_parts=asked.every is True
-            )
-        )
+        return await self._begin(chat_run.ask(self._state, question))
 
     async def ask_again(self, request: Request) -> Response:
         """Ask the question of the answer ``message`` again."""
@@ -352,9 +349,9 @@ class ChatRoutes:
         chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None:
             raise OptionError("There is no such answer in this chat.", "Look at the newest one.")
-        question = chat.exchanges[position].question
-        sampling, mode, tab, evidence = (await parsed(request, AnswerAsked)).how
-        return await self._begin(chat_run.ask(self._state, question, sampling, mode, position, tab, evidence))
+        options = await parsed(request, AnswerAsked)
+        question = options.ask(chat.exchanges[position].question, position=position)
+        return await self._begin(chat_run.ask(self._state, question))
 
     async def go_on(self, request: Request) -> Response:
         """Continue the answer ``message``, which was cut off. With ``every``, put its question instead to the parts of
@@ -367,8 +364,10 @@ class ChatRoutes:
             raise OptionError("This book is not read in parts now.", "Read it in parts again, or ask again.")
         if chat is None or position is None or not (every or chat.exchanges[position].can_be_continued):
             raise OptionError("There is no answer here that was cut.", "Ask again instead.")
-        sampling, mode, tab, evidence = (await parsed(request, AnswerAsked)).how
-        return await self._begin(chat_run.go_on(self._state, sampling, mode, position, tab, evidence, every))
+        options = await parsed(request, AnswerAsked)
+        parts = ALL_PARTS if every else 0
+        question = options.ask(chat.exchanges[position].question, position=position, parts=parts)
+        return await self._begin(chat_run.go_on(self._state, question))
 
     async def stop(self, request: Request) -> None:
         self._state.stop_asking()

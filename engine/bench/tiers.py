@@ -24,7 +24,7 @@ from engine.bench.report import Figure, add_figures, collect, figure_table
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GREEDY, KV_NOTES, EngineConfig
 from engine.decode.rounds import pass_ms
-from engine.document import Document, Page
+from engine.document import Document, Page, Reading
 from engine.errors import TrifoldError
 from engine.events import AnswerDone, BookRead
 from engine.prompt import Question
@@ -79,7 +79,7 @@ def measure(config: EngineConfig, text: str, question: str) -> Iterator[Figure]:
 
 def _open(config: EngineConfig, book: Document, question: str) -> Opened:
     with closing(Session.load(config)) as session:
-        *_, read = session.read(book, fit=True)
+        *_, read = session.read(Reading(book, fit=True))
         *_, done = session.ask(Question(question, sampling=replace(GREEDY, max_tokens=_ANSWER)))
         conversation = session.conversation
         if not (isinstance(read, BookRead) and isinstance(done, AnswerDone) and conversation is not None):

@@ -14,7 +14,7 @@ from typing import Any
 
 from engine import Question
 from engine.config import SamplingParams
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import Busy, TrifoldError
 from engine.events import (
     Acceptance,
@@ -140,18 +140,11 @@ class ScriptedEngine:
             tokens, self.limit, fits, fitting, tokens * KV_BYTES, sentence, page_tokens=each, room=self.limit
         )
 
-    def read(
-        self,
-        document: Document,
-        *,
-        fit: bool = False,
-        resume: bool = False,
-        wait: float = 0.0,
-        cancel: threading.Event | None = None,
-    ) -> Request[Any]:
-        self._pages = len(document.pages)
-        start = self._read_part if resume else 0.0
-        request = self._begin(lambda cancelled: self._reading(document, start, cancelled), wait, cancel)
+    def read(self, reading: Reading | Document, *, cancel: threading.Event | None = None) -> Request[Any]:
+        wanted = Reading.of(reading)
+        self._pages = len(wanted.document.pages)
+        start = self._read_part if wanted.resume else 0.0
+        request = self._begin(lambda cancelled: self._reading(wanted.document, start, cancelled), wanted.wait, cancel)
         self.readings.append(start)
         return request
 

@@ -39,6 +39,7 @@ import httpx
 from playwright.sync_api import Page, sync_playwright
 
 from app.core import chat_run, settings
+from app.core.question import Ask
 from app.core.state import AppState
 from app.web import server
 from app.web.auth import opening_address
@@ -87,7 +88,8 @@ class Bench:
         with _away(self._page):
             reader = threading.Thread(target=self._drain, args=(ended,), daemon=True)
             reader.start()
-            chat_run.start(self._state, chat_run.ask(self._state, QUESTION, self._sampling, self._mode))
+            asked = Ask(QUESTION, sampling=self._sampling, mode=self._mode)
+            chat_run.start(self._state, chat_run.ask(self._state, asked))
             while self.asking:
                 time.sleep(_LOOK_SECONDS)
             ended.set()

@@ -20,7 +20,7 @@ from app.web import server
 from app.web.preferences import Preferences
 from engine import Question
 from engine.config import SamplingParams
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import DocumentError, PasswordNeeded, ResourceError
 from engine.events import StopReason
 from engine.plan import MachineRates
@@ -76,10 +76,10 @@ class ByQuestion(ScriptedEngine):
             self.word_seconds = 0.3
         return super().ask(question, **cancel)
 
-    def read(self, document: Document, **how: Any) -> Any:
+    def read(self, reading: Reading | Document, **cancel: Any) -> Any:
         """A book that is called slow is never read to its end."""
-        self.reading_seconds = None if "slow" in document.title.lower() else 0.4
-        return super().read(document, **how)
+        self.reading_seconds = None if "slow" in Reading.of(reading).document.title.lower() else 0.4
+        return super().read(reading, **cancel)
 
 
 _PAGES = {"HUGE": 600, "SHORT": 12}

@@ -17,7 +17,7 @@ import torch
 from engine import generation
 from engine.config import EngineConfig, Mode, SamplingParams
 from engine.decode import loops
-from engine.document import Document, Page
+from engine.document import Document, Page, Reading
 from engine.errors import (
     ContextTooSmall,
     InputError,
@@ -311,7 +311,7 @@ def test_reading_goes_on_after_a_question_in_between(tiny: Callable[..., str], b
     assert isinstance(partly, BookRead)
     assert 0 < partly.pages_read < 8
     ask(session, "Where is the key?")
-    events = list(session.read(book, resume=True))
+    events = list(session.read(Reading(book, resume=True)))
     first, done = events[0], events[-1]
     assert isinstance(first, ReadingProgress)
     assert isinstance(done, BookRead)
@@ -533,7 +533,7 @@ def test_a_book_that_does_not_fit_is_refused_with_numbers(tiny: Callable[..., st
     assert f"{fit.tokens:,}" in fit.sentence
     with pytest.raises(ContextTooSmall, match="--fit"):
         read(session, book)
-    done = list(session.read(book, fit=True))[-1]
+    done = list(session.read(Reading(book, fit=True)))[-1]
     assert isinstance(done, BookRead)
     assert done.pages_read == done.pages_total == fit.pages_that_fit
     assert len(ask(session, "Where?").token_ids) > 0

@@ -59,7 +59,7 @@ def test_the_body_of_v1(body: bytes) -> None:
         assert isinstance(asked.sampling, SamplingParams)
         assert 0 <= (asked.sampling.temperature or 0.0) < float("inf")
         assert all(isinstance(words, str) for pair in asked.conversation[1] for words in pair)
-        assert isinstance(asked.instructed[0], str)
+        assert isinstance(asked.instructed.text, str)
     count("fuzzed requests")
 
 

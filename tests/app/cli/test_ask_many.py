@@ -17,7 +17,7 @@ from app.cli.arguments import parse
 from app.core.answer_table import COLUMNS, read_table, write_table
 from app.core.settings import DEMO_MODEL, make_settings
 from assets.demo.recipe.questions import ONLY_QUOTES
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError, ResourceError
 from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
@@ -115,10 +115,10 @@ def test_what_is_said_of_a_book_that_is_too_long_can_be_done(
     """It advised --chapters, --pages and --parts, which the same command refuses."""
     read = engine.read
 
-    def fitting(document: Document, *, fit: bool = False, **how: Any) -> object:
-        if not fit:
+    def fitting(reading: Reading, **how: Any) -> object:
+        if not reading.fit:
             raise ContextTooSmall("It is too long.", "Choose chapters (--chapters), or ask it in parts (--parts).")
-        return read(document, fit=fit, **how)
+        return read(reading, **how)
 
     monkeypatch.setattr(engine, "read", fitting)
     (row,) = asked(folder / "a.txt", QUESTION, "--csv", folder / "out.csv")

@@ -17,6 +17,7 @@ from app.core import chat_run
 from app.core.chats import all_messages
 from app.core.export import as_json, as_markdown
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from engine.config import SamplingParams
 from engine.document import Document, Picture
@@ -29,7 +30,7 @@ LONG = " ".join(["word"] * 400)
 
 
 def ask(state: AppState, question: str = "Who?", position: int | None = None) -> Iterator[str]:
-    return chat_run.ask(state, question, SamplingParams(), "hierarchical", position)
+    return chat_run.ask(state, Ask(question, position=position))
 
 
 def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
@@ -49,8 +50,8 @@ def test_an_answer_is_written_down_with_its_figures(ready: Make) -> None:
 
 def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     state = ready(ScriptedEngine(answer="one two three four"))
-    list(chat_run.ask(state, "Who?", SamplingParams(0.6, 0.95, max_tokens=64), "hierarchical"))
-    list(chat_run.ask(state, "And plainly?", SamplingParams(seed=7), "plain"))
+    list(chat_run.ask(state, Ask("Who?", sampling=SamplingParams(0.6, 0.95, max_tokens=64))))
+    list(chat_run.ask(state, Ask("And plainly?", sampling=SamplingParams(seed=7), mode="plain")))
     chat = state.chat
     assert chat is not None
     said = [line for line in as_markdown(chat, "The Light").splitlines() if line.startswith("*Story")]
@@ -66,7 +67,7 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
 def test_evidence_is_kept_with_an_answer_and_exported_as_footnotes(ready: Make) -> None:
     state = ready(ScriptedEngine(answer="There it says lamp3 lamp4 lamp5 lamp6. The lamp cost $40,000. Thank you!"))
     for evidence in (True, False):
-        list(chat_run.ask(state, "Which lamps?", SamplingParams(), "plain", None, "", evidence))
+        list(chat_run.ask(state, Ask("Which lamps?", mode="plain", evidence=evidence)))
     chat = state.chat
     assert chat is not None
     found, left = (turn.notes or {} for turn in chat.exchanges)
@@ -85,7 +86,7 @@ def test_the_first_words_of_an_answer_can_be_given(ready: Make, tmp_path: Path) 
     engine.now = engine_status(model=model_info(path=str(tmp_path)))
     state = ready(engine)
     for question in ("What is this about?", "Who?"):
-        list(chat_run.ask(state, question, SamplingParams(), "plain"))
+        list(chat_run.ask(state, Ask(question, mode="plain")))
     whole, other = state.chat.exchanges
     assert [asked.begun for asked in engine.asked] == ["Some passages: “", ""]
     assert whole.answer == "Some passages: “ lamp3 lamp4 lamp5 lamp6”"  # the scripted engine sets a space before
@@ -99,7 +100,7 @@ def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:
     engine = ScriptedEngine(answer="one two three four")
     engine.now = engine_status(model=model_info(sampling=SamplingParams(temperature=0.7, repetition_penalty=1.05)))
     state = ready(engine)
-    list(chat_run.ask(state, "Who?", SamplingParams(temperature=0.2), "plain"))
+    list(chat_run.ask(state, Ask("Who?", sampling=SamplingParams(temperature=0.2), mode="plain")))
     assert state.chat is not None
     line = "temperature 0.2 · top-p 1 · repetition penalty 1.05 (the model's own) · at most 512 tokens"
     assert line in as_markdown(state.chat, "The Light")
@@ -313,7 +314,7 @@ def test_a_cut_answer_goes_on_in_its_place(ready: Make) -> None:
     cut = state.chat.exchanges[0]
     assert (cut.answer, cut.can_be_continued) == ("one two three", True)
     engine.failure = None
-    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
+    list(chat_run.go_on(state, Ask("", position=0)))
     whole = state.chat.exchanges[0]
     assert (whole.answer, whole.trouble, whole.stopped) == ("one two three four five six", None, StopReason.END)
     assert whole.answer_id == cut.answer_id
@@ -331,9 +332,9 @@ def test_all_tokens_of_an_answer_are_counted_however_its_parts_ended(ready: Make
     list(steps)
     engine.word_seconds = 0.01
     engine.failure, engine.fail_after = ResourceError("The memory ran out.", "Read fewer pages."), 3
-    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
+    list(chat_run.go_on(state, Ask("", position=0)))
     engine.failure = None
-    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0))
+    list(chat_run.go_on(state, Ask("", position=0)))
     whole = state.chat.exchanges[0]
     assert (whole.answer, len(whole.stages)) == (engine.answer, 10)
 

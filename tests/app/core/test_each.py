@@ -16,11 +16,12 @@ from app.core.answer_table import COLUMNS, MARK
 from app.core.books import Books, TextCache
 from app.core.each import AskEach
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.readers.recognition import FILE, LongRecognition, Recognition
 from engine import Question
 from engine.config import GREEDY
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.errors import Busy, DocumentError, ModelError, OptionError, PasswordNeeded
 from tests.app.scripted import ScriptedEngine, wait_for
 
@@ -54,7 +55,7 @@ def kept(books: Books, folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def asked(each: AskEach, ids: Sequence[str], question: str = ASKED) -> None:
-    each.start(question, ids, GREEDY, "hierarchical")
+    each.start(Ask(question, sampling=GREEDY), ids)
     wait_for(lambda: not (each.run.running or each.state.current.asking))
 
 
@@ -120,13 +121,13 @@ def test_the_open_book_is_read_back_and_nobody_asks_meanwhile(
     document, chat = state.current.document, state.current.chat
     read, titles, refused = engine.read, list[str](), list[str]()
 
-    def reading(document: Document, **how: Any) -> Any:
-        titles.append(document.title)
+    def reading(wanted: Reading, **cancel: Any) -> Any:
+        titles.append(wanted.document.title)
         if len(titles) == 1:
             with pytest.raises(Busy) as error:
                 state.claim()
             refused.append(error.value.cause)
-        return read(document, **how)
+        return read(wanted, **cancel)
 
     monkeypatch.setattr(engine, "read", reading)
     assert state.current.book is not None
@@ -150,11 +151,11 @@ def test_the_rest_can_be_asked_as_soon_as_the_run_has_ended(
         at_release.append((each.run.running, state.current.asking, state.current.stage.is_on_the_way))
 
     monkeypatch.setattr(state, "read_back", released)
-    each.start(ASKED, ids, GREEDY, "hierarchical")
+    each.start(Ask(ASKED, sampling=GREEDY), ids)
     each.stop()
     wait_for(lambda: not each.run.running)
     assert at_release == [(True, False, True)], "who sees the end of the run can ask"
-    each.start(ASKED, ids, GREEDY, "hierarchical")
+    each.start(Ask(ASKED, sampling=GREEDY), ids)
     assert (each.run.running, each.run.document, engine.asked) == (True, "", []), "it waits for the open book"
     engine.reading_seconds = 0.001
     state.stop_reading()
@@ -213,7 +214,7 @@ def test_a_run_waits_for_the_model(state: AppState, engine: ScriptedEngine, tmp_
     """ "Ask when it is there" was the answer to whoever asked right after the start."""
     each, ids, ready = AskEach(state), kept(state.books, tmp_path, ["a"]), engine.now
     engine.now = replace(engine.now, state="loading", model=None)
-    each.start(ASKED, ids, GREEDY, "plain")
+    each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), ids)
     assert (each.run.running, each.run.document, engine.asked) == (True, "", [])
     engine.now = ready
     wait_for(lambda: not each.run.running)
@@ -235,7 +236,7 @@ def test_a_reading_that_was_paused_for_an_earlier_question_goes_on_first(
     wait_for(lambda: state.current.paused)
     state.release(claim)
     engine.reading_seconds = 0.001
-    each.start(ASKED, ids[1:], GREEDY, "plain")
+    each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), ids[1:])
     asked_first.set()
     wait_for(lambda: not each.run.running)
     assert answers(each) == [ANSWER]
@@ -244,10 +245,10 @@ def test_a_reading_that_was_paused_for_an_earlier_question_goes_on_first(
 def test_what_cannot_be_asked_is_said_before_any_work(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:
     each, ids = AskEach(state), kept(state.books, tmp_path, ["a"])
     with pytest.raises(OptionError, match="No document"):
-        each.start(ASKED, [], GREEDY, "plain")
+        each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), [])
     with pytest.raises(DocumentError):
-        each.start(ASKED, ["0" * 64], GREEDY, "plain")
+        each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), ["0" * 64])
     engine.now = replace(engine.now, state="failed", model=None)
     with pytest.raises(ModelError, match="No model"):
-        each.start(ASKED, ids, GREEDY, "plain")
+        each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), ids)
     assert (each.run.question, engine.asked, state.current.asking) == ("", [], False)

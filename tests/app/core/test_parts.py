@@ -13,9 +13,10 @@ from app.citations import NoteTaker
 from app.core.abilities import Abilities
 from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
 from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
-from engine import Question, Turn
+from app.core.question import Ask
+from engine import Turn
 from engine.book_words import BookWords
-from engine.document import Document, OutlineItem, Page
+from engine.document import Document, OutlineItem, Page, Reading
 from engine.errors import ContextTooSmall
 from engine.plan import BookFit
 from tests.app.scripted import ScriptedEngine
@@ -313,18 +314,17 @@ class Reader(ScriptedEngine):
         self.said = said
         self.opened: list[Document] = []
 
-    def read(self, document: Document, **options: Any) -> Any:
+    def read(self, reading: Reading | Document, **cancel: Any) -> Any:
+        document = Reading.of(reading).document
         self.opened.append(document)
         self.answer = self.said(document)
-        return super().read(document, **options)
+        return super().read(reading, **cancel)
 
 
 def asked(engine: Reader, question: str, wanted: int = 0, **options: Any) -> list[Any]:
     taker = NoteTaker()
     plan = planned(question, in_parts(), taker.prepare(BOOK).result().words, wanted)
-    steps = ask_parts(
-        engine, plan, Question(question), BOOK, options.pop("card", Abilities()), note_taker=taker, **options
-    )
+    steps = ask_parts(engine, plan, Ask(question), BOOK, options.pop("card", Abilities()), note_taker=taker, **options)
     return list(steps)
 
 
@@ -393,7 +393,7 @@ def test_chapters_keep_their_letters_above_what_was_said_of_them() -> None:
     question, taker = "List what Marta did.", NoteTaker()
     plan = planned(question, cut(book, fit(book, 340)), taker.prepare(book).result().words)
     engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
-    *_, done = ask_parts(engine, plan, Question(question), book, Abilities(only_quotes=True), note_taker=taker)
+    *_, done = ask_parts(engine, plan, Ask(question), book, Abilities(only_quotes=True), note_taker=taker)
     assert isinstance(done, PartsAnswered)
     assert done.text.startswith("The A Gale – The B Gale: “The mill")
 
@@ -415,16 +415,14 @@ def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
     plan = planned("List the animals.", in_parts(), taker.prepare(BOOK).result().words)
     options: Any = {"note_taker": taker}
     kept: list[Any] = []
-    steps = ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), cancel=cancel, **options)
+    steps = ask_parts(engine, plan, Ask("List the animals."), BOOK, Abilities(), cancel=cancel, **options)
     for event in steps:
         if isinstance(event, PartAnswered):
             kept.append(event.answer)
             cancel.set()
     assert isinstance(event, PartsAnswered)
     assert (event.stopped, [one.part for one in event.answers]) == (True, [1])
-    events = list(
-        ask_parts(engine, plan, Question("List the animals."), BOOK, Abilities(), known_answers=kept, **options)
-    )
+    events = list(ask_parts(engine, plan, Ask("List the animals."), BOOK, Abilities(), known_answers=kept, **options))
     assert [event.part.number for event in events if isinstance(event, PartBegun)] == [2, 3]
     assert [one.part for one in events[-1].answers] == [1, 2, 3]
 

@@ -19,13 +19,13 @@ from app.core.open_book import Stage
 from app.core.part_notes import PartNotes
 from app.core.part_run import PartBegun
 from app.core.parts import Mention, PartsPlan, Reach, cut
+from app.core.question import ALL_PARTS, Ask
 from app.core.race import Race, Verified
 from app.core.state import AppState
 from app.web import live, messages, openai_api
 from app.web.contents_panel import ContentsPanel
 from app.web.openai_schema import ApiError
 from app.web.parts_panel import PartsPanel
-from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import InputError, OptionError, ResourceError
 from engine.events import ReadingProgress, StopReason
@@ -62,13 +62,13 @@ def state(make_state: Make, a_file: Path) -> AppState:
 
 
 def ask(state: AppState, question: str, **options: Any) -> Exchange:
-    list(chat_run.ask(state, question, SamplingParams(), "hierarchical", **options))
+    list(chat_run.ask(state, Ask(question, **options)))
     assert state.chat is not None
     return state.chat.exchanges[-1]
 
 
 def go_on(state: AppState, **options: Any) -> Exchange:
-    list(chat_run.go_on(state, SamplingParams(), "hierarchical", 0, **options))
+    list(chat_run.go_on(state, Ask(state.chat.exchanges[0].question, position=0, **options)))
     assert state.chat is not None
     return state.chat.exchanges[0]
 
@@ -145,18 +145,18 @@ def test_what_was_not_asked_is_said_and_can_be_asked(state: AppState) -> None:
     engine = state.engine
     assert isinstance(engine, Reader)
     before = len(engine.opened)
-    turn = go_on(state, all_parts=True)
+    turn = go_on(state, parts=ALL_PARTS)
     assert sorted(parts_of(turn)) == [1, 2, 3]
     assert [document.pages[0].number for document in engine.opened[before:]] == [1, 5, 1], "and the last pass"
     assert "not asked" not in messages.messages([turn])[1]["content"]
 
 
 def test_all_parts_are_asked_where_that_is_wanted(state: AppState) -> None:
-    assert parts_of(ask(state, "Who bought the goose?", all_parts=True)) == [1, 2, 3]
+    assert parts_of(ask(state, "Who bought the goose?", parts=ALL_PARTS)) == [1, 2, 3]
 
 
 def test_stopped_it_goes_on_with_the_parts_that_are_left(state: AppState) -> None:
-    steps = chat_run.ask(state, "List what Marta did.", SamplingParams(), "hierarchical")
+    steps = chat_run.ask(state, Ask("List what Marta did."))
     for _ in steps:
         asked = parts_of(state.chat.exchanges[0]) if "parts" in (state.chat.exchanges[0].notes or {}) else []
         if asked:
@@ -189,7 +189,7 @@ def test_a_part_that_fails_leaves_what_the_others_said(state: AppState) -> None:
 def test_while_parts_are_asked_the_page_tells_which(state: AppState) -> None:
     seen: list[str] = []
     stream = live.Live(state)
-    for waiting in chat_run.ask(state, "List what Marta did.", SamplingParams(), "hierarchical"):
+    for waiting in chat_run.ask(state, Ask("List what Marta did.")):
         state.show(waiting=waiting, cited=state.chat.open_exchange)
         writing = stream.view()["writing"]
         seen.append(writing.html if writing else "")

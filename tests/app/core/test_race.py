@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from app.core import chat_run
+from app.core.question import Ask
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified
 from app.core.state import AppState
 from app.web import race_panel
 from app.web.live import record_of
 from engine import Question
-from engine.config import SamplingParams
 from engine.errors import Busy, InputError, ResourceError
 from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, engine_status, figures, model_info, wait_for
@@ -180,20 +180,20 @@ def test_where_no_answer_counts_no_speed_is_told() -> None:
 
 
 def test_a_race_takes_a_passage_where_the_chat_has_only_refusals(quoting: AppState, tmp_path: Path) -> None:
-    list(chat_run.ask(quoting, "What of nothing?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(quoting, Ask("What of nothing?")))
     found = raced(quoting, tmp_path, "")
     assert (found.questions[0].question, found.is_substitute) == (PASSAGES[0], True)
     assert "No answer of this chat was about the book" in race_panel.detail(found)
 
 
 def test_a_passage_that_was_asked_for_in_the_chat_is_no_stopgap(quoting: AppState, tmp_path: Path) -> None:
-    list(chat_run.ask(quoting, PASSAGES[0], SamplingParams(), "hierarchical"))
+    list(chat_run.ask(quoting, Ask(PASSAGES[0])))
     found = raced(quoting, tmp_path, "")
     assert (found.questions[0].question, found.is_substitute) == (PASSAGES[0], False)
 
 
 def test_an_answer_that_was_raced_has_one_speed_everywhere(quoting: AppState, tmp_path: Path) -> None:
-    list(chat_run.ask(quoting, "Who kept the light?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(quoting, Ask("Who kept the light?")))
     chat = quoting.chat
     assert chat is not None
     slower = replace(figures(30), speedup_vs_plain=1.3)

@@ -10,9 +10,9 @@ import pytest
 
 from app.core import chat_run
 from app.core.open_book import Action, Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.web.live import Live
-from engine.config import SamplingParams
 from engine.errors import Busy, DocumentError, ModelNotFound, OptionError, PasswordNeeded
 from engine.events import Status
 from tests.app.scripted import ScriptedEngine, book, engine_status, wait_for
@@ -245,7 +245,7 @@ def shown(state: AppState) -> dict:
 
 def test_a_new_chat_begins_without_the_figures_of_another(ready: Make) -> None:
     state = ready()
-    list(chat_run.ask(state, "Who?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(state, Ask("Who?")))
     first, seen = state.current.chat, shown(state)
     assert seen["figures"]["tokens"] == "9"
     assert seen["pace"]
@@ -260,21 +260,21 @@ def test_a_new_chat_begins_without_the_figures_of_another(ready: Make) -> None:
 
 def test_a_chat_that_replaces_a_deleted_one_begins_clean_too(ready: Make) -> None:
     state = ready()
-    list(chat_run.ask(state, "Who?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(state, Ask("Who?")))
     state.delete_chat(state.current.chat)
     assert (shown(state)["figures"], shown(state)["pace"], any(state.current.scores)) == (None, (), False)
 
 
 def test_until_its_first_token_an_answer_shows_the_figures_of_the_one_before(ready: Make) -> None:
     state = ready()
-    list(chat_run.ask(state, "Who?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(state, Ask("Who?")))
     before = shown(state)["figures"]
-    steps = chat_run.ask(state, "And then?", SamplingParams(), "hierarchical")
+    steps = chat_run.ask(state, Ask("And then?"))
     next(steps)
     assert shown(state)["figures"] == before
     list(steps)
     state.begin_chat()
-    steps = chat_run.ask(state, "And here?", SamplingParams(), "hierarchical")
+    steps = chat_run.ask(state, Ask("And here?"))
     next(steps)
     assert shown(state)["figures"] is None
     list(steps)

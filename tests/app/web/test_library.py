@@ -18,10 +18,10 @@ from app.core.books import Books
 from app.core.chats import Chats
 from app.core.db import Database
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.library import Library
-from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import Busy
 from engine.events import StopReason
@@ -146,7 +146,7 @@ def test_a_book_goes_with_all_that_belongs_to_it(client: TestClient, state: AppS
 def test_deleting_the_book_that_is_being_asked_about_stops_its_answer(state: AppState) -> None:
     state.engine.answer = "word " * 400  # type: ignore[attr-defined]
     opened = open_book(state)
-    steps = chat_run.ask(state, "Who?", SamplingParams(), "hierarchical")
+    steps = chat_run.ask(state, Ask("Who?"))
     wait_for(lambda: next(steps) is not None and bool(state.chat.exchanges[0].answer))
     deleting = threading.Thread(target=state.delete, args=(opened,))
     deleting.start()

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from app.core import chat_run
 from app.core.notes import LONGEST, NOTES, Note
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web import messages, notes_panel
@@ -21,7 +22,6 @@ from app.web.library import Library
 from app.web.notes_panel import NotesPanel
 from app.web.page_viewer import PageViewer
 from app.web.parts_panel import PartsPanel
-from engine.config import SamplingParams
 from engine.document import Document
 from engine.errors import OptionError
 from tests import loops
@@ -66,7 +66,7 @@ def seen(answer: Response) -> Any:
 
 def answered(state: AppState) -> int:
     """Ask, and the number of the answer."""
-    list(chat_run.ask(state, "What of the oil?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(state, Ask("What of the oil?")))
     assert state.chat is not None
     return state.chat.exchanges[-1].answer_id
 

@@ -24,6 +24,7 @@ from app.core.chat_run import Throttle, throttle_of
 from app.core.chats import Chat, Chats, Exchange
 from app.core.format import glow
 from app.core.open_book import OpenBook, Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.web import gradio_page, live
 from app.web.live import RunningAnswer, changes, map_view, page_view
@@ -199,7 +200,9 @@ _HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "add
 
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "length": 64}
-    assert AnswerAsked.model_validate(unsaid).how == (SamplingParams(max_tokens=64), "plain", "", True)
+    assert AnswerAsked.model_validate(unsaid).ask("Who?") == Ask(
+        "Who?", sampling=SamplingParams(max_tokens=64), mode="plain"
+    )
     said = {
         "mode": "plain",
         "temperature": 0,
@@ -211,7 +214,8 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
         "evidence": False,
     }
     expected = SamplingParams(temperature=0.0, top_k=20, repetition_penalty=1.1, exact_quotes=True, max_tokens=64)
-    assert AnswerAsked.model_validate(said).how == (expected, "plain", "t", False)
+    asked = AnswerAsked.model_validate(said).ask("Who?", position=2)
+    assert asked == Ask("Who?", sampling=expected, mode="plain", evidence=False, position=2, tab="t")
     with pytest.raises(OptionError, match="whole number"):
         AnswerAsked.model_validate({**said, "top_k": 1.5})
 
@@ -705,7 +709,7 @@ def test_the_words_of_an_answer_come_through_the_live_stream_alone(browser: Test
 def test_an_answer_is_formatted_when_its_citations_are_looked_up(endless: AppState) -> None:
     with_book(endless)
     stream = live.Live(endless)
-    chat_run.start(endless, chat_run.ask(endless, "Who?", SamplingParams(), "plain"))
+    chat_run.start(endless, chat_run.ask(endless, Ask("Who?", mode="plain")))
 
     def formatted() -> bool:
         writing = stream.view()["writing"]

@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 from app.core import chat_run, settings
 from app.core.books import Books
 from app.core.chats import Chats
+from app.core.question import Ask
 from app.core.state import AppState
 from app.readers import read_document, recognition
 from app.readers.page_images import MOST_BYTES, WIDTHS, PageImages
 from app.web.page_viewer import _outline, _tables
-from engine.config import SamplingParams
 from tests.app.scripted import ScriptedEngine, wait_for
 from tests.app.web.entering import enter
 
@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClien
     sample = settings.SAMPLE_BOOKS / "the-lamplighters-of-orre.pdf"
     state.open(state.books.copy_in(sample))
     wait_for(lambda: state.current.stage.value == "ready", 60)
-    list(chat_run.ask(state, "Where?", SamplingParams(), "hierarchical"))
+    list(chat_run.ask(state, Ask("Where?")))
     with enter(state, data, PORT) as client:
         yield client, state
     state.close()

@@ -13,11 +13,11 @@ from app.core import chat_run
 from app.core.books import Books
 from app.core.chats import Chats
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.settings import make_settings
 from app.core.state import AppState
 from app.web.live import Growing, Live
 from app.web.server import make_panels
-from engine.config import SamplingParams
 from tests.app.scripted import ScriptedEngine, book, wait_for
 from tests.house import ROOT
 
@@ -58,7 +58,7 @@ def test_every_key_that_the_page_is_sent_is_read_there(state: AppState, a_file: 
     state.open(state.books.copy_in(a_file))
     look: Callable[[], Any] = lambda: sent.update(keys(live.view()))  # noqa: E731
     wait_for(lambda: look() or state.current.stage is Stage.READY)
-    for _ in chat_run.ask(state, "Who?", SamplingParams(), "hierarchical"):
+    for _ in chat_run.ask(state, Ask("Who?")):
         look()
     look()
     assert {"remedy", "p95", "speedup", "suggestions", "waiting"} <= sent, "it has been looked at in all states"

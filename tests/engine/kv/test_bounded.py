@@ -18,7 +18,7 @@ from engine.config import EngineConfig, SamplingParams
 from engine.decode.controller import FixedLengths
 from engine.decode.lookup import NO_MATCH, LookupIndex, LookupMatch
 from engine.decode.plans import PLAIN, DraftPlan
-from engine.document import Document
+from engine.document import Document, Reading
 from engine.events import AnswerDone, AnswerStarted, BookRead, ReadingProgress
 from engine.kv.full import FullCache, KvShape
 from engine.kv.spilling import spill_more
@@ -433,7 +433,7 @@ def test_a_reading_that_is_stopped_anywhere_goes_on(
             cancel.set()
     assert_the_cache_is_what_its_tokens_say(session)
     stopped = ask(session, "Why?", [])[1] if session.full.length else None
-    *_, read = session.read(book, resume=True)
+    *_, read = session.read(Reading(book, resume=True))
     assert isinstance(read, BookRead)
     assert read.tokens == read.tokens_total
     assert_the_cache_is_what_its_tokens_say(session)

@@ -1,0 +1,39 @@
+"""The record of one question from the page, the terminal or /v1 to the engine (``Ask``).
+
+An ``Ask`` is the engine's ``Question`` with what the app does around its answer. Whoever asks makes it; every step on
+the way adds what it alone knows (the chat's history, the first words of the answer) with ``dataclasses.replace``, and
+the engine takes it as the ``Question`` that it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine import Question
+
+ALL_PARTS = 10_000
+"""The number of parts that stands for all of them: more parts than any book has."""
+
+
+@dataclass(frozen=True)
+class Ask(Question):
+    """A question, and how the app is to answer it.
+
+    Args:
+        evidence: whether to look for the evidence of each sentence.
+        parts: of a book that is read in parts, how many of them are asked: the most relevant ones, or ``ALL_PARTS``;
+            0 asks those that the question needs.
+        position: index of an earlier question of the open chat. This question replaces it, and the earlier one stays
+            as another version; or its answer is continued (``chat_run.go_on``). None for a new question.
+        tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
+            closed (``AppState.leave``).
+    """
+
+    evidence: bool = True
+    parts: int = 0
+    position: int | None = None
+    tab: str = ""
+
+    @property
+    def all_parts(self) -> bool:
+        return self.parts == ALL_PARTS
