@@ -395,14 +395,14 @@ class Notes:
         if kind == "missing":
             chip |= {"matched": found.matched, "total": found.total}
         if found.spans:
-            chip |= self._places(found.spans)
+            chip |= placed(self._index.document, found.spans)
         return chip
 
     def _rests_on(self, evidence: Evidence, where: Span) -> Iterator[dict[str, Any]]:
         chip: dict[str, Any] = {"kind": _KINDS.get(evidence.level), "at": where.end, "from": where.start}
         if evidence.passages:
             spans = (PageSpan(part.page, part.start, part.end) for found in evidence.passages for part in found.parts)
-            yield chip | self._places(tuple(spans))
+            yield chip | placed(self._index.document, tuple(spans))
         elif evidence.level:
             self._missing += evidence.missing
             yield chip | {"pages": [], "marks": [], "missing": list(evidence.missing)}
@@ -417,32 +417,33 @@ class Notes:
             "from": where.start,
             "times": round(times, 1),
         }
-        return chip | self._places((PageSpan(page, *self._near[page, sentence]),))
+        return chip | placed(self._index.document, (PageSpan(page, *self._near[page, sentence]),))
 
-    def _places(self, spans: tuple[PageSpan, ...]) -> dict[str, Any]:
-        """List pages with number, printed label, the characters to mark and a short excerpt.
 
-        With several documents, each place names its document and the page number within it, so that the record stays
-        valid when other documents are added or removed.
-        """
-        document, first = self._index.document, spans[0]
-        member = document.member_at(document.pages[first.page].number)
-        before = member.page_offset if member else 0
-        pages: dict[int, Page] = {span.page: document.pages[span.page] for span in spans}
-        pages = {at: page for at, page in pages.items() if document.member_at(page.number) is member}
-        around = excerpt(pages[first.page].text, first.start, first.end)
-        found: dict[str, Any] = {
-            "pages": [
-                {"number": page.number - before, "label": page.label, **_recognised(page)} for page in pages.values()
-            ],
-            "marks": [
-                [pages[span.page].number - before, span.start, span.end]
-                for span in spans
-                if span.end > span.start and span.page in pages
-            ],
-            "extract": asdict(around),
-        }
-        return found | ({"of": member.sha256, "document": member.title, "unit": member.unit} if member else {})
+def placed(document: Document, spans: Sequence[PageSpan]) -> dict[str, Any]:
+    """List pages with number, printed label, the characters to mark and a short excerpt.
+
+    With several documents, each place names its document and the page number within it, so that the record stays
+    valid when other documents are added or removed.
+    """
+    first = spans[0]
+    member = document.member_at(document.pages[first.page].number)
+    before = member.page_offset if member else 0
+    pages: dict[int, Page] = {span.page: document.pages[span.page] for span in spans}
+    pages = {at: page for at, page in pages.items() if document.member_at(page.number) is member}
+    around = excerpt(pages[first.page].text, first.start, first.end)
+    found: dict[str, Any] = {
+        "pages": [
+            {"number": page.number - before, "label": page.label, **_recognised(page)} for page in pages.values()
+        ],
+        "marks": [
+            [pages[span.page].number - before, span.start, span.end]
+            for span in spans
+            if span.end > span.start and span.page in pages
+        ],
+        "extract": asdict(around),
+    }
+    return found | ({"of": member.sha256, "document": member.title, "unit": member.unit} if member else {})
 
 
 _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level, kind in _KINDS.items()}

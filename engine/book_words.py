@@ -436,18 +436,43 @@ class BookWords:
 
     def passage(self, number: int) -> Passage:
         """Return the text of the passage with this index, and its places on the pages."""
-        place = self.places[number]
-        text = " ".join(self.document.text[place.start : place.end].split())
-        last = self._page_of(place.end - 1)
-        parts = (self._part(page, place) for page in range(self._page_of(place.start), last + 1))
+        return self.stretch(range(number, number + 1))
+
+    def stretch(self, numbers: range) -> Passage:
+        """Return consecutive passages as one. ``numbers`` are their indexes."""
+        start, end = self.places[numbers[0]].start, self.places[numbers[-1]].end
+        text = " ".join(self.document.text[start:end].split())
+        pages = range(self._page_of(start), self._page_of(end - 1) + 1)
+        parts = (self._part(page, start, end) for page in pages)
         return Passage(text, tuple(part for part in parts if part.end > part.start))
 
-    def _part(self, page: int, place: Place) -> PageRange:
-        """The part of a passage on one page, as character offsets in the page's own text."""
+    def places_from(self, number: int, longest: int) -> range:
+        """Return the indexes of the passage ``number`` and of those after it that begin on the same page and together
+        have at most ``longest`` characters.
+        """
+        start, page, end = self.places[number].start, self.page_of(number), number + 1
+        while end < len(self.places) and self.places[end].end - start <= longest and self.page_of(end) == page:
+            end += 1
+        return range(number, end)
+
+    def having(self, term: Term) -> Sequence[int]:
+        """Return the indexes of the passages with this word."""
+        return self._postings.get(term.key, ())
+
+    def count(self, key: str) -> int:
+        """Return the number of passages with this key."""
+        return len(self._postings.get(key, ()))
+
+    def page_of(self, number: int) -> int:
+        """Return the index of the page on which the passage with this index begins."""
+        return self._page_of(self.places[number].start)
+
+    def _part(self, page: int, first: int, stop: int) -> PageRange:
+        """The part of characters [first, stop) of the document that is on one page, as offsets in the page's text."""
         text = self.document.pages[page].text
         body = text.strip("\n")
         lead, begin = len(text) - len(text.lstrip("\n")), self.document.page_starts[page]
-        start, end = max(place.start - begin, 0), min(place.end - begin, len(body))
+        start, end = max(first - begin, 0), min(stop - begin, len(body))
         words = body[start:end]
         start += len(words) - len(words.lstrip())
         return PageRange(page, lead + start, lead + start + len(words.strip()))

@@ -149,6 +149,13 @@ class Figures:
     plain_steps: int = 0
     plain_age_s: float | None = None
 
+    @classmethod
+    def none(cls, mode: str) -> Figures:
+        """The figures of a text that no model has written. ``mode``: what has written it instead."""
+        no = Acceptance()
+        unknown = (None,) * 5
+        return cls(mode, 0, 0, *unknown, no, no, None, None, None, TimeSplit(), KvBytes(), 0, 0, 0, 0)
+
 
 @dataclass(frozen=True)
 class Loading:

@@ -28,6 +28,7 @@ def endless(folder: Path) -> Path:
         if file == "generation_config.json":
             settings["repetition_penalty"] = 1.3
         (folder / file).write_text(json.dumps(settings), encoding="utf-8")
+    (folder / "abilities.json").unlink(missing_ok=True)  # the demo's card allows it few questions only
     return folder
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from app.citations import Notes, NoteTaker, evidence
 from app.cli.read import open_books, parts_of
-from app.core import speed
-from app.core.abilities import ADVICE, Abilities, abilities
+from app.core import best_passages, speed
+from app.core.abilities import Abilities, Denials, abilities
 from app.core.forecast import Remaining
-from app.core.format import not_found, page_of, place_named, size
+from app.core.format import counted, not_found, page_of, place_named, size
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
@@ -55,9 +55,58 @@ error.
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     document, question = opened_and_asked(options, settings)
+    first = FirstPassages(document, question, abilities(settings.model), as_json=options.json)
+    if first.are_the_answer:
+        first.write_as_answer()
+        return 0
+    first.say()
     with loaded_engine(settings) as engine:
-        ask_whole(engine, document, question, options, settings)
+        ask_whole(engine, first, question, options, settings)
     return 0
+
+
+class FirstPassages:
+    """The passages that fit a question best, found before a model has been loaded.
+
+    Args:
+        card: the card of the model that is to answer.
+        as_json: whether stdout gets JSON.
+    """
+
+    def __init__(self, document: Document, question: Ask, card: Abilities, *, as_json: bool) -> None:
+        self.document = document
+        self.card = card
+        self.taker = NoteTaker()
+        self._question, self._as_json = question, as_json
+        index = self.taker.prepare(document).result()
+        self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
+        self.found = best_passages.records(index.words, question.text)
+
+    def say(self) -> None:
+        """Show the passages, unless no evidence is wanted."""
+        if self._question.evidence and self.found:
+            say("\n".join((f"{counted(len(self.found), 'passage')} with words of your question:", *self._lines())))
+
+    def write_as_answer(self) -> None:
+        """Write that the passages are the answer, and the passages."""
+        answer = " ".join(self.card.instead(bool(self.found)))
+        if self._as_json:
+            book = {"title": self.document.title, **parts_of(self.document)}
+            write_json({"answer": answer, "by_passages": True, "passages": self.view, **book})
+            return
+        write("\n".join((*self._lines(), "")) if self.found else "")
+        write(f"{answer}\n")
+        if self.card.limit:
+            say(f"The reader is chosen by --model {READER}.")
+
+    @property
+    def view(self) -> list[dict[str, Any]]:
+        """The passages as other programs get them."""
+        return best_passages.as_evidence(self.found)
+
+    def _lines(self) -> list[str]:
+        unit = self.document.unit
+        return [f"[{place_named(one, unit, long=False)}] {one['text']}" for one in self.found]
 
 
 def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Ask]:
@@ -96,13 +145,15 @@ def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
 
 
 def ask_whole(
-    engine: Engine, document: Document, question: Ask, options: argparse.Namespace, settings: Settings
+    engine: Engine, first: FirstPassages, question: Ask, options: argparse.Namespace, settings: Settings
 ) -> None:
-    """Read a document, ask the question, and print the answer, its evidence and its speed.
+    """Read a document, ask the question, and print the answer, its evidence and its speed. If a small model refuses to
+    answer, the passages take the place of the answer.
 
     Raises:
         ContextTooSmall: the document is longer than the model's window, and ``--fit`` is not given.
     """
+    document, card = first.document, first.card
     try:
         book = read_book(engine, document, options.fit)
     except ContextTooSmall as error:
@@ -114,25 +165,27 @@ def ask_whole(
         raise ContextTooSmall(error.cause, f"{error.remedy} {demo}; {larger}.{worth}") from error
     _say_what_was_read(document, book)
     status = engine.status()
-    card = abilities(status.model.path) if status.model else Abilities()
     question = dataclasses.replace(question, begun=card.lead(question.text))
     about = question.text if question.evidence else None
-    notes = NoteTaker().begin(document, about, question.begun, pages_read=book.pages_read)
-    done = answer(engine, question, notes, show=not options.json)
+    notes = first.taker.begin(document, about, question.begun, pages_read=book.pages_read)
+    denials = Denials(card, question.begun)
+    done = answer(engine, question, notes, denials, show=not options.json)
     keep(engine)
-    record = card.supported(notes.record(), done.text)
+    if denials.refused:
+        first.write_as_answer()
+        return
+    record = notes.record()
     if options.json:
         report = report_of(document, book, done, status.model)
         found = evidence(record, done.text)
-        write_json(report | {"evidence": found, "not_found": record.get("missing", [])})
+        passages = first.view if question.evidence else []
+        write_json(report | {"evidence": found, "not_found": record.get("missing", []), "passages": passages})
         return
     for line in evidence_lines(record, document.unit):
         say(line)
     say("\n".join(lines_of(done, card)))
     if done.stop_reason is StopReason.LOOP:
         say(f"Note: {_LOOPED}")
-    if card.only_quotes and card.refuses(done.text):
-        say(f"Note: {ADVICE}")
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
@@ -211,18 +264,18 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     return read
 
 
-def answer(engine: Engine, question: Question, notes: Notes, show: bool) -> AnswerDone:
+def answer(engine: Engine, question: Question, notes: Notes, denials: Denials, show: bool) -> AnswerDone:
     """Ask the question, pass the engine's events to ``notes``, which collects evidence, and return the final event. If
-    ``show``, write the answer to stdout while it is generated.
+    ``show``, write the answer to stdout while it is generated, unless it is a refusal.
     """
     if show:
         write(question.begun)
     request = engine.ask(question)
-    for event in request:
+    for event in (each for one in request for each in denials.pass_on(one)):
         if isinstance(event, TextDelta) and show:
             write(event.text)
         notes.take(event)
-    if show:
+    if show and not denials.refused:
         write("\n")
     done = request.result()
     if done.stop_reason is StopReason.CANCELLED:

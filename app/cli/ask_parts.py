@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.citations import NoteTaker, evidence
 from app.cli.ask import (
+    FirstPassages,
     ask_whole,
     book_line,
     evidence_lines,
@@ -23,7 +24,7 @@ from app.cli.ask import (
 from app.core.abilities import Abilities, abilities
 from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
-from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
+from app.core.part_run import NO_ANSWER, Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
 from app.core.parts import Part, PartsPlan, cut, left_out, mentioned, planned
 from app.core.question import Ask
 from app.core.settings import Settings
@@ -40,14 +41,19 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.fit:
         raise OptionError("--parts and --fit cannot be combined.", "Leave out one of them.")
     document, question = opened_and_asked(options, settings)
+    first = FirstPassages(document, question, abilities(settings.model), as_json=options.json)
+    if first.are_the_answer:
+        first.write_as_answer()
+        return 0
+    first.say()
     with loaded_engine(settings) as engine:
         fit = engine.measure(document)
         if fit.fits:
             say("Note: the whole book fits, so it is not read in parts.")
-            ask_whole(engine, document, question, options, settings)
+            ask_whole(engine, first, question, options, settings)
             return 0
         parts = cut(document, fit)
-        taker = NoteTaker()
+        taker = first.taker
         plan = planned(question.text, parts, taker.prepare(document).result().words, min(question.parts, len(parts)))
         for warning in document.warnings:
             say(f"Note: {warning}")
@@ -55,16 +61,27 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             say(mentioned(mention, plan.reach, document))
         _say_plan(engine, plan, parts)
         status = engine.status()
-        card = abilities(status.model.path) if status.model else Abilities()
+        card = first.card
         try:
             done = _follow(engine, plan, question, document, card, taker, options.json)
         finally:
             keep(engine)
     if done.stopped:
         raise KeyboardInterrupt
+    if done.text == NO_ANSWER:
+        first.write_as_answer()
+        return 0
     if options.json:
         write_json(report_of(document, plan, parts, done, status.model.name if status.model else None))
-        return 0
+    else:
+        _say_end(document, plan, parts, done, card)
+    return 0
+
+
+def _say_end(
+    document: Document, plan: PartsPlan, parts: tuple[Part, ...], done: PartsAnswered, card: Abilities
+) -> None:
+    """Print the answer, unless it was printed while it was written, its evidence and its speed."""
     if not done.joined:
         write(f"{done.text}\n")
     for line in evidence_lines(done.record, document.unit):
@@ -75,7 +92,6 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         say(f"Note: {said}")
     if done.done is not None:
         say("\n".join(lines_of(done.done, card)))
-    return 0
 
 
 def report_of(

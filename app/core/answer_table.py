@@ -13,19 +13,20 @@ from __future__ import annotations
 import csv
 import io
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from app.citations import NoteTaker, evidence
-from app.core.abilities import Abilities, abilities
+from app.core import best_passages
+from app.core.abilities import Abilities, Denials, abilities
 from app.core.atomic_upload import unwritable, write_whole
 from app.core.question import Ask
 from engine import HANDOVER_S, EngineLike
 from engine.document import Reading
 from engine.errors import InputError, ResourceError
-from engine.events import Event, StopReason
+from engine.events import AnswerDone, Event, StopReason
 
 COLUMNS = (
     "file",
@@ -84,33 +85,61 @@ def ask_document(
         ContextTooSmall: the document is longer than the window, and is not to be cut.
         TrifoldError: the document could not be read, or the question not answered.
     """
+    document, model = reading.document, engine.status().model
+    card = abilities(str(model.path)) if model else Abilities()
+    taker = NoteTaker()
+    index = taker.prepare(document).result()
+    recognised = sum(page.picture == "recognised" for page in document.pages)
+    row = {"title": document.title, "pages": str(len(document.pages)), "pages_recognised": str(recognised)}
+    found = best_passages.records(index.words, asked.text)
+    if card.would_guess(asked.text, index, taker.index_of(document)):
+        return _by_passages(row, card, found)
     # done first, because reading ``document`` would stop the saving of the document that is in the engine
     engine.finish_saving()
-    document, read_request = reading.document, engine.read(replace(reading, wait=HANDOVER_S), cancel=cancel)
+    read_request = engine.read(replace(reading, wait=HANDOVER_S), cancel=cancel)
     yield from read_request
     read = read_request.result()
-    recognised = sum(page.picture == "recognised" for page in document.pages)
-    row = {"title": document.title, "pages": str(len(document.pages)), "pages_read": str(read.pages_read)}
-    row["pages_recognised"] = str(recognised)
+    row["pages_read"] = str(read.pages_read)
     if read.stopped:
         return Asked(row, is_stopped=True)
-    model = engine.status().model
-    card = abilities(str(model.path)) if model else Abilities()
     begun = card.lead(asked.text)
-    notes = NoteTaker().begin(document, asked.text, begun, pages_read=read.pages_read)
+    notes = taker.begin(document, asked.text, begun, pages_read=read.pages_read)
+    denials = Denials(card, begun)
     request = engine.ask(replace(asked, begun=begun, wait=HANDOVER_S), cancel=cancel)
-    for event in request:
+    for event in (each for one in request for each in denials.pass_on(one)):
         notes.take(event)
         yield event
-    done = request.result()
-    text = begun + done.text
-    record = card.supported(notes.record(), text)
-    level, best = _best(record, text)
-    row |= {"answer": text.strip(), "stopped": done.stop_reason.value, "model": model.name if model else ""}
-    row |= evidence_of(record, text)
     engine.finish_saving()
-    places = [{"passage": one["passage"], "pages": one["pages"], "unit": document.unit} for one in best if one["pages"]]
+    if denials.refused:
+        return _by_passages(row, card, found)
+    row["model"] = model.name if model else ""
+    return _by_model(row, request.result(), begun, notes.record(), document.unit)
+
+
+def _by_model(row: Row, done: AnswerDone, begun: str, record: Mapping[str, Any], unit: str) -> Asked:
+    """The result if the model has answered.
+
+    Args:
+        begun: the words that the answer begins with.
+        record: the answer's evidence, as stored by ``app.citations``.
+        unit: what the document calls a page.
+    """
+    text = begun + done.text
+    level, best = _best(record, text)
+    row |= {"answer": text.strip(), "stopped": done.stop_reason.value, **evidence_of(record, text)}
+    places = [{"passage": one["passage"], "pages": one["pages"], "unit": unit} for one in best if one["pages"]]
     return Asked(row, places if level != "not found" else [], done.stop_reason is StopReason.CANCELLED)
+
+
+def _by_passages(row: Row, card: Abilities, found: Sequence[Mapping[str, Any]]) -> Asked:
+    """The result if passages take the place of an answer, because the model would guess. ``found``: the records of the
+    passages.
+    """
+    pages = dict.fromkeys(_label(page) for one in found for page in one["pages"])
+    texts = "\n".join(one["text"] for one in found)
+    row |= {"answer": " ".join(card.instead(bool(found))), "evidence": texts, "page": "; ".join(pages)}
+    places = [{"passage": one["text"], "pages": one["pages"], "unit": one["unit"]} for one in found]
+    return Asked(row | {"stopped": StopReason.END.value}, places)
 
 
 def evidence_of(record: Mapping[str, Any], answer: str) -> Row:

@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from app.citations import TARGET, Notes
-from app.core import format, speed
-from app.core.abilities import Abilities, abilities
+from app.core import best_passages, format, speed
+from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import Chat, Trouble
 from app.core.notes import NOTES
 from app.core.open_book import OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
-from app.core.part_run import Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
+from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
 from app.core.parts import pages_numbered, planned
 from app.core.question import ALL_PARTS, Ask
 from app.core.settings import model_name
@@ -35,6 +35,7 @@ from engine.config import GREEDY, OWN_SAMPLING, SamplingParams
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
+from engine.evidence import EvidenceIndex
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,9 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int]) -> Iterator[
         writer = _ExchangeWriter(state, chat.id, begin(chat), asked)
         yield "Thinking…"
         try:
+            yield from _show_passages(state, writer, claim)
+            if writer.done:
+                return
             yield from _wait(state, claim)
             in_parts = state.current.stage is Stage.PARTS
             writer.begin(in_parts)
@@ -161,6 +165,31 @@ def start(state: AppState, steps: Iterator[str]) -> int:
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
     return answer.answer_id if answer else 0
+
+
+def _show_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
+    """Show the passages that fit the question best as soon as the book's text is there, before the model has read
+    anything. If the model would only guess, these passages are the answer.
+    """
+    while state.current.stage is Stage.OPENING and not claim.wait(_POLL):
+        yield _waiting_words(state.current)
+    document = state.current.document
+    if document is None:
+        return
+    index = state.note_taker.prepare(document)
+    while not index.done() and not claim.wait(_POLL):
+        yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Looking for passages…"
+    if claim.is_set():
+        return
+    writer.show_passages(index.result())
+    yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Thinking…"
+    while state.engine.status().state == "loading" and not claim.wait(_POLL):
+        yield "Waiting for the model…"
+    model = state.engine.status().model
+    card = abilities(str(model.path)) if model else Abilities()
+    if not writer.begun and card.would_guess(writer.ask.text, index.result(), state.note_taker.index_of(document)):
+        writer.end_with_passages(card, index.result())
+        yield ""
 
 
 def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
@@ -311,6 +340,9 @@ class _ExchangeWriter:
         self._parts: PartNotes | None = None
         self._made: dict[str, Any] = {"mode": asked.mode}
         self._unread: list[str] = []
+        self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
+        self._by_passages: dict[str, str] = {}  # why the passages are the answer, in two sentences
+        self._denials: Denials | None = None
         self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
         # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
         earlier = reversed(known.exchanges[: position + 1])
@@ -376,6 +408,26 @@ class _ExchangeWriter:
                 self._moved = {}
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
+    def show_passages(self, index: EvidenceIndex) -> None:
+        """Show the passages of the open book that fit the question best, unless no evidence is wanted."""
+        if self.ask.evidence and not self._passages:
+            self._find_passages(index)
+            self._write(notes=self._behind(self._exchange.notes))
+
+    def end_with_passages(self, card: Abilities, index: EvidenceIndex) -> None:
+        """End the answer: the passages that fit the question best take its place, because the model would guess."""
+        self._find_passages(index)
+        said, why = card.instead(bool(self._passages))
+        self._by_passages = {"said": said, "why": why}
+        self._made = {}
+        self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
+        self.done = True
+        self._state.show(pace=(), figures=None)
+        self._write(notes=self._behind({"unit": index.document.unit}))
+
+    def _find_passages(self, index: EvidenceIndex) -> None:
+        self._passages = best_passages.records(index.words, self.ask.text)
+
     def begin_parts(self, notes: PartNotes) -> None:
         """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers
         of the parts.
@@ -419,6 +471,11 @@ class _ExchangeWriter:
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
         reason = own.stop_reason if own else StopReason.END
         self._found = event.record
+        if event.text == NO_ANSWER:
+            document = self._state.current.document
+            if document is not None:
+                self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
+                return
         self._add(
             answer=event.text,
             figures=own.figures if own else None,
@@ -438,6 +495,16 @@ class _ExchangeWriter:
             self._write(notes=self._behind(self._notes.record()))
 
     def _take(self, event: Event) -> None:
+        if self._denials is None:
+            self._denials = Denials(self.abilities, self.begun)
+        for each in self._denials.pass_on(event):
+            self._take_shown(each)
+
+    def _take_shown(self, event: Event) -> None:
+        document = self._state.current.document
+        if self._denials and self._denials.refused and document is not None:
+            self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
+            return
         self._note(event)
         if isinstance(event, TextDelta):
             self._figures(event)
@@ -454,8 +521,7 @@ class _ExchangeWriter:
             answer, stages = self.begun + event.text, self._stages + _letters(event)
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
-            if not self.abilities.refuses(answer):
-                self._state.experience.answered(self._state.engine.status().model, event.figures)
+            self._state.experience.answered(self._state.engine.status().model, event.figures)
 
     def fail(self, trouble: Trouble) -> None:
         self._end_now()
@@ -481,7 +547,7 @@ class _ExchangeWriter:
         if self._notes is None:
             document, before = self._state.current.document, self._exchange.notes
             # first words that the model's card prescribes count as written by the target model
-            if before is None and self.begun:
+            if self.begun and not (before or {}).get("ink"):
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.ask.text if self.ask.evidence else None
             self._notes = self._state.note_taker.begin(
@@ -496,17 +562,18 @@ class _ExchangeWriter:
             more["from_notes"] = True
         if self._unread:
             more["unread"] = self._unread
+        if self._passages:
+            more["passages"] = self._passages
+        if self._by_passages:
+            more["by_passages"] = self._by_passages
         notes = {
             **(notes or {}),
             **more,
             "made": self._made,
             "pace": self._moved.get("pace", self._state.current.pace),
         }
-        if self.abilities.refuses(self._exchange.answer):
-            notes = self.abilities.supported(notes, self._exchange.answer)
-            notes["refused"] = "only quotes" if self.abilities.only_quotes else "not found"
         earlier = [answer for _, answer in self.history()]
-        refused, ended = "refused" in notes, self._exchange.stopped is not None
+        refused, ended = bool(self._by_passages), self._exchange.stopped is not None
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
         return notes
 

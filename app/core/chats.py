@@ -79,13 +79,14 @@ class Exchange:
     - ``stages``: the first letter of each token's ``TokenSource``
     - ``question_id``, ``answer_id``: the ids of the shown messages
     - ``questions``, ``answers``: the ids of all versions of the question and of the answer
-    - ``notes``: plain JSON, stored unchanged: the evidence found by ``app.citations``, and entries under four more keys
-      (see below)
+    - ``notes``: plain JSON, stored unchanged: the evidence found by ``app.citations``, and entries under more keys (see
+      below)
 
     Keys of ``notes``: "made" has the model and its options (``format.made_line``); "parts" the answers of the book's
-    parts (``app.core.part_notes``); "refused" says that the answer is a refusal, by a model that only quotes ("only
-    quotes") or by another model ("not found"); "uncounted" the reason why its speed does not count
-    (``app.core.speed``).
+    parts (``app.core.part_notes``); "passages" the passages that fit the question best (``app.core.best_passages``);
+    "by_passages" the two sentences in place of an answer, if the passages are the answer (``Abilities.instead``);
+    "uncounted" the reason why its speed does not count (``app.core.speed``). In older chats "refused" says that the
+    answer is a refusal, by a model that only quotes ("only quotes") or by another model ("not found").
     """
 
     question: str
@@ -108,6 +109,11 @@ class Exchange:
         ``app.citations.Notes.provenance``.
         """
         return str((self.notes or {}).get("ink", ""))
+
+    @property
+    def by_passages(self) -> bool:
+        """Whether passages took the place of an answer, because the model would have guessed."""
+        return "by_passages" in (self.notes or {})
 
     @property
     def can_be_continued(self) -> bool:
@@ -136,8 +142,9 @@ class Chat:
         return self.name or title_of(self.exchanges[0].question if self.exchanges else "")
 
     def before(self, position: int) -> tuple[tuple[str, str], ...]:
-        """The (question, answer) pairs before ``position`` without those whose answer is empty."""
-        return tuple((turn.question, turn.answer) for turn in self.exchanges[:position] if turn.answer)
+        """The (question, answer) pairs before ``position`` without those whose answer is empty, or no model's."""
+        turns = self.exchanges[:position]
+        return tuple((turn.question, turn.answer) for turn in turns if turn.answer and not turn.by_passages)
 
     @property
     def open_exchange(self) -> Exchange | None:

@@ -40,12 +40,19 @@ _FOOTNOTES = {
     "verbatim": "Word for word, {}",
     "says": "{}",
     "near": "Near this, {}",
+    "passage": "{}",
 }
 
 
 def has_pages(record: Mapping[str, Any] | None) -> bool:
     """Whether an answer has citations with pages. ``record``: the answer's notes (``Exchange.notes``)."""
-    return any(chip["kind"] in _FOOTNOTES for chip in (record or {}).get("chips", ()))
+    return any(chip["kind"] in _FOOTNOTES for chip in _cited(record or {}))
+
+
+def _cited(record: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The citations of an answer or, if passages took its place, these passages."""
+    found: Sequence[Mapping[str, Any]] = record.get("passages" if "by_passages" in record else "chips", ())
+    return found
 
 
 def answer_with_pages(turn: Exchange, book: str) -> str:
@@ -66,19 +73,25 @@ def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
     record, start = turn.notes or {}, 0
     parts: list[str] = []
     notes: list[str] = []
-    for chip in record.get("chips", ()):
+    for chip in _cited(record):
         if chip["kind"] not in _FOOTNOTES:
             continue
-        end = min(max(start, int(chip["at"])), len(turn.answer))
+        at = len(turn.answer) if turn.by_passages else int(chip["at"])
+        end = min(max(start, at), len(turn.answer))
         mark = f"[^{offset + len(notes) + 1}]"
         parts.append(f"{turn.answer[start:end]}{mark}")
         start = end
         place = format.place_named(chip, str(record.get("unit", "page")))
         said = _FOOTNOTES[chip["kind"]].format(place)
-        notes.append(f"{mark}: {said[:1].upper()}{said[1:]}: “{(chip.get('extract') or {}).get('hit', '')}”")
+        notes.append(f"{mark}: {said[:1].upper()}{said[1:]}: “{_words(chip)}”")
     missing = record.get("missing")
     above = "" if missing is None else f"*{format.not_found(missing)}.*\n\n"
     return above + "".join([*parts, turn.answer[start:]]), notes
+
+
+def _words(chip: Mapping[str, Any]) -> str:
+    """The words of the book that a citation shows."""
+    return str(chip["text"] if "text" in chip else (chip.get("extract") or {}).get("hit", ""))
 
 
 def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:

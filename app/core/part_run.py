@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.citations import VERSION, Notes, NoteTaker, evidence
-from app.core.abilities import Abilities
+from app.core.abilities import Abilities, Denials
 from app.core.parts import Part, PartsPlan, Reach, cut
 from app.core.question import Ask
 from app.quoted import sentences
@@ -42,6 +42,8 @@ TOGETHER = (
     "These are answers to one question, each from another part of one book, in the order of the book. Put them "
     "together into one answer to the question. Say nothing that is not in them, and do not speak of parts."
 )
+NO_ANSWER = "No answer was found in this part."
+"""The answer of a part if a small model refuses to answer, because it cannot know that the part says nothing."""
 BORNE_OUT = ("says so", "near", "not found")
 
 
@@ -227,15 +229,16 @@ class _Run:
             wait=HANDOVER_S,
         )
         notes = NoteTaker().begin(part.document, self.question.text if self.question.evidence else None, question.begun)
-        done = yield from self._answered(question, notes)
-        text = question.begun + done.text
-        record = shifted(self.card.supported(notes.record(), text), len(text.lstrip()) - len(text))
+        denials = Denials(self.card, question.begun)
+        done = yield from self._answered(question, notes, denials)
+        text = NO_ANSWER if denials.refused else question.begun + done.text
+        record = shifted(notes.record(), len(text.lstrip()) - len(text))
         level = _best(evidence(record, text))
         answer = PartAnswer(
             part.number,
             part.pages,
             text.strip(),
-            not self.card.refuses(text) and _claims(text),
+            not denials.refused and _claims(text),
             level,
             self._of_book(record),
             done.stop_reason,
@@ -261,9 +264,9 @@ class _Run:
                 del kept["missing"]
         return kept
 
-    def _answered(self, question: Question, notes: Notes) -> Generator[PartEvent, None, AnswerDone]:
+    def _answered(self, question: Question, notes: Notes, denials: Denials) -> Generator[PartEvent, None, AnswerDone]:
         request = self.engine.ask(question, cancel=self.cancel)
-        for event in request:
+        for event in (each for one in request for each in denials.pass_on(one)):
             notes.take(event)
             yield event
         return request.result()
@@ -294,7 +297,7 @@ class _Run:
                     wait=HANDOVER_S,
                 )
                 found = self.note_taker.begin(self.document, self.question.text if self.question.evidence else None)
-                done = yield from self._answered(question, found)
+                done = yield from self._answered(question, found, Denials(Abilities()))
                 texts.append(done.text.strip())
             if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:
                 stopped = done.stop_reason is StopReason.CANCELLED

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 from app.core import format
-from app.core.abilities import ADVICE
 from app.core.chats import Exchange, Trouble
 from app.core.export import has_pages
 from app.core.format import View
@@ -109,6 +108,7 @@ _WORDS = {
     "absent": "not in the book",
     "drew": "drew on {}",
     "names": "{}",
+    "passage": "{}",
 }
 _NOTED = (
     ("The book says so", "Your notes say so"),
@@ -127,6 +127,7 @@ _SAID = {
     "says": "The book says so on {}: a passage has the names, the numbers and most of the words of this sentence.",
     "near": "The nearest passage stands on {}. It does not say all of this sentence.",
     "names": "These words stand on {}.",
+    "passage": "This passage has words of your question. It stands on {}.",
     "drew": "The model attended to {} while it wrote this sentence, {} times as much as to an average page. "
     "That is a hint, not a proof.",
 }
@@ -211,13 +212,18 @@ def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """All citations of an exchange, in the order of their numbers. Citations in the answer come after those of a book's
-    parts, because the answer may get more citations while it grows.
+    """All citations of an exchange, in the order of their numbers: the passages that were found first, the citations of
+    a book's parts, and those in the answer, which may get more citations while it grows.
     """
-    parts = _parts(notes)
+    parts, passages = _parts(notes), _passages_of(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]
     said = [chip for one in parts.get("asked", ()) for chip in _own_chips(one["record"])]
-    return [*named, *said, *_own_chips(notes)]
+    return [*passages, *named, *said, *_own_chips(notes)]
+
+
+def _passages_of(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The passages that fit the question best (``app.core.best_passages``)."""
+    return list((notes or {}).get("passages", ()))
 
 
 def _before(notes: Mapping[str, Any] | None) -> int:
@@ -325,16 +331,54 @@ def _asked(question: str) -> str:
 def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if exchange.stopped is None:
         return {"role": "assistant", "content": WRITING}
-    content = _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn, harmless).lstrip()
+    if exchange.by_passages:
+        return {"role": "assistant", "content": _instead(exchange, turn) + under_answer(exchange)}
+    content = f"{_found_first(exchange, turn)}\n\n" if _passages_of(exchange.notes) else ""
+    content += _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn, harmless).lstrip()
     content += _of_parts(exchange, turn)
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
     elif under := _under(exchange):
         content += f'\n\n<div class="under">{under}</div>'
-    if (exchange.notes or {}).get("refused") == "only quotes":
-        fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
-        content += f'\n\n<div class="under advice">{html.escape(ADVICE)} {fetch}</div>'
     return {"role": "assistant", "content": content + under_answer(exchange)}
+
+
+def _instead(exchange: Exchange, turn: int) -> str:
+    """What stands in place of an answer if passages are the answer: what they are, the passages, and who understands
+    the book.
+    """
+    said, why = ((exchange.notes or {})["by_passages"][part] for part in ("said", "why"))
+    fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
+    passages = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(_passages_of(exchange.notes)))
+    return (
+        f'<div class="under">{html.escape(said)}</div><div class="passages">{passages}</div>'
+        f'<div class="under advice">{html.escape(why)} {fetch}</div>'
+    )
+
+
+def _found_first(exchange: Exchange, turn: int, *, is_open: bool = False) -> str:
+    """The passages that fit the question best, as a part above the answer that can be folded. "" without passages."""
+    found = _passages_of(exchange.notes)
+    if not found:
+        return ""
+    rows = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(found))
+    line = f"{format.counted(len(found), 'passage')} with words of your question"
+    return f'<details class="passages"{" open" if is_open else ""}><summary>{line}</summary>{rows}</details>'
+
+
+def _passage(chip: Mapping[str, Any], name: str) -> str:
+    """A passage with the question's words marked, and the button that opens its page. No character of the book is
+    interpreted as HTML or Markdown, and there is no empty line, which would end the HTML in Markdown.
+    """
+    text, shown, at = str(chip["text"]), "", 0
+    for start, end in chip["words"]:
+        shown += f"{_escaped(text[at:start])}<mark>{_escaped(text[start:end])}</mark>"
+        at = end
+    return f'<div class="passage">{shown}{_escaped(text[at:])}{_citation_button(chip, "page", name, False)}</div>'
+
+
+def _escaped(text: str) -> str:
+    return "".join(sign if sign.isalnum() or sign == " " else f"&#{ord(sign)};" for sign in text)
 
 
 def _of_parts(exchange: Exchange, turn: int) -> str:
@@ -342,25 +386,32 @@ def _of_parts(exchange: Exchange, turn: int) -> str:
     parts = _parts(exchange.notes)
     if not parts:
         return ""
-    asked = _said_by_parts(parts, turn)
+    offset = len(_passages_of(exchange.notes))
+    asked = _said_by_parts(parts, turn, offset)
     line = html.escape(f"{parts['line'][:1].upper()}{parts['line'][1:]}")
     listed = f'<details class="parts"><summary>{line}</summary>{asked}</details>' if asked else ""
     told = "".join(
-        f'<div class="under">{one}</div>' for one in (*_mentions(parts, turn), html.escape(parts["said"])) if one
+        f'<div class="under">{one}</div>'
+        for one in (*_mentions(parts, turn, offset), html.escape(parts["said"]))
+        if one
     )
     return f"\n\n{listed or line}\n\n{told}"
 
 
-def _mentions(parts: Mapping[str, Any], turn: int) -> list[str]:
+def _mentions(parts: Mapping[str, Any], turn: int, offset: int) -> list[str]:
     return [
         html.escape(one["said"]) + _citation_button(one["chip"], "page", f"{turn}.{number}", False)
-        for number, one in enumerate(parts.get("mentions", ()))
+        for number, one in enumerate(parts.get("mentions", ()), offset)
     ]
 
 
-def _said_by_parts(parts: Mapping[str, Any], turn: int) -> str:
-    """HTML of each part's answer. Empty lines are removed, because in Markdown an empty line would end the HTML."""
-    before, rows = len(parts.get("mentions", ())), []
+def _said_by_parts(parts: Mapping[str, Any], turn: int, offset: int) -> str:
+    """HTML of each part's answer. Empty lines are removed, because in Markdown an empty line would end the HTML.
+
+    Args:
+        offset: number of the exchange's citations before those of the parts.
+    """
+    before, rows = offset + len(parts.get("mentions", ())), []
     for one in parts.get("asked", ()):
         record = one["record"]
         ours = partial(_with_buttons, record=record, turn=turn, offset=before)
@@ -382,7 +433,8 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
         line = f": {now['line']}" if now["line"] else ""
         words = f"<p>{html.escape(now['text'])}</p>" if now["text"] else ""
         going_on = f'<div class="part"><b class="waiting">{html.escape(now["name"] + at + line)}</b>{words}</div>'
-    return f'<div class="parts">{_said_by_parts(parts, turn)}{going_on}</div>'
+    said = _said_by_parts(parts, turn, len(_passages_of(exchange.notes)))
+    return f'<div class="parts">{said}{going_on}</div>'
 
 
 def _under(exchange: Exchange) -> str:
@@ -420,8 +472,12 @@ def _spark(exchange: Exchange) -> str:
 
 
 def written(exchange: Exchange, turn: int) -> str:
-    """HTML of a growing answer: formatted, with its citations, and with a caret at its end."""
-    parts = _parts_so_far(exchange, turn)
+    """HTML of a growing answer: the passages that were found first, then the answer, formatted, with its citations, and
+    with a caret at its end.
+    """
+    if exchange.by_passages:
+        return _instead(exchange, turn)
+    parts = _found_first(exchange, turn, is_open=True) + _parts_so_far(exchange, turn)
     if not exchange.answer:
         return parts
     words = closed(harmless(_with_marks(exchange.answer, exchange.notes))) + _END

@@ -27,7 +27,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from app.citations import evidence
-from app.core.abilities import Abilities, abilities
+from app.core import best_passages
+from app.core.abilities import Abilities, Denials, abilities
 from app.core.format import View
 from app.core.open_book import Stage
 from app.core.question import Ask
@@ -48,11 +49,13 @@ from engine import HANDOVER_S
 from engine import Request as EngineRequest
 from engine.document import Document, Page, Reading
 from engine.errors import Busy, TrifoldError
-from engine.events import AnswerDone, BookRead, Event, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Event, Figures, PagesScored, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
 
 OWNER = "trifold"
+BY_PASSAGES = "passages"
+"""The mode of an answer that no model has written: passages are the answer (``app.core.abilities``)."""
 FILE = "api.key"
 BODY_LIMIT = 16 * MEGABYTE
 RETRY_SECONDS = 2
@@ -182,7 +185,7 @@ class Api:
                 done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
                 if isinstance(done, AnswerDone):
                     text += stops.rest()
-                    more = await asyncio.to_thread(about_book, self._state, done, chat_request.ask, text)
+                    more = await asyncio.to_thread(_about, self._state, done, chat_request, text)
                     return _json(head.whole(text, done, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
@@ -204,7 +207,7 @@ class Api:
                         if words := stops.rest():
                             text += words
                             yield _event(head.piece({"content": words}).json_text)
-                        more = await asyncio.to_thread(about_book, self._state, done, chat_request.ask, text)
+                        more = await asyncio.to_thread(_about, self._state, done, chat_request, text)
                         yield _event(head.last_piece(done, more).json_text)
                         if chat_request.include_usage:
                             yield _event(head.usage_piece(done).json_text)
@@ -261,51 +264,113 @@ def _event(data: str) -> str:
 
 
 async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events. If the model's card prescribes how an answer begins, these words are put
-    before the first piece of text. Ending the iteration early stops the answer.
+    """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer.
+    Ending the iteration early stops the answer.
     """
     system, asked = chat_request.conversation[0], chat_request.ask
-    model = state.engine.status().model
-    begun = (abilities(str(model.path)) if model else Abilities()).lead(asked.text)
     wanted = chat_request.options.book or None
     sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
-    if not sent:
+    if sent:
+        _check_sent(state, system)
+    else:
         await _book(state, wanted)
-        asked = chat_request.instructed
+    card, document = _card(state), state.current.document or _text_book(system)
+    denials = Denials(card, card.lead(asked.text))
+    guesses = await asyncio.to_thread(_would_guess, state, card, asked.text, document)
+    if not guesses:
+        async with aclosing(_model_events(state, chat_request, sent, denials)) as events:
+            async for event in events:
+                yield event
+    if guesses or denials.refused:
+        for event in await asyncio.to_thread(_instead, state, card, asked.text, document):
+            yield event
+
+
+async def _model_events(
+    state: AppState, chat_request: ChatRequest, sent: bool, denials: Denials
+) -> AsyncGenerator[Event, None]:
+    """Ask the model, and yield the engine's events; not the last one if the model refuses to answer.
+
+    Args:
+        sent: whether the system message is the book.
+        denials: recognises a refusal; its ``begun`` is put before the first piece of text.
+    """
+    begun = denials.begun
+    asked = replace(chat_request.ask if sent else chat_request.instructed, begun=begun, wait=HANDOVER_S)
     claim = state.claim()
     try:
         if sent:
-            await _send(state, claim, system)
-        asked = replace(asked, begun=begun, wait=HANDOVER_S)
+            await _send(state, claim, chat_request.conversation[0])
         request = await asyncio.to_thread(state.engine.ask, asked, cancel=claim)
-        async for event in _follow(request):
-            if isinstance(event, TextDelta) and begun:
-                event, begun = replace(event, text=begun + event.text), ""
-            if isinstance(event, TextDelta | AnswerDone):
-                state.show(figures=event.figures)
-            elif isinstance(event, PagesScored):
-                state.show(scores=event.scores)
-            yield event
+        async for followed in _follow(request):
+            for event in denials.pass_on(followed):
+                if isinstance(event, TextDelta) and begun:
+                    event, begun = replace(event, text=begun + event.text), ""
+                _show(state, event)
+                if not denials.refused:
+                    yield event
     finally:
         # The flag also stops a question that still waits for the engine, so that there is no request to cancel yet.
         claim.set()
         state.release(claim)
 
 
-def about_book(state: AppState, done: AnswerDone, asked: Ask, text: str, most: int = 3) -> dict[str, Any]:
+def _show(state: AppState, event: Event) -> None:
+    """Show the figures of a program's answer on the page."""
+    if isinstance(event, TextDelta | AnswerDone):
+        state.show(figures=event.figures)
+    elif isinstance(event, PagesScored):
+        state.show(scores=event.scores)
+
+
+def _card(state: AppState) -> Abilities:
+    model = state.engine.status().model
+    return abilities(str(model.path)) if model else Abilities()
+
+
+def _would_guess(state: AppState, card: Abilities, question: str, document: Document) -> bool:
+    taker = state.note_taker
+    if not card.has_limits:
+        return False
+    return card.would_guess(question, taker.prepare(document).result(), taker.index_of(document))
+
+
+def _instead(state: AppState, card: Abilities, question: str, document: Document) -> tuple[Event, Event]:
+    """The events of the text that says that passages are the answer, because the model would guess."""
+    found = best_passages.records(state.note_taker.prepare(document).result().words, question)
+    text = " ".join(card.instead(bool(found)))
+    figures = Figures.none(BY_PASSAGES)
+    return TextDelta(text, (), (), figures), AnswerDone(text, (), (), StopReason.END, figures)
+
+
+def _about(state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str) -> dict[str, Any]:
+    return about_book(state, done, chat_request.ask, text, chat_request.conversation[0])
+
+
+def about_book(
+    state: AppState, done: AnswerDone, asked: Ask, text: str, system: str = "", most: int = 3
+) -> dict[str, Any]:
     """Return the book that an answer is about, the pages that the answer attended to most and, if ``asked`` wants it,
-    the evidence of each sentence. Empty if no book is open.
+    the passages that fit the question best and the evidence of each sentence. If the book was sent as a text, return
+    only the passages.
 
     Args:
         text: the answer as sent.
+        system: the system message, which is the book if none is open.
         most: maximum number of pages.
     """
     current = state.current
-    if current.document is None or current.book is None:
-        return {}
-    pages = current.document.pages
+    by_passages = done.figures.mode == BY_PASSAGES
+    document = current.document if current.book is not None else None
+    found: dict[str, Any] = {"by_passages": True} if by_passages else {}
+    if asked.evidence or by_passages:
+        words = state.note_taker.prepare(document or _text_book(system)).result().words
+        found |= {"passages": best_passages.as_evidence(best_passages.records(words, asked.text))}
+    if document is None or current.book is None:
+        return found
+    pages = document.pages
     ranked = sorted(range(min(len(pages), len(done.page_scores))), key=lambda at: -done.page_scores[at])[:most]
-    members = [current.document.member_at(pages[at].number) for at in ranked]
+    members = [document.member_at(pages[at].number) for at in ranked]
     read = [
         {
             "page": pages[at].number - (member.page_offset if member else 0),
@@ -314,18 +379,18 @@ def about_book(state: AppState, done: AnswerDone, asked: Ask, text: str, most: i
         }
         for at, member in zip(ranked, members, strict=True)
     ]
-    book: dict[str, Any] = {"id": current.book.sha256, "title": current.document.title}
-    if current.document.members:
-        book["documents"] = [member.title for member in current.document.members]
-    more = {"book": book, "pages_read_most": read}
+    book: dict[str, Any] = {"id": current.book.sha256, "title": document.title}
+    if document.members:
+        book["documents"] = [member.title for member in document.members]
+    more = {"book": book, "pages_read_most": read, **found}
+    if by_passages:
+        return more | {"evidence": [], "not_found": []}
     if not asked.evidence:
         return more
     had = current.read.pages_read if current.read and current.read.stopped else 0
-    notes = state.note_taker.begin(current.document, asked.text, text, pages_read=had)
+    notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
-    model = state.engine.status().model
-    card = abilities(str(model.path)) if model else Abilities()
-    record = card.supported(notes.record(), text)
+    record = notes.record()
     return {**more, "evidence": evidence(record, text), "not_found": record.get("missing", [])}
 
 
@@ -374,24 +439,32 @@ def _so_far(state: AppState) -> str:
     return f" (page {progress.pages_done:,} of {progress.pages_total:,})" if progress else ""
 
 
-async def _send(state: AppState, claim: threading.Event, text: str) -> None:
-    """Let the engine read a text that came with the request, unless the engine has read this text already."""
+def _check_sent(state: AppState, text: str) -> None:
+    """Raise an error if a text that came with the request cannot take the place of the open book."""
     if not text.strip():
         raise ApiError(400, "With trifold.book set to messages, the system message is the book.", "no_book", "messages")
     if state.current.stage is not Stage.EMPTY:
         raise ApiError(409, _BOOK_OPEN, "book_open")
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    title = f"{_SENT_TITLE} {digest[:12]}"
+
+
+async def _send(state: AppState, claim: threading.Event, text: str) -> None:
+    """Let the engine read a text that came with the request, unless the engine has read this text already."""
+    _check_sent(state, text)
+    document = _text_book(text)
     await asyncio.to_thread(state.engine.wait_ready)
     known = state.engine.status().book
-    if known is not None and known.title == title and known.complete:
+    if known is not None and known.title == document.title and known.complete:
         return
-    # the hash is empty, so that the document is not saved on disk
-    document = Document(title, "", (Page(1, "1", text),), "text", "")
     request = await asyncio.to_thread(state.engine.read, Reading(document, wait=HANDOVER_S), cancel=claim)
     async for event in _follow(request):
         if isinstance(event, BookRead) and event.stopped:
             raise Busy("The text was not read to its end: somebody opened a book in Trifold's page.", "Try again.")
+
+
+def _text_book(text: str) -> Document:
+    """The document that consists of a text sent with a request. Its hash is empty, so that it is not saved on disk."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Document(f"{_SENT_TITLE} {digest[:12]}", "", (Page(1, "1", text),), "text", "")
 
 
 async def _follow(request: EngineRequest[Any]) -> AsyncGenerator[Event, None]:

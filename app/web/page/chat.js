@@ -88,7 +88,7 @@ function draw() {
   const tail = open.text.slice(open.at).replace(MARKS, "");
   if (place.formatted === open.html && place.tail === tail && place.waits === open.waiting) return;
   if (!open.text && !open.html) place.replaceChildren(made("span", open.waiting || "Thinking…", "waiting"));
-  else if (place.formatted !== open.html || (open.text && !place.querySelector(".caret"))) place.innerHTML = open.html;
+  else if (place.formatted !== open.html || !open.text || !place.querySelector(".caret")) format(place);
   if (open.text) {
     caretOf(place).textContent = tail;
     if (place.lastChild !== live) place.append(live);
@@ -96,6 +96,14 @@ function draw() {
   Object.assign(place, { formatted: open.html, tail, waits: open.waiting });
   keepPlace();
   beat(BEAT_MS);
+}
+
+// Writes the formatted start of the answer. The passages above it stay folded if the reader has folded them.
+function format(place) {
+  const folded = place.querySelector(".passages:not([open])");
+  place.innerHTML = open.html;
+  if (folded) place.querySelector("details.passages")?.removeAttribute("open");
+  if (!open.text && open.waiting) place.append(made("span", open.waiting, "waiting"));
 }
 
 function caretOf(place) {

@@ -16,7 +16,7 @@ from app.cli import ask_many
 from app.cli.arguments import parse
 from app.core.answer_table import COLUMNS, read_table, write_table
 from app.core.settings import DEMO_MODEL, make_settings
-from assets.demo.recipe.questions import ONLY_QUOTES
+from assets.demo.recipe.questions import NOT_FOUND
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, DocumentError, InputError, OptionError, ResourceError
 from tests.app.scripted import ScriptedEngine, engine_status, model_info
@@ -73,13 +73,18 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
     assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
 
 
-def test_a_refusal_has_no_evidence(folder: Path, engine: ScriptedEngine) -> None:
-    """A page was cited for the words with which the demo says that it cannot answer."""
+def test_passages_take_the_place_of_a_small_models_answer(folder: Path, engine: ScriptedEngine) -> None:
+    """The demo guesses at the first question, and refuses to answer the second."""
     engine.now = engine_status(model=model_info(path=str(DEMO_MODEL)))
-    engine.answer = ONLY_QUOTES
-    (folder / "a.txt").write_text("Give me a few words to stand in the book of the landlord.", "utf-8")
-    rent = asked(folder, QUESTION, "--csv", folder / "out.csv")[1]
-    assert (rent["answer"], rent["page"], rent["evidence_level"], rent["evidence"]) == (ONLY_QUOTES, "", "", "")
+    engine.answer = NOT_FOUND
+    (folder / "a.txt").write_text("The rent is 1,200 euros a month.", "utf-8")
+    for question, read in (("How high is the rent?", ""), ("Find: rent is 1,200 euros", "2")):
+        rows = asked(folder, question, "--csv", folder / "out.csv")
+        (rent,) = (row for row in rows if (row["file"], row["question"]) == ("a.txt", question))
+        assert rent["answer"].startswith("These passages fit best. The built-in demo does not understand")
+        assert (rent["page"], rent["evidence_level"], rent["stopped"]) == ("2", "", "end")
+        assert rent["evidence"] == "The rent is 1,200 euros a month."
+        assert rent["pages_read"] == read
 
 
 def test_words_from_a_picture_are_told_from_read_ones(

@@ -12,6 +12,7 @@ import pytest
 
 from app.cli import ask, ask_parts
 from app.cli.main import main
+from app.core.abilities import Abilities, abilities
 from engine.document import Document
 from tests.app.scripted import ScriptedEngine
 
@@ -31,6 +32,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
 
     for module in (ask, ask_parts):
         monkeypatch.setattr(module, "loaded_engine", loaded)
+        monkeypatch.setattr(module, "abilities", lambda _: Abilities())
     monkeypatch.setattr(ask, "open_books", lambda *_, **__: Document.from_pages("The Mill", PAGES))
     return scripted
 
@@ -61,6 +63,38 @@ def test_one_object_with_the_parts(engine: ScriptedEngine, capfd: pytest.Capture
     ]
     assert (report["not_asked"], report["said"]) == ([1], "Part 1 was not asked.")
     assert [page["number"] for page in report["evidence"][0]["pages"]] == [2]
+
+
+def test_the_demo_says_that_passages_are_the_answer_before_a_model_is_loaded(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Asked of a lease for its deposit, the demo said "The book does not say that." about what stands there."""
+    for module in (ask, ask_parts):
+        monkeypatch.setattr(module, "abilities", abilities)
+    for options in ([], ["--parts"]):
+        assert main(["ask", "mill.pdf", "Who bought the goose from Marta?", "--model", "demo", *options]) == 0
+        printed = capfd.readouterr().out
+        assert printed.startswith("[p. 2] Marta sold Jonas a goose at the bridge.")
+        assert "These passages fit best. The built-in demo does not understand" in printed
+    assert main(["ask", "mill.pdf", "Who bought the goose from Marta?", "--model", "demo", "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["by_passages"] is True
+    assert [page["number"] for one in report["passages"] for page in one["pages"]][:1] == [2]
+    assert main(["ask", "mill.pdf", "Why do whales sing?", "--model", "demo"]) == 0
+    assert capfd.readouterr().out.startswith("No passage has a word of this question.")
+    assert engine.readings == []
+
+
+def test_a_model_is_shown_with_the_passages_that_fit_its_question(
+    engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine.limit = 10_000
+    assert main(["ask", "mill.pdf", "Who sold a goose?", "--model", "demo"]) == 0
+    printed, told = capfd.readouterr()
+    assert printed == f"{ANSWER}\n"
+    assert (
+        told.index("2 passages with words of your question:") < told.index("[p. 2] Marta sold") < told.index("Reading")
+    )
 
 
 def test_a_book_that_fits_is_read_whole(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> None:

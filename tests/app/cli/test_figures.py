@@ -14,6 +14,7 @@ from app.citations import NoteTaker, evidence
 from app.cli import ask
 from app.core.abilities import Abilities
 from app.core.forecast import Remaining
+from app.core.question import Ask
 from app.models import reader
 from engine import ModelInfo
 from engine.config import KV_NOTES
@@ -163,8 +164,10 @@ def test_a_book_that_is_too_long_names_a_longer_form_and_what_its_answers_are_wo
     def remedy(model: str) -> str:
         untouched: Any = None
         settings: Any = SimpleNamespace(model=model)
+        options = argparse.Namespace(fit=False)
+        first = ask.FirstPassages(DOCUMENT, Ask("Who?"), Abilities(), as_json=False)
         with pytest.raises(ContextTooSmall) as refused:
-            ask.ask_whole(untouched, DOCUMENT, untouched, argparse.Namespace(fit=False), settings)
+            ask.ask_whole(untouched, first, untouched, options, settings)
         return refused.value.remedy
 
     monkeypatch.setattr(ask, "read_book", too_long)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.citations import NoteTaker, evidence
-from app.core.abilities import CARD, Abilities, abilities
+from app.core.abilities import CARD, LIMITS, Abilities, Denials, abilities
 from app.core.settings import DEMO_MODEL
+from app.quoted import BookIndex
 from assets.demo.recipe.questions import NOT_FOUND, ONLY_QUOTES
 from engine.document import Document
+from engine.events import AnswerDone, StopReason, TextDelta, TokenSource
+from engine.evidence import EvidenceIndex
+from tests.app.scripted import figures
 
 
 def test_the_demo_says_what_its_recipe_taught_it() -> None:
@@ -21,16 +24,90 @@ def test_the_demo_says_what_its_recipe_taught_it() -> None:
     assert not card.refuses("“… counted the lanterns twice.”")
 
 
-def test_no_page_supports_a_refusal() -> None:
-    """``ask --json``, ``/v1`` and the table of a folder cited a page for "Give me a few words ..." of the demo."""
-    card = abilities(str(DEMO_MODEL))
-    book = Document.from_pages("Orders", ["The words stand in the book of orders. Give a few words to the pharmacy."])
-    for text, kept in ((ONLY_QUOTES, []), ("The words stand in the book of orders.", ["says so"])):
-        notes = NoteTaker().begin(book, "What is this document about?", text)
-        notes.close()
-        record = notes.record()
-        assert evidence(record, text)
-        assert [found["level"] for found in evidence(card.supported(record, text), text)] == kept
+BOOK = Document.from_pages(
+    "Lease",
+    ["The tenant pays a deposit of 900 euros.", "It is returned within six weeks. He counted the lanterns twice."],
+)
+
+
+def guesses(card: Abilities, question: str, book: Document = BOOK) -> bool:
+    return card.would_guess(question, EvidenceIndex(book), BookIndex(book))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Find: counted the lanterns twice",
+        "Where does it say that he counted the lanterns?",
+        'What of "Counted the Lanterns"?',
+        "He counted the lanterns twice",
+        "Quote the passage about the lanterns twice.",
+        "Please find the words “within six weeks”.",
+    ],
+)
+def test_the_demo_quotes_what_is_asked_for_by_its_words(question: str) -> None:
+    assert not guesses(abilities(str(DEMO_MODEL)), question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is the deposit and when do I get it back?",
+        "Who is the main character?",
+        "Does it say who counted the ships?",
+        "Find: counted the oranges twice",
+        "Hello!",
+        "What is this about?",
+    ],
+)
+def test_the_demo_guesses_at_every_other_question(question: str) -> None:
+    assert guesses(abilities(str(DEMO_MODEL)), question)
+
+
+def test_the_starter_guesses_in_other_languages_and_about_what_the_book_never_mentions(checkout: Path) -> None:
+    card = abilities(str(checkout / "assets" / "starter"))
+    assert not guesses(card, "How much is the deposit?")
+    assert guesses(card, "How many parking places are there?")
+    german = Document.from_pages(
+        "Vertrag", ["Der Mieter zahlt eine Kaution von 900 Euro, und sie wird nicht verzinst."]
+    )
+    assert guesses(card, "Wie hoch ist die Kaution?", german)
+    assert not guesses(Abilities(refusals=(NOT_FOUND,)), "How many parking places are there?")
+
+
+def delta(text: str) -> TextDelta:
+    return TextDelta(text, (1,), (TokenSource.TARGET,), figures())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown", "refused"),
+    [
+        (["The book", " does not", " say that."], "", True),
+        (["The book", " does not"], "", True),  # stopped within it
+        (["The book", " says", " so."], "The book says so.", False),
+        (["I can only find passages and quote them. "], "", True),
+        (["“Counted."], "“Counted.", False),
+        ([], "", False),
+    ],
+)
+def test_no_word_of_a_refusal_is_shown(pieces: list[str], shown: str, refused: bool) -> None:
+    denials = Denials(abilities(str(DEMO_MODEL)))
+    passed = [event for piece in pieces for event in denials.pass_on(delta(piece))]
+    done = AnswerDone("".join(pieces), (), (), StopReason.END, figures())
+    passed += denials.pass_on(done)
+    assert "".join(event.text for event in passed if isinstance(event, TextDelta)) == shown
+    assert passed[-1] is done
+    assert denials.refused is refused
+
+
+def test_the_cards_here_name_sentences_that_are_there(checkout: Path) -> None:
+    for folder in (DEMO_MODEL, checkout / "assets" / "starter"):
+        assert LIMITS[abilities(str(folder)).limit] != LIMITS[""]
+
+
+def test_a_model_that_may_say_anything_is_not_held_back() -> None:
+    first = delta("The book does not say that.")
+    assert Denials(Abilities()).pass_on(first) == (first,)
 
 
 def test_a_model_without_a_card_promises_nothing(tmp_path: Path) -> None:

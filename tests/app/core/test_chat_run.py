@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from app.core import chat_run
+from app.core.abilities import FIT_BEST, LIMITS
 from app.core.chats import all_messages
 from app.core.export import as_json, as_markdown
 from app.core.open_book import Stage
@@ -106,19 +107,27 @@ def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:
     assert line in as_markdown(state.chat, "The Light")
 
 
-def test_a_refusal_is_marked_and_stands_on_no_page(ready: Make, tmp_path: Path) -> None:
-    card = {"only_quotes": True, "refusals": ["It was Maren Holt who kept the north light."]}
+def test_passages_take_the_place_of_a_refusal(ready: Make, tmp_path: Path) -> None:
+    """A small model said "The book does not say that." about what the book says."""
+    card = {"refusals": ["It was Maren Holt who kept the north light."], "limit": "starter"}
     (tmp_path / "abilities.json").write_text(json.dumps(card), encoding="utf-8")
     engine = ScriptedEngine()
     engine.now = engine_status(model=model_info(path=str(tmp_path)))
     state = ready(engine)
-    list(ask(state))
-    notes = dict(state.chat.exchanges[0].notes or {})
-    assert notes["refused"] == "only quotes"
+    shown = [state.chat.exchanges[0].answer for _ in ask(state, "Where is lamp7?")]
+    assert not any("Maren" in text for text in shown)
+    (turn,) = state.chat.exchanges
+    assert turn.answer == f"{FIT_BEST} {LIMITS['starter']}"
+    assert (turn.by_passages, turn.stopped) == (True, StopReason.END)
+    notes = dict(turn.notes or {})
+    assert "lamp7" in notes["passages"][0]["text"]
     assert notes["chips"] == []
+    text = as_markdown(state.chat, "The Light")  # type: ignore[arg-type]
+    assert re.search(r"\n\n\[\^1\]: Page \d+: “.* lamp7 .*”\n", text)
     engine.answer = "It was Maren Holt who kept the north light, and the book says so on many of its pages."
     list(ask(state, "And after her?"))
-    assert "refused" not in (state.chat.exchanges[1].notes or {})
+    assert not state.chat.exchanges[1].by_passages
+    assert engine.asked[1].history == (), "a text that no model wrote is no turn"
     list(ask(state, "And who after her?"))
     apart = [(turn.notes or {})["uncounted"] for turn in state.chat.exchanges]
     assert apart == ["refused", "", "repeats"], "the third says what the second said"

@@ -120,13 +120,15 @@ def test_a_citation_below_a_part_is_its_own(state: AppState) -> None:
     """All citations of an exchange are counted through: of what stands first, of the parts, of the answer."""
     turn = ask(state, "List what Marta did.")
     shown = messages.messages([turn])[1]["content"]
+    first = len((turn.notes or {})["passages"])
+    assert first
     names = re.findall(r'class="cite [a-z]+" value="0\.(\d+)"', shown)
-    assert sorted(map(int, names)) == [0, 1, 2, 3]
-    pages = [(messages.card(turn.notes, number) or {})["page"] for number in range(4)]
+    assert sorted(map(int, names)) == list(range(first + 4))
+    pages = [(messages.card(turn.notes, number) or {})["page"] for number in range(first, first + 4)]
     assert pages == [4, 6, 4, 6]
-    assert messages.marks(turn.notes, 0)[0][0] == 4
+    assert messages.marks(turn.notes, first)[0][0] == 4
     above, listed = shown.split('<details class="parts">')
-    assert 'value="0.2"' in above
+    assert f'value="0.{first + 2}"' in above
     assert "<b>Part 2, pages 3 to 4</b>" in listed
     assert "\n\n" not in listed.split("</details>")[0], "an empty line would end it"
 
@@ -136,9 +138,10 @@ def test_what_was_not_asked_is_said_and_can_be_asked(state: AppState) -> None:
     assert parts_of(turn) == [2]
     shown = messages.messages([turn])[1]["content"]
     assert "Parts 1 and 3 were not asked." in shown
-    assert '“goose” first stands on page 4. <button type="button" class="cite names" value="0.0">' in shown
-    assert (messages.card(turn.notes, 0) or {})["said"] == "These words stand on page 4."
-    [(page, start, end)] = messages.marks(turn.notes, 0)
+    first = len((turn.notes or {})["passages"])
+    assert f'“goose” first stands on page 4. <button type="button" class="cite names" value="0.{first}">' in shown
+    assert (messages.card(turn.notes, first) or {})["said"] == "These words stand on page 4."
+    [(page, start, end)] = messages.marks(turn.notes, first)
     assert (page, BOOK.pages[3].text[start:end]) == (4, "goose")
     assert "Ask the other parts" in shown
     assert "Parts 1 and 3 were not asked." in as_markdown(state.chat, "The Mill")  # type: ignore[arg-type]
@@ -232,7 +235,7 @@ def test_of_several_documents_it_is_said_in_which_one_a_name_stands() -> None:
     assert one["chip"]["marks"] == [[3, 13, 18]], "its own page, as in every citation"
     alone = PartsPlan(Reach.FIRST, (), False, mentions=(Mention("goose", 3, "3"),))
     (one,) = PartNotes(replace(log, unit="section"), (), alone).view()["mentions"]
-    button = messages._mentions({"mentions": [one]}, 0)
+    button = messages._mentions({"mentions": [one]}, 0, 0)
     assert button[0].count("section 3") == 2, "the sentence and its button"
 
 

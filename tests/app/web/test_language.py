@@ -82,7 +82,7 @@ NOT_SHOWN = frozenset(
         "une du au aux son sa ses el los las una al del su sus",
         # Words of the database, of logs, and of diagnostics that are sent to somebody.
         "Value", "malformed: its log is damaged", "malformed: there is only its log", "no row", "not a database",
-        "unable to open", "vtable constructor failed", "only quotes", "in parts", "a number out of range", "Model {}",
+        "unable to open", "vtable constructor failed", "in parts", "a number out of range", "Model {}",
         "When {}", "no stub is needed",
         # Pieces of sentences; the entries have these whole.
         "It stays", "They stay", "Part", "Parts", "do its {} notes", "does its note",

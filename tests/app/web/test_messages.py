@@ -192,8 +192,10 @@ def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
 
 
 def test_an_answer_that_the_demo_cannot_give_is_one_click_from_a_model_that_can() -> None:
-    exchange = Exchange("Why?", "I can only find passages.", stopped=StopReason.END, notes={"refused": "only quotes"})
+    instead = {"said": "These passages fit best.", "why": "The demo is small."}
+    exchange = Exchange("Why?", "These ...", stopped=StopReason.END, notes={"by_passages": instead})
     shown = messages.messages([exchange])[1]["content"]
+    assert "The demo is small." in shown
     assert '<button type="button" class="action main" value="use:reader">Use the reader</button>' in shown
     plain = messages.messages([Exchange("Why?", "So.", stopped=StopReason.END)])[1]["content"]
     assert "use:reader" not in plain

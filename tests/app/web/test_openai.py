@@ -20,6 +20,7 @@ from app.core.settings import DEMO_MODEL, SAMPLE_BOOKS
 from app.core.state import AppState
 from app.web import openai_api
 from app.web.openai_schema import ApiError, parse
+from assets.demo.recipe.questions import NOT_FOUND
 from engine.events import TextDelta
 from tests import loops
 from tests.app.running import Running
@@ -283,6 +284,28 @@ def test_the_first_words_of_a_models_card_are_part_of_the_answer(
 
     assert loops.run(said()).replace("“ ", "“") == f"{begins}the lamp was lit."
     assert [one.begun for one in engine.asked] == [begins]
+
+
+@pytest.mark.parametrize(
+    ("question", "asked"), [("Where is lamp7?", 0), ("Find: lamp7 lamp8 lamp9", 1)], ids=["a guess", "a refusal"]
+)
+def test_passages_are_the_answer_of_a_model_that_cannot_know(ready: Any, question: str, asked: int) -> None:
+    """The demo told programs "The book does not say that." about what the book says."""
+    engine = ScriptedEngine(answer=NOT_FOUND)
+    engine.now = engine_status(model=model_info(path=str(DEMO_MODEL)))
+    state, body = ready(engine), parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+
+    async def events() -> list[Any]:
+        return [event async for event in openai_api.answer_events(state, body)]
+
+    *_, words, done = loops.run(events())
+    assert words.text == done.text
+    assert words.text.startswith("These passages fit best. The built-in demo does not understand")
+    more = openai_api.about_book(state, done, body.ask, done.text)
+    assert more["by_passages"] is True
+    assert "lamp7" in more["passages"][0]["passage"]
+    assert (more["evidence"], more["not_found"]) == ([], [])
+    assert len(engine.asked) == asked
 
 
 def test_another_book_of_the_library_is_opened_when_it_is_named(client: openai.OpenAI, app: Running, book: str) -> None:

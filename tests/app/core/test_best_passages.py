@@ -1,0 +1,93 @@
+"""The passages that fit a question best: which, in which order, where they stand, and which words are marked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, records
+from engine.book_words import BookWords
+from engine.document import Document, OutlineItem
+
+FILLER = "The day was long and the road was dry, and nobody had much to say about the weather in those years. "
+LEASE = Document.from_pages(
+    "Lease",
+    [
+        f"1. The flat has three rooms and a kitchen. {FILLER * 4}",
+        f"{FILLER * 3} The tenant pays a deposit of 900 euros before moving in. {FILLER * 5}",
+        f"{FILLER * 2} The deposit is returned within six weeks after the keys were handed back. {FILLER * 3}",
+        f"{FILLER * 4} Dogs are allowed. Cats need a letter.",
+    ],
+)
+
+
+def found(document: Document, question: str) -> list[str]:
+    return [passage.text for passage in best_passages(BookWords(document), question)]
+
+
+def test_both_passages_of_a_question_with_two_facts_are_found() -> None:
+    shown = found(LEASE, "What is the deposit and when do I get it back?")
+    assert 2 <= len(shown) <= MOST
+    assert all(len(text) <= LONGEST for text in shown)
+    assert "900 euros" in " ".join(shown)
+    assert "six weeks" in " ".join(shown)
+
+
+def test_a_passage_tells_its_pages_its_marks_and_the_words_of_the_question() -> None:
+    first = records(BookWords(LEASE), "How many euros does the tenant pay?")[0]
+    assert [page["number"] for page in first["pages"]] == [2]
+    ((page, start, end),) = first["marks"]
+    assert (page, " ".join(LEASE.pages[1].text[start:end].split())) == (2, first["text"])
+    marked = {first["text"][start:end] for start, end in first["words"]}
+    assert {"tenant", "pays", "euros"} <= marked
+    assert "deposit" not in marked
+    assert as_evidence([first]) == [{"passage": first["text"], "pages": first["pages"]}]
+
+
+def test_numbers_are_marked_however_they_are_written() -> None:
+    book = Document.from_pages("Log", ["There were seventeen gulls on the north wall that evening."])
+    (one,) = records(BookWords(book), "Were there 17 of them?")
+    assert [one["text"][start:end] for start, end in one["words"]] == ["seventeen"]
+
+
+def test_a_question_without_a_word_of_the_book_finds_nothing() -> None:
+    assert found(LEASE, "Why do whales sing?") == []
+    assert found(LEASE, "?") == []
+    assert found(Document.from_pages("Empty", [""]), "Who?") == []
+
+
+def test_only_pages_that_are_named_count() -> None:
+    shown = records(BookWords(LEASE), "What does page 3 say about the deposit?")
+    assert {page["number"] for one in shown for page in one["pages"]} == {3}
+    assert records(BookWords(LEASE), "What stands on page 4?")[0]["pages"][0]["number"] == 4
+    chapters = replace(LEASE, outline=(OutlineItem("Rooms", 1, 0), OutlineItem("Animals", 4, 0)))
+    assert "Dogs" in found(chapters, "What does the chapter “Animals” allow?")[0]
+
+
+def test_a_question_about_the_whole_gets_passages_from_all_of_it_in_order() -> None:
+    pages = [page["number"] for one in records(BookWords(LEASE), "What is this about?") for page in one["pages"][:1]]
+    assert pages[0] == 1
+    assert pages == sorted(pages)
+    assert len(pages) == MOST
+
+
+def test_a_comparison_gets_a_passage_of_each_document_and_none_spans_two() -> None:
+    def lease(name: str, rent: int) -> Document:
+        return replace(Document.from_pages(name, [f"The rent is {rent} euros a month."]), sha256=name[-1] * 64)
+
+    both = Document.together([lease("Lease A", 890), lease("Lease B", 980)], sha256="c" * 64)
+    shown = records(BookWords(both), "Which of the two leases has the higher rent?")
+    assert [(one["document"], one["pages"][0]["number"]) for one in shown] == [("Lease A", 1), ("Lease B", 1)]
+    assert "980" not in shown[0]["text"]
+    assert as_evidence(shown)[1]["document"] == "Lease B"
+
+
+@pytest.mark.parametrize("question", ["What did the captain say about the lamp on the day of the storm?", "Who?" * 500])
+def test_a_book_of_1500_pages_is_searched_in_a_fraction_of_a_second(question: str) -> None:
+    page = f"The captain said little about the lamp. {FILLER * 12} On the day of the storm it was lit. {FILLER * 8}"
+    words = BookWords(Document.from_pages("Long", [f"{page} Page {number}." for number in range(300)]))
+    began = time.process_time()
+    best_passages(words, question)
+    assert time.process_time() - began < 0.5
