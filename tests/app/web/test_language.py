@@ -52,7 +52,14 @@ WARN = tuple(
     f"app/readers/{name}.py" for name in ("delimited", "detect", "docx", "epub", "mail", "markup", "pdf", "text")
 )
 # Their errors reach the page; how they name and count things too.
-BEHIND = ("app/readers/*.py", "app/models/*.py", "engine/*.py", "engine/*/*.py", "engine/model/products/*.py")
+BEHIND = (
+    "app/readers/*.py",
+    "app/models/*.py",
+    "engine/*.py",
+    "engine/*/*.py",
+    "engine/model/products/*.py",
+    "engine/model/families/*.py",
+)
 # Commands of the terminal, and a model for tests.
 OF_THE_TERMINAL = ("engine/bench/*.py", "engine/distill/*.py", "engine/model/real_model.py")
 # What makes an error for a person, and what says what is being done.
