@@ -33,7 +33,7 @@ from app.core.format import RECOGNISED, View, counted, not_found, page_name, rec
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.documents_panel import hashes
-from app.web.markdown import harmless, rendered
+from app.web.markdown import rendered
 from app.web.routes import Handler, QuestionAsked, answer_or_refusal, parsed, posts, said
 from engine.errors import OptionError
 
@@ -179,7 +179,7 @@ def _row_view(book: Book, answer: Answer | None) -> View:
         "id": book.sha256,
         "title": row.get("title") or book.shown,
         "asked": answer is not None,
-        "answer": rendered(harmless(row.get("answer", "")), str),
+        "answer": rendered(row.get("answer", "")),
         "error": row.get("error", ""),
         "missing": not_found(missing) if doubtful else "",
         "near": row.get("evidence_level") == "near",

@@ -24,7 +24,7 @@ from app.core.chats import Exchange, Trouble
 from app.core.export import has_pages
 from app.core.format import View
 from app.core.settings import READER
-from app.web.markdown import closed, harmless, rendered
+from app.web.markdown import closed, rendered
 
 AGAIN, GO_ON, EDIT, COPY, NOTE, SHOW, USE = "again", "continue", "edit", "copy", "note", "show", "use"
 PAGES, ALOUD, REST = "pages", "aloud", "rest"
@@ -86,11 +86,10 @@ def _row(*parts: str) -> str:
     return f'\n\n<div class="actions">{"".join(parts)}</div>'
 
 
-# private characters before and after the number of a button; they mark the button's place until the text is harmless
+# private characters before and after the number of a button; they mark the button's place until the text is HTML
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # a private character for the caret at the end of a growing answer
-_EMPTY_LINE = re.compile(r"\n\s*\n")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 # matches the first 12 digits of a document's hash, from which the CSS class of its citation buttons is made
@@ -133,14 +132,14 @@ _SAID = {
 }
 
 
-def marked(answer: str, notes: Mapping[str, Any] | None, turn: int, harmless: Callable[[str], str]) -> str:
-    """An answer as Markdown with its citations.
+def marked(answer: str, notes: Mapping[str, Any] | None, turn: int) -> str:
+    """A finished answer as HTML with its citations.
 
     Args:
         turn: position of the exchange in the chat. A button's value is this position and the number of its citation.
-        harmless: makes text of a model harmless.
     """
-    return _with_buttons(harmless(_with_marks(answer, notes)), notes, turn, _before(notes))
+    ours = partial(_with_buttons, record=notes, turn=turn, offset=_before(notes))
+    return rendered(_with_marks(answer, notes), ours)
 
 
 def _with_marks(answer: str, record: Mapping[str, Any] | None) -> str:
@@ -285,8 +284,15 @@ def _only_words(text: str) -> str:
     return "".join(sign if sign.isalnum() or sign in _SAFE else f"&#{ord(sign)};" for sign in text)
 
 
+def _one_line(text: str) -> str:
+    """Escape a line for HTML. It has no line breaks, because in Markdown an empty line would end the HTML."""
+    return html.escape(" ".join(text.split()))
+
+
 ChatMessage = dict[str, Any]
-"""A message for ``gradio.Chatbot``: role and content, which is Markdown with our own HTML in it."""
+"""A message for ``gradio.Chatbot``: role and content, which is HTML without empty lines inside an element, so that
+Gradio's Markdown leaves all of it alone.
+"""
 
 Made = dict[int, tuple[Exchange, list[ChatMessage]]]
 """Exchanges with their finished messages, by position in the chat."""
@@ -334,7 +340,7 @@ def _answer(exchange: Exchange, turn: int) -> ChatMessage:
     if exchange.by_passages:
         return {"role": "assistant", "content": _instead(exchange, turn) + under_answer(exchange)}
     content = f"{_found_first(exchange, turn)}\n\n" if _passages_of(exchange.notes) else ""
-    content += _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn, harmless).lstrip()
+    content += _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn)
     content += _of_parts(exchange, turn)
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
@@ -351,8 +357,8 @@ def _instead(exchange: Exchange, turn: int) -> str:
     fetch = f'<button type="button" class="action main" value="{USE}:{READER}">Use the reader</button>'
     passages = "".join(_passage(one, f"{turn}.{number}") for number, one in enumerate(_passages_of(exchange.notes)))
     return (
-        f'<div class="under">{html.escape(said)}</div><div class="passages">{passages}</div>'
-        f'<div class="under advice">{html.escape(why)} {fetch}</div>'
+        f'<div class="under">{_one_line(said)}</div><div class="passages">{passages}</div>'
+        f'<div class="under advice">{_one_line(why)} {fetch}</div>'
     )
 
 
@@ -388,25 +394,23 @@ def _of_parts(exchange: Exchange, turn: int) -> str:
         return ""
     offset = len(_passages_of(exchange.notes))
     asked = _said_by_parts(parts, turn, offset)
-    line = html.escape(f"{parts['line'][:1].upper()}{parts['line'][1:]}")
+    line = _one_line(f"{parts['line'][:1].upper()}{parts['line'][1:]}")
     listed = f'<details class="parts"><summary>{line}</summary>{asked}</details>' if asked else ""
     told = "".join(
-        f'<div class="under">{one}</div>'
-        for one in (*_mentions(parts, turn, offset), html.escape(parts["said"]))
-        if one
+        f'<div class="under">{one}</div>' for one in (*_mentions(parts, turn, offset), _one_line(parts["said"])) if one
     )
-    return f"\n\n{listed or line}\n\n{told}"
+    return f"\n\n{listed or f'<p>{line}</p>'}\n\n{told}"
 
 
 def _mentions(parts: Mapping[str, Any], turn: int, offset: int) -> list[str]:
     return [
-        html.escape(one["said"]) + _citation_button(one["chip"], "page", f"{turn}.{number}", False)
+        _one_line(one["said"]) + _citation_button(one["chip"], "page", f"{turn}.{number}", False)
         for number, one in enumerate(parts.get("mentions", ()), offset)
     ]
 
 
 def _said_by_parts(parts: Mapping[str, Any], turn: int, offset: int) -> str:
-    """HTML of each part's answer. Empty lines are removed, because in Markdown an empty line would end the HTML.
+    """HTML of each part's answer, on one line.
 
     Args:
         offset: number of the exchange's citations before those of the parts.
@@ -415,11 +419,11 @@ def _said_by_parts(parts: Mapping[str, Any], turn: int, offset: int) -> str:
     for one in parts.get("asked", ()):
         record = one["record"]
         ours = partial(_with_buttons, record=record, turn=turn, offset=before)
-        words = rendered(harmless(_with_marks(one["text"], record)), ours)
-        name = html.escape(f"Part {one['part']}, {one['pages']}")
+        words = rendered(_with_marks(one["text"], record), ours)
+        name = _one_line(f"Part {one['part']}, {one['pages']}")
         rows.append(f'<div class="part"><b>{name}</b>{words}</div>')
         before += len(_own_chips(record))
-    return _EMPTY_LINE.sub("\n", "".join(rows))
+    return "".join(rows)
 
 
 def _parts_so_far(exchange: Exchange, turn: int) -> str:
@@ -431,8 +435,8 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
     if now:
         at = f" ({now['at']})" if now["at"] else ""
         line = f": {now['line']}" if now["line"] else ""
-        words = f"<p>{html.escape(now['text'])}</p>" if now["text"] else ""
-        going_on = f'<div class="part"><b class="waiting">{html.escape(now["name"] + at + line)}</b>{words}</div>'
+        words = f"<p>{_one_line(now['text'])}</p>" if now["text"] else ""
+        going_on = f'<div class="part"><b class="waiting">{_one_line(now["name"] + at + line)}</b>{words}</div>'
     said = _said_by_parts(parts, turn, len(_passages_of(exchange.notes)))
     return f'<div class="parts">{said}{going_on}</div>'
 
@@ -444,8 +448,8 @@ def _under(exchange: Exchange) -> str:
     line, brief = _line(exchange, format.answer_line), _line(exchange, format.brief_answer_line)
     drawn = _spark(exchange) if exchange.figures else ""
     if brief == line:
-        return drawn + html.escape(line)
-    return f'{drawn}<span class="line">{html.escape(line)}</span><span class="brief">{html.escape(brief)}</span>'
+        return drawn + _one_line(line)
+    return f'{drawn}<span class="line">{_one_line(line)}</span><span class="brief">{_one_line(brief)}</span>'
 
 
 def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
@@ -480,7 +484,7 @@ def written(exchange: Exchange, turn: int) -> str:
     parts = _found_first(exchange, turn, is_open=True) + _parts_so_far(exchange, turn)
     if not exchange.answer:
         return parts
-    words = closed(harmless(_with_marks(exchange.answer, exchange.notes))) + _END
+    words = closed(_with_marks(exchange.answer, exchange.notes)) + _END
     end = CARET.format(utf16_length(exchange.answer))
 
     def ours(text: str) -> str:
@@ -500,5 +504,5 @@ def _above(notes: Mapping[str, Any] | None) -> str:
 
 
 def _trouble(trouble: Trouble) -> str:
-    said = html.escape(f"{trouble.cause} {trouble.remedy}".strip())
+    said = _one_line(f"{trouble.cause} {trouble.remedy}")
     return f'<div class="trouble">{said}</div>'

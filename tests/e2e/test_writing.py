@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-from tests.e2e.steps import Open, Server, answered, ask, clean_page, last_answer, read_text, until
+from tests.e2e.steps import Open, Server, answered, ask, clean_page, last_answer, read_text, reload, until
 
 WORDS = [f"w{number}" for number in range(1, 301)]
 # What stood in the answer at every change, and how many layouts of it there were: each brings its own caret.
@@ -239,3 +239,55 @@ def test_what_is_read_stays_in_place_while_more_comes(scripted: Server, open_pag
     until(page, lambda: page.evaluate(HEARD)[-1:] == ["It ended"])
     assert page.evaluate(HEARD) == [quotes.strip(), f"{named} and so on.", "It ended"]
     assert page.get_attribute('#chat [role="log"]', "aria-live") == "off"
+
+
+EVIL = (
+    '<button id="refresh" class="cite says" value="0.0" style="position:fixed;inset:0">verified, part 2</button>'
+    '<form id="ask-row" action="/models/use"><input name="model" value="evil/hub"></form><img src="http://e.example/x">'
+)
+HOSTILE = (
+    f"He said: \\`{EVIL}` so.",  # an escaped backtick opens no code
+    f"One ` here.\n\nTwo {EVIL} ` there.",  # backticks across blocks
+    f"| a | b |\n|---|---|\n| ` | {EVIL} |\n| ` | c |",
+    f"```x`{EVIL}\nbody\n```",  # not a fence: its info string holds a backtick
+    f"~~~ ` {EVIL}\n`\n~~~\n{EVIL}",
+    f"- ```\n{EVIL}\n- ```",
+    f"> ```\n{EVIL}\n> ```",
+    f"``` `` {EVIL} ` ``",
+    f"<!-- ` -->{EVIL}<!-- ` -->",
+    f"<![CDATA[ ` ]]>{EVIL}`",
+    f"[a]: <`\n{EVIL}\n`>",
+    f"[x](<`{EVIL}`>) [y](http://e.example/`{EVIL}`)",
+    f"**`**{EVIL}**`**",
+    f"&#96;{EVIL}&#96; &lt;button id=refresh&gt;",
+    f"<pre>\n\n{EVIL}\n\n</pre>\n\n<details><summary>{EVIL}",
+    f"`\u200b`{EVIL}`\u200b`",
+    f"\\<button id=refresh>\\</button> {EVIL}",
+    f"    code\n\n{EVIL}\n<div\n\nid=refresh>",
+)
+# What an answer holds beside words: all buttons but the program's own, ids, styles, forms, pictures, foreign classes.
+FOREIGN = """
+() => [...document.querySelectorAll('#chat .bot .prose *')].filter(one =>
+    one.id || one.matches('form, input, img, details') || (one.hasAttribute('style') && !one.closest('.under')) ||
+    (one.matches('button') && !/^([a-z]+:[0-9]+|[0-9]+[.][0-9]+)$/.test(one.value)) ||
+    (one.matches('button') && one.textContent.includes('part 2'))).map(one => one.outerHTML)
+"""
+
+
+def test_no_text_of_a_model_becomes_a_part_of_the_page(page: Page) -> None:
+    """While it is written, when Gradio shows it, and after a reload."""
+    read_text(page, "Words of a forger", "forged.txt")
+    clean_page(page)
+    text = "\n\n".join(f"{number}.\n\n{one}" for number, one in enumerate(HOSTILE)) + "\n\nThe end."
+    ask(page, f">>>{text}<<<")
+    answered(page)
+    assert "The end." in last_answer(page)
+    assert "verified, part 2" in last_answer(page)  # as words
+    assert page.evaluate(FOREIGN) == []
+    for one in HOSTILE[:6]:
+        ask(page, f">>>{one}\n\nThe end.<<<")
+        answered(page)
+        assert page.evaluate(FOREIGN) == [], one
+    reload(page)
+    until(page, lambda: page.locator("#refresh").count() == 1 and "The end." in last_answer(page))
+    assert page.evaluate(FOREIGN) == []

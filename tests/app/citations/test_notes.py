@@ -214,7 +214,7 @@ def test_of_several_documents_a_citation_says_which_with_its_own_page() -> None:
         "Lease 2024, page 2",
         "Lease 2025, page 3",
     ]
-    assert ">word for word, Lease 2024, p. 2<" in marked(answer, records[0], 0, str)
+    assert ">word for word, Lease 2024, p. 2<" in marked(answer, records[0], 0)
     exchange = Exchange("Where?", answer, notes=records[0])
     assert ": Word for word, Lease 2024, page 2: “Notice is given three" in as_markdown(
         Chat("c", "b", 0.0, (exchange,)), "Leases"

@@ -11,7 +11,6 @@ import pytest
 from app.core import format
 from app.core.chats import Exchange
 from app.web import messages
-from app.web.markdown import harmless
 from engine.events import StopReason
 
 EXTRACT = {"before": "…it was", "hit": "Maren Holt", "after": "who…"}
@@ -41,14 +40,14 @@ def notes(*chips: dict[str, Any], unit: str = "page") -> dict[str, Any]:
     ],
 )
 def test_what_a_button_says(cited: dict[str, Any], shown: str) -> None:
-    text = messages.marked("Yes. No.", notes(cited), 2, harmless)
+    text = messages.marked("Yes. No.", notes(cited), 2)
     button = f'<button type="button" class="cite {cited["kind"]}" value="2.0">{shown}</button>'
-    assert text == f"Yes. {button} No."
+    assert text == f"<p>Yes. {button} No.</p>"
 
 
 def test_a_page_that_says_so_stands_alone_and_is_read_aloud_as_such() -> None:
-    text = messages.marked("Yes.", notes(chip("says", 4, "7", "8")), 0, harmless)
-    assert text.endswith(' class="cite says" value="0.0">p. 7–8<span class="unseen"> says so</span></button>')
+    text = messages.marked("Yes.", notes(chip("says", 4, "7", "8")), 0)
+    assert text.endswith(' class="cite says" value="0.0">p. 7–8<span class="unseen"> says so</span></button></p>')
     card = messages.card(notes(chip("says", 4, "7", "8")), 0)
     assert card is not None
     assert card["said"].startswith("The book says so on pages 7 to 8:")
@@ -77,8 +76,8 @@ def test_what_stands_nowhere_is_told_above_the_answer(missing: list[str] | None,
 
 
 def test_a_quotation_that_is_nearly_right_is_not_called_right() -> None:
-    text = messages.marked("Yes.", notes(chip("missing", 4, "12", matched=41, total=43)), 0, harmless)
-    assert text.endswith(' class="cite missing nearly" value="0.0">not exact, 41 of 43 words, p. 12</button>')
+    text = messages.marked("Yes.", notes(chip("missing", 4, "12", matched=41, total=43)), 0)
+    assert text.endswith(' class="cite missing nearly" value="0.0">not exact, 41 of 43 words, p. 12</button></p>')
 
 
 def test_attention_is_never_called_more_than_a_hint() -> None:
@@ -91,7 +90,7 @@ def test_attention_is_never_called_more_than_a_hint() -> None:
 
 
 def test_the_pages_of_one_sentence_are_said_once() -> None:
-    text = messages.marked("Yes.", notes(chip("drew", 4, "7", times=9), chip("drew", 4, "9", times=8)), 0, harmless)
+    text = messages.marked("Yes.", notes(chip("drew", 4, "7", times=9), chip("drew", 4, "9", times=8)), 0)
     assert re.findall(r">([^<]+)</button>", text) == ["drew on p. 7", "p. 9"]
 
 
@@ -100,22 +99,22 @@ def test_the_pages_of_one_sentence_are_said_once() -> None:
 )
 @pytest.mark.parametrize("unit", ["page", "section"])
 def test_a_books_own_labels_are_only_words(label: str, unit: str) -> None:
-    text = messages.marked("Yes.", notes(chip("quoted", 4, label), unit=unit), 0, harmless)
-    inside = re.fullmatch(r'Yes\. <button type="button" class="cite quoted" value="0\.0">(.*)</button>', text)
+    text = messages.marked("Yes.", notes(chip("quoted", 4, label), unit=unit), 0)
+    inside = re.fullmatch(r'<p>Yes\. <button type="button" class="cite quoted" value="0\.0">(.*)</button></p>', text)
     assert inside is not None
     assert set(re.findall(r"[^\w .,–&#;]", inside[1])) == set()
 
 
 def test_an_answer_cannot_make_buttons_of_its_own() -> None:
     text = messages.marked(
-        "\ue0000\ue001 <button class='cite'>verified, p. 1</button>", notes(chip("quoted", 0, "3")), 0, harmless
+        "\ue0000\ue001 <button class='cite'>verified, p. 1</button>", notes(chip("quoted", 0, "3")), 0
     )
     assert text.count('<button type="button"') == 1
-    assert "&lt;button class='cite'>" in text
+    assert "&lt;button class=&#x27;cite&#x27;&gt;" in text
 
 
 def test_an_answer_without_notes_is_as_before() -> None:
-    assert messages.marked("a < b **c**", None, 0, harmless) == harmless("a < b **c**")
+    assert messages.marked("a < b **c**", None, 0) == "<p>a &lt; b <strong>c</strong></p>"
 
 
 def test_a_wrong_quotation_says_how_much_of_it_is_true() -> None:
