@@ -7,9 +7,9 @@
 The plain run is followed by the speculative run. Both decode greedily and start from the same context, which is the
 book and the question; the book is not read again. Afterwards the page replays the two runs side by side in real time.
 If an answer is short, the race continues with further questions about the book. The texts of a refusal, or of an answer
-that repeats itself, are compared like others, but their speed does not count (``app.core.speed``). After such an
-answer, the model is asked to continue passages of the book. During a race no other question can be asked, so that no
-other answer slows a run down. Stopping the answer stops the race.
+that repeats itself, are compared like others, but their speed does not count (``app.core.speed``). Besides the
+person's own questions a race asks only the questions that the page suggests. During a race no other question can be
+asked, so that no other answer slows a run down. Stopping the answer stops the race.
 
 A race with equal texts is a passed check that speculation does not change the text. ``Verified`` stores a record of
 passed checks in a small file in the data folder. A record is valid for one pair of models on one device in one
@@ -75,10 +75,8 @@ class Race:
     Args:
         app_state: the open book and the engine.
         verified: stores which pairs of models have passed a race.
-        further: returns more questions about the open book. They are asked while the answers have fewer than
-            ``ENOUGH_TOKENS`` tokens.
-        passages: returns questions that ask the model to continue passages of the book. They are asked after an answer
-            whose speed does not count.
+        suggested: returns the questions that the page suggests about the open book. They are asked while the answers
+            whose speed counts have fewer than ``ENOUGH_TOKENS`` tokens.
         most_tokens: maximum tokens of each answer.
     """
 
@@ -86,14 +84,12 @@ class Race:
         self,
         app_state: AppState,
         verified: Verified,
-        further: Callable[[], Sequence[str]] = tuple,
-        passages: Callable[[], Sequence[str]] = tuple,
+        suggested: Callable[[], Sequence[str]] = tuple,
         most_tokens: int = MOST_TOKENS,
     ) -> None:
         self._app_state = app_state
         self._verified = verified
-        self._further = further
-        self._passages = passages
+        self._suggested = suggested
         self._most = most_tokens
         self._number = 0
         self.state = RaceState()
@@ -110,7 +106,7 @@ class Race:
 
         Args:
             question: the question. If it is "", the race takes the newest question of the open chat that was answered
-                from the book. If there is none, the race asks the model to continue a passage of the book.
+                from the book. If there is none, the race takes a suggested question.
 
         Raises:
             InputError: there is no question, no book is read, the book is read in parts, or the model is not on this
@@ -121,7 +117,7 @@ class Race:
         instead = ""
         if not question.strip() and chat is not None and chat.exchanges:
             told = _last_of(chat)
-            instead = "" if told else next(iter(self._passages()), "")
+            instead = "" if told else next(iter(self._suggested()), "")
             question = told or instead or chat.exchanges[-1].question
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
@@ -135,7 +131,7 @@ class Race:
             raise InputError("The race needs a model on this machine.", "Choose one first.")
         claim = self._app_state.claim()
         self.state = RaceState(running=True, question=question)
-        questions = [question, *(other for other in self._further() if other != question)][:MOST_QUESTIONS]
+        questions = [question, *(other for other in self._suggested() if other != question)][:MOST_QUESTIONS]
         run = questions, current.book.sha256, claim, bool(instead)
         work = threading.Thread(target=self._run, args=run, name="trifold-race", daemon=True)
         work.start()
@@ -165,16 +161,11 @@ class Race:
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
         answered: list[RaceQuestion] = []
-        ahead = list(questions)
-        while ahead and len(answered) < MOST_QUESTIONS:
-            at, question = len(answered), ahead.pop(0)
+        for at, question in enumerate(questions):
             plain, fast = (self._one_run(RaceState(True, at, run, 0, question), claim) for run in range(len(MODES)))
             earlier = [one.fast.text for one in answered]
             uncounted = speed.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
             answered.append(RaceQuestion(question, plain, fast, uncounted))
-            if uncounted:
-                asked = {one.question for one in answered}
-                ahead = [other for other in dict.fromkeys((*self._passages(), *ahead)) if other not in asked]
             if answered[-1].same < answered[-1].tokens:
                 break
             if sum(one.tokens for one in answered if not one.uncounted) >= ENOUGH_TOKENS:
@@ -319,7 +310,7 @@ class RaceResult:
         book: hash of the book.
         when: seconds since the epoch.
         questions: questions answered by both runs, in order. If two answers differ, the race ends with their question.
-        is_substitute: whether a passage of the book replaced the question, because no answer in the chat was about the
+        is_substitute: whether a suggested question replaced the question, because no answer in the chat was about the
             book.
     """
 

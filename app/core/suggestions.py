@@ -20,7 +20,7 @@ from typing import Any
 
 from app.core.contents import ContentsEntry
 from app.quoted import sentences
-from engine.document import Document
+from engine.document import Document, Page
 from engine.languages import Language, language_of
 
 MOST = 5  # maximum number of suggested questions
@@ -86,6 +86,8 @@ _GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
 # Maximum matches of ``_GERMAN`` per word of a text that is not German. In a German text no names are looked for,
 # because all nouns are capitalised there.
 _MOST_GERMAN = 0.02
+_PHRASE_QUESTION = "Where does it say “{}”?"
+_ASKS_FOR_PHRASE = re.compile(_PHRASE_QUESTION.replace("?", r"\?").format("([^“”]+)"))
 _PHRASES = 3
 # number of words of a phrase; up to two more are taken, so that the last word has at least ``_LAST_WORD`` letters
 _PHRASE_WORDS = 6
@@ -237,15 +239,13 @@ def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:
         Questions, the most likely to be answered first. Of equally likely questions, one is taken from each third of
             the read pages in turn.
     """
-    return tuple(f"Where does it say “{phrase}”?" for phrase in _telling_phrases(document, pages_read))
+    return tuple(_PHRASE_QUESTION.format(phrase) for phrase in _telling_phrases(document, pages_read))
 
 
-def continuations(document: Document, pages_read: int) -> tuple[str, ...]:
-    """Make questions that ask a model to write down how the book goes on after the phrases of ``phrase_questions``.
-    They are for models that follow instructions, and can be answered for any book by quoting it.
-    """
-    asked = "Write down word for word how the text goes on after “{}”, for a whole paragraph."
-    return tuple(asked.format(phrase) for phrase in _telling_phrases(document, pages_read))
+def phrase_of(question: str) -> str:
+    """The phrase that a question asks for, as in ``phrase_questions``; "" if the question asks for none."""
+    asked = _ASKS_FOR_PHRASE.fullmatch(question)
+    return asked[1] if asked else ""
 
 
 def _telling_phrases(document: Document, pages_read: int) -> list[str]:
@@ -398,8 +398,13 @@ class Sample:
     def sha256(self) -> str:
         return hashlib.sha256(self.file.read_bytes()).hexdigest() if self.file else ""
 
+    def questions_about(self, pages: Sequence[Page]) -> tuple[str, ...]:
+        """The book's own questions whose phrases stand in ``pages``."""
+        text = " ".join(" ".join(page.text for page in pages).split())
+        return tuple(question for question in self._questions if phrase_of(question) in text)
+
     @cached_property
-    def questions(self) -> tuple[str, ...]:
+    def _questions(self) -> tuple[str, ...]:
         found = self._description.get("questions", ())
         return tuple(str(item["question"]) for item in found if isinstance(item, dict) and "question" in item)
 

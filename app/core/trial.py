@@ -2,8 +2,8 @@
 
 Used for models whose card lists refusals (``Abilities.refusals``), because nobody can predict which phrases such a
 small model finds. When the book has been read, ``Trial`` asks questions in its own thread while the chat is empty. It
-cancels its question when the user wants to ask. Questions are tried until ``WANTED`` answers quote the book. The page
-shows the questions without the answers.
+cancels its question when the user wants to ask. Questions are tried until ``WANTED`` answers quote the book. If a
+question asks for a phrase, the answer must quote this phrase. The page shows the questions without the answers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from app.core import speed
 from app.core.abilities import Abilities
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.core.suggestions import phrase_of
 from app.quoted import check_answer
 from engine import Question
 from engine.config import SamplingParams
@@ -152,6 +153,8 @@ class Trial:
             return
         tried.answers.append(done.text)
         if quoted and all(quotation.verified for quotation in quoted):
-            tried.quoting.append(question)
+            # another passage of the book is no answer to a question for a phrase
+            if phrase_of(question) in " ".join(done.text.split()):
+                tried.quoting.append(question)
         elif not quoted and not card.only_quotes and done.text.strip():
             tried.fair.append(question)

@@ -24,7 +24,7 @@ from app.core.chats import Chat, FoundMessage, all_messages
 from app.core.format import View
 from app.core.notes import NOTES
 from app.core.state import AppState
-from app.core.suggestions import Sample, continuations, language_of_book, phrase_questions, suggestions
+from app.core.suggestions import Sample, language_of_book, phrase_questions, suggestions
 from app.core.trial import Trial
 from app.readers import recognition
 from app.web.auth import AllowedRoute
@@ -164,19 +164,23 @@ class Library:
             return []
         card = abilities(str(model.path))
         is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
-        own = self._sample.questions if is_sample else ()
-        # The author of the bundled sample book has tried its questions. Questions about other books are tried first, if
-        # the model may refuse to answer them.
-        if card.refusals and not (own and card.only_quotes):
+
+        def own() -> tuple[str, ...]:
+            return self._sample.questions_about(document.pages[:read]) if is_sample else ()
+
+        # The tests ask the bundled model the questions of the sample book. Questions about other books are tried first,
+        # if the model may refuse to answer them.
+        if card.refusals and not (is_sample and card.only_quotes):
 
             def candidates() -> list[str]:
-                made = () if card.only_quotes else (*own, *suggestions(document, read, general=False))
+                made = () if card.only_quotes else (*own(), *suggestions(document, read, general=False))
                 return [*made, *phrase_questions(document, read)]
 
             return self._trial.passed(document, str(model.path), card, candidates)
         seen = (id(document), read)
         if self._suggested[0] != seen:
-            self._suggested = seen, list(own or suggestions(document, read))
+            made = own()
+            self._suggested = seen, list(made if made or card.only_quotes else suggestions(document, read))
         return self._suggested[1]
 
     def language(self) -> str:
@@ -185,18 +189,6 @@ class Library:
         if self._language[0] is not document:
             self._language = document, (language_of_book(document) or "") if document else ""
         return self._language[1]
-
-    def passages(self) -> tuple[str, ...]:
-        """Questions whose answers are passages of the open book, word for word, with any model. A model that only
-        quotes is asked to find passages, any other model to continue a passage.
-        """
-        current = self._state.current
-        model = self._state.engine.status().model
-        if current.document is None or model is None:
-            return ()
-        quotes = abilities(str(model.path)).only_quotes
-        made = (phrase_questions if quotes else continuations)(current.document, pages_read(current))
-        return tuple(dict.fromkeys((*self.suggestions(), *made))) if quotes else made
 
     # Books ---------------------------------------------------------------------------------------------------
 

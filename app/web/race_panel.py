@@ -160,7 +160,7 @@ def detail(result: RaceResult) -> str:
     if result.times is None and result.counted:
         told.append("The machine had other work during one of the runs, so the times say nothing. Race again later.")
     if result.is_substitute:
-        told.append("No answer of this chat was about the book: a passage of it was taken instead.")
+        told.append("No answer of this chat was about the book: a suggested question was taken instead.")
     return " ".join([*told, *_left_out(result)])
 
 
@@ -172,13 +172,13 @@ _APART = {
 
 
 def _left_out(result: RaceResult) -> list[str]:
-    """State which answers do not count for the speed, and whether passages of the book replaced them."""
+    """State which answers do not count for the speed, and whether suggested questions replaced them."""
     kinds = [one.uncounted for one in result.questions if one.uncounted]
     counts = [(words, kinds.count(kind)) for kind, words in _APART.items() if kind in kinds]
     said = [words[number > 1].format(format.counted(number, "answer")) for words, number in counts]
     if not said:
         return []
-    rest = "passages of the book were raced instead" if result.counted else "equal in both runs, no measure of speed"
+    rest = "suggested questions were raced instead" if result.counted else "equal in both runs, no measure of speed"
     return [f"{', '.join(said)}: {rest}."]
 
 

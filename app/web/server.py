@@ -142,7 +142,7 @@ def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
         EachPanel(state, AskEach(state)),
         PartsPanel(state),
         NotesPanel(state),
-        RacePanel(state, Race(state, verified, library.suggestions, library.passages), verified),
+        RacePanel(state, Race(state, verified, library.suggestions), verified),
         Api(state, settings.data),
         preferences,
         FirstChoice(state, switch, preferences.rates, lambda: preferences.news),

@@ -146,7 +146,7 @@ def quoting(ready: Make, tmp_path: Path) -> AppState:
 
 
 def raced(state: AppState, tmp_path: Path, question: str) -> RaceResult:
-    one = Race(state, Verified(tmp_path / "verified.json"), passages=lambda: PASSAGES)
+    one = Race(state, Verified(tmp_path / "verified.json"), lambda: PASSAGES)
     one.start(question)
     wait_for(lambda: not one.state.running)
     assert one.result is not None, one.state.trouble
@@ -162,7 +162,7 @@ def test_refusals_and_circles_are_counted_apart_and_passages_follow(quoting: App
     assert found.times == pytest.approx(41.0 / 14.0, rel=0.1), "of the passages alone"
     assert (found.same, found.tokens) == (96, 96), "the refusal is compared word for word all the same"
     told = race_panel.recording(found)
-    assert "1 answer was no answer from the book: passages of the book were raced instead." in told["detail"]
+    assert "1 answer was no answer from the book: suggested questions were raced instead." in told["detail"]
     assert [part["question"] for part in told["runs"][0]["questions"]] == list(PASSAGES)
     going_round = raced(quoting, tmp_path, "Why in a circle?")
     assert going_round.questions[0].uncounted == "circles"

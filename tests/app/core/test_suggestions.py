@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from app.core.suggestions import language_of_book, phrase_questions, suggestions, telling_headings
+from app.core.suggestions import Sample, language_of_book, phrase_of, phrase_questions, suggestions, telling_headings
 from engine.document import Document, OutlineItem, Page
 from engine.passages import asks_for_whole
 from tests.app.scripted import book
@@ -175,3 +177,13 @@ def test_questions_come_in_the_language_of_the_book(text: str, first: str, last:
     assert (asked[0], asked[-1]) == (first, last)
     assert language_of_book(document) == {"W": "de", "Q": "fr", "¿": "es"}[first[0]]
     assert suggestions(document, 2, general=False)[0] == "What is the book about?"
+
+
+def test_the_sample_books_questions_come_with_the_pages_of_their_answers(tmp_path: Path) -> None:
+    asked = ["Where does it say “a quiet town”?", "Where does it say “the lower rooms”?"]
+    told = {"questions": [{"question": question} for question in asked]}
+    (tmp_path / "sample.json").write_text(json.dumps(told), encoding="utf-8")
+    pages = (Page(1, "1", "It was a quiet\ntown."), Page(2, "2", "In the lower rooms nobody slept."))
+    assert [phrase_of(question) for question in (*asked, "Who is “he”?")] == ["a quiet town", "the lower rooms", ""]
+    assert Sample(tmp_path).questions_about(pages[:1]) == (asked[0],)
+    assert Sample(tmp_path).questions_about(pages) == tuple(asked)

@@ -97,6 +97,12 @@ def test_an_answer_without_a_passage_is_second_best_for_a_model_that_talks(state
     assert offered(state, CAN_QUOTE, "A", "B", "C") == ["B"]
 
 
+def test_another_passage_than_the_one_that_was_asked_for_is_no_answer(state: AppState, engine: Answering) -> None:
+    right, wrong = "Where does it say “lamp20 lamp21”?", "Where does it say “lamp30 lamp31”?"
+    engine.answers = {right: passage(20), wrong: passage(1)}
+    assert offered(state, CAN_QUOTE, wrong, right) == [right]
+
+
 def test_not_more_is_tried_than_is_worth_it(state: AppState, engine: Answering) -> None:
     assert offered(state, CAN_QUOTE, *(f"Q{number}" for number in range(40))) == []
     assert len(engine.asked) == MOST_TRIES
