@@ -401,6 +401,8 @@ class Question:
         begun: the beginning of an answer that was cut off; the new text continues it.
         chat: name under which the chat's turns are stored on disk, with the book; "" stores none.
         wait: seconds to wait until a cancelled request has released the engine (``engine.HANDOVER_S`` is enough).
+        excerpt: a short text that takes the place of the open book (``engine.aside``). The question is then answered
+            at once, also while a book is being read; None for the open book.
     """
 
     text: str
@@ -410,6 +412,7 @@ class Question:
     begun: str = ""
     chat: str = ""
     wait: float = 0.0
+    excerpt: Document | None = None
 
     def __post_init__(self) -> None:
         # A copy, because the caller may append to the list later.

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import torch
 
 from engine import devices as kinds
+from engine.aside import Aside
 from engine.chat_template import ChatFormat
 from engine.config import GREEDY, EngineConfig
 from engine.decode import prefill
@@ -112,6 +113,8 @@ class Session:
         self.conversation: Conversation | None = None
         self._quoted: tuple[tuple[BookTokens, int], Quotable] | None = None
         self.generation = GenerationLoop(target, self.full, self.hierarchy, self.end_ids)
+        self._aside = Aside(config, tokenizer, target, self.end_ids)
+        self._aside_s = 0.0  # seconds that answers from excerpts have taken; they do not count as reading
 
     @classmethod
     def load(cls, config: EngineConfig) -> Session:
@@ -186,7 +189,7 @@ class Session:
         self.persistence.cancel_beyond(start)
         self.full.crop(start)
         is_empty = not self.full.length
-        began = time.perf_counter()
+        began = self._reading_clock()
         try:
             finished = yield from until_set(cancel, self._read(conversation, start, began))
         finally:
@@ -194,7 +197,7 @@ class Session:
             self.target.end_prefill()
         kept = self.persistence.restored if is_empty else Restored()
         self.persistence.save(conversation.document, conversation.book, conversation.read)
-        seconds = max(time.perf_counter() - began, 1e-9)
+        seconds = max(self._reading_clock() - began, 1e-9)
         computed = max(0, conversation.read - max(start, kept.tokens))
         yield BookRead(
             tokens=conversation.read,
@@ -215,10 +218,10 @@ class Session:
         if not self.full.length:
             yield from self._restore(conversation, began)
             # Restored tokens do not count towards the speed of reading.
-            start, began = self.full.length, time.perf_counter()
+            start, began = self.full.length, self._reading_clock()
         ids = self.target.ids(list(conversation.book.ids[self.full.length :]))
         for step in self._prefill(ids, None):
-            yield progress(conversation, step, start, time.perf_counter() - began)
+            yield progress(conversation, step, start, self._reading_clock() - began)
         retry_with_spill(self.full, self.hierarchy.retrieval.index_book)
         return True
 
@@ -227,7 +230,11 @@ class Session:
         with closing(self.persistence.restore(conversation.document, conversation.book.ids)) as steps:
             for usable in steps:
                 step = prefill.PrefillProgress(usable, usable / len(conversation.book.ids))
-                yield progress(conversation, step, 0, time.perf_counter() - began)
+                yield progress(conversation, step, 0, self._reading_clock() - began)
+
+    def _reading_clock(self) -> float:
+        """Seconds on a clock that stands still while a question is answered aside."""
+        return time.perf_counter() - self._aside_s
 
     def work_ahead(self) -> Iterator[None]:
         """Do what would delay the next answer: let the draft model read (``Hierarchy.start_draft_ahead``), and record
@@ -358,6 +365,18 @@ class Session:
             yield done
         finally:  # turns are saved after the last event, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
+
+    def ask_aside(self, question: Question, *, cancel: threading.Event | None = None) -> Iterator[Event]:
+        """Answer a question from its excerpt, in a context of its own. May be called between two events of ``read``,
+        which continues as if nothing had happened. Raises as ``engine.aside.Aside.ask``.
+        """
+        began, split = time.perf_counter(), self.target.split
+        others = split.devices[1:] if split else ()
+        free = planner.free_resources(self.target.device, self.config, None, others)
+        try:
+            yield from self._aside.ask(question, free, cancel)
+        finally:
+            self._aside_s += time.perf_counter() - began
 
     def _quotable(self, conversation: Conversation) -> Quotable:
         """The text that an answer may quote: the part of the book that the model has read.

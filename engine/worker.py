@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from engine import foreign
 from engine.config import KV_NOTES, EngineConfig
@@ -58,6 +58,7 @@ HANDOVER_S = 20.0
 slow machine.
 """
 
+_ASIDE: Literal["aside"] = "aside"  # wakes the thread for a question about an excerpt
 _ENDING_S = 30.0  # maximum seconds that the thread may take to end
 _STEP_S = 0.5  # maximum seconds of a single wait for an event
 _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been cancelled
@@ -274,8 +275,9 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | None] = queue.SimpleQueue()
-        self._admission = Admission()
+        self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | Literal["aside"] | None] = queue.SimpleQueue()
+        self._asides: queue.SimpleQueue[tuple[Request[Any], Work]] = queue.SimpleQueue()
+        self._admission, self._aside_admission = Admission(), Admission()
         self._handing = threading.Lock()
         # Set while the lock ``_handing`` is held. Once True, no more requests are handed to the thread.
         self._closed = False
@@ -310,6 +312,9 @@ class Engine:
 
     def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Request[AnswerDone]:
         asked = Question.of(question)
+
+        if asked.excerpt is not None:
+            return self._submit_aside(asked, cancel)
 
         def work(session: Session, stop: threading.Event) -> Iterator[Event]:
             return session.ask(asked, cancel=stop)
@@ -346,11 +351,28 @@ class Engine:
         self._admission.end()
         raise _closed()
 
+    def _submit_aside(self, asked: Question, cancel: threading.Event | None) -> Request[AnswerDone]:
+        """Hand over a question about an excerpt. It is served at once, between two blocks of a reading."""
+        request = Request[AnswerDone]("answering", cancel)
+        self._aside_admission.admit(request, asked.wait)
+
+        def work(session: Session, stop: threading.Event) -> Iterator[Event]:
+            return session.ask_aside(asked, cancel=stop)
+
+        with self._handing:
+            if not self._closed:
+                self._asides.put((request, work))
+                self._inbox.put(_ASIDE)
+                return request
+        self._aside_admission.end()
+        raise _closed()
+
     def _refuse_all(self) -> None:
         """Hand no further request to the thread, and cancel the current request."""
         with self._handing:
             self._closed = True
         self._admission.refuse(_closed())
+        self._aside_admission.refuse(_closed())
 
     # The thread ----------------------------------------------------------------------------------------------
 
@@ -361,15 +383,19 @@ class Engine:
             finally:
                 self._ready.set()
             while (handed := self._inbox.get()) is not None:
-                self._serve(*handed)
-                self._work_ahead()
+                self._serve_asides()
+                if handed != _ASIDE:
+                    self._serve(*handed, self._admission)
+                    self._work_ahead()
             if self._session is not None:
                 self._session.close()
         finally:
             self._refuse_all()
             while not self._inbox.empty():  # fail every waiting request, however this thread ended
-                if (handed := self._inbox.get()) is not None:
-                    handed[0].fail(_closed())
+                if (left := self._inbox.get()) is not None and left != _ASIDE:
+                    left[0].fail(_closed())
+            while not self._asides.empty():
+                self._asides.get()[0].fail(_closed())
             self._session = None
             self._status = Status("closed", "The engine has been closed.")
 
@@ -389,8 +415,16 @@ class Engine:
             self._failure = _for_people(error, "loading the model")
             self._status = Status("failed", str(self._failure))
             self._admission.refuse(self._failure)
+            self._aside_admission.refuse(self._failure)
 
-    def _serve(self, request: Request[Any], work: Work) -> None:
+    def _serve_asides(self) -> None:
+        """Answer the questions about excerpts that wait."""
+        while not self._asides.empty():
+            before = self._status
+            self._serve(*self._asides.get(), self._aside_admission)
+            self._status = replace(self._status, state=before.state, detail=before.detail)
+
+    def _serve(self, request: Request[Any], work: Work, admission: Admission) -> None:
         final: Event | None = None
         error: TrifoldError = EngineError("The engine ended this without a result.", "Try again.")
         try:
@@ -403,6 +437,8 @@ class Engine:
                     final = event
                 else:
                     request.put(event)
+                if request.state == "reading":
+                    self._serve_asides()
         except Exception as caught:  # an error of a request must not end the thread
             if not isinstance(caught, TrifoldError):
                 logger.exception("a request failed")
@@ -411,7 +447,7 @@ class Engine:
             # The next request may come as soon as the final event is seen, so the engine is released before the event
             # is sent.
             self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
-            self._admission.end()
+            admission.end()
             if final is not None:
                 request.put(final)
             else:

@@ -1,0 +1,147 @@
+"""Answers a question from a short text, in a context of its own beside the open book's.
+
+    aside = Aside(config, tokenizer, target, end_ids)
+    for event in aside.ask(question, free): ...      # Loading ..., AnswerStarted, TextDelta ..., AnswerDone
+
+``question.excerpt`` takes the place of the book in the prompt. The text is prefilled into a full cache of its own, and
+this cache is freed at the end. Nothing that belongs to the open book is touched, neither its KV nor its conversation.
+So a reading that waits meanwhile continues as if nothing had happened, and its KV has the same bytes.
+
+The context is short, so the answer is decoded plainly, one token a pass. Its distribution is plain decoding's by
+definition.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from engine.config import GREEDY, EngineConfig
+from engine.decode import prefill, rounds
+from engine.decode.loops import LoopDetector
+from engine.decode.quotations import Quotable
+from engine.decode.rounds import Context, NotFinite
+from engine.decode.verify import make_generator, make_sampler
+from engine.errors import ContextTooSmall, InputError, OptionError
+from engine.events import AnswerStarted, Event, Loading, StopReason, TextDelta
+from engine.generation import Generation, Meter, PageScores
+from engine.kv.full import FullCache
+from engine.model.decoder import Decoder
+from engine.plan import planner
+from engine.plan.memory_budget import CHUNK
+from engine.plan.planner import Resources
+from engine.prompt import BookTokenizer, Conversation, Question
+
+
+class Aside:
+    """Contexts of their own for questions about short texts.
+
+    Args:
+        config: gives the format of KV and the sizes of a prefill.
+        tokenizer: the target's tokenizer.
+        target: the target model.
+        end_ids: tokens that end an answer.
+    """
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: BookTokenizer, target: Decoder, end_ids: frozenset[int]
+    ) -> None:
+        self._config, self._tokenizer, self._target, self._end_ids = config, tokenizer, target, end_ids
+        self._shape = target.kv_shape.stored_as(config.kv).indexed(config.chunk_size or CHUNK)
+
+    def ask(self, question: Question, free: Resources, cancel: threading.Event | None = None) -> Iterator[Event]:
+        """Answer ``question`` from its excerpt.
+
+        Args:
+            free: bytes that KV may take.
+            cancel: once it is set the answer ends, with ``StopReason.CANCELLED``.
+
+        Raises:
+            InputError: the excerpt or the question is empty.
+            OptionError: exact quotations are configured, and the bytes of the model's tokens are unknown.
+            ContextTooSmall: excerpt and question do not fit into the window.
+        """
+        asked = time.perf_counter()
+        conversation, tokens = self._composed(question)
+        sampling = question.sampling.over(self._target.sampling).over(GREEDY)
+        quotable = self._quotable(conversation) if sampling.exact_quotes else None
+        meter = Meter("plain", len(tokens), len(tokens), self._target.window)
+        pages = PageScores((), 0, self._config.chunk_size or CHUNK)
+        stream = self._tokenizer.stream(tokens if question.begun else (), question.begun)
+        answer = Generation(meter, stream, pages, asked)
+        full = FullCache(self._shape, self._target.window, spill_folder=planner.spill_folder(self._config))
+        try:
+            plan = planner.plan_for_book(self._shape, len(tokens), self._target.window, free)
+            full.place(plan.placement, plan.tokens)
+            begun = self._tokenizer.words(question.begun)
+            context = Context(
+                self._target.backend,
+                full,
+                list(tokens),
+                make_sampler(sampling, self._target.ids(tokens[len(tokens) - len(begun) :]), quotable),
+                make_generator(sampling.seed, self._target.token_device),
+                self._end_ids,
+                min(sampling.max_tokens, self._target.window - len(tokens)),
+                LoopDetector(tokens[: conversation.read]),
+            )
+            for event in self._steps(context, answer, asked):
+                yield event
+                if cancel is not None and cancel.is_set():
+                    answer.reason = StopReason.CANCELLED
+                    break
+            tail, kv = answer.flush(), full.kv_bytes()
+            done = answer.done(kv, len(context.tokens))
+            if tail:
+                yield TextDelta(tail, (), (), done.figures)
+            yield done
+        finally:
+            full.clear()
+            self._target.end_prefill()
+
+    def _composed(self, question: Question) -> tuple[Conversation, Sequence[int]]:
+        """The conversation about the excerpt, and the prompt."""
+        document, window = question.excerpt, self._target.window
+        if document is None or not document.text.strip():
+            raise InputError("There is no text in this document.", "Choose another file.")
+        if not question.text.strip():
+            raise InputError("The question is empty.", "Type a question.")
+        form = self._tokenizer.format_for(document.opening)
+        book = self._tokenizer.book(document, form)
+        passages = self._target.num_passages, self._target.wants_pointing and self._tokenizer.has_template
+        conversation = Conversation(self._tokenizer, document, book, form, self._end_ids, *passages)
+        conversation.begin(len(book.ids))
+        tokens = conversation.compose(question.text, question.history, question.begun).tokens
+        if len(tokens) >= window:
+            raise ContextTooSmall(
+                f"The passages, this chat and the question take {len(tokens):,} tokens, and the window holds "
+                f"{window:,}.",
+                "Ask a shorter question or start a new chat.",
+            )
+        return conversation, tokens
+
+    def _quotable(self, conversation: Conversation) -> Quotable:
+        """The text that an answer may quote: the excerpt."""
+        pieces = self._tokenizer.pieces
+        if pieces is None:
+            raise OptionError("This model cannot restrict quotations to the book's words.", "Turn exact_quotes off.")
+        return Quotable(conversation.words_read, pieces)
+
+    def _steps(self, context: Context, answer: Generation, asked: float) -> Iterator[Event]:
+        """Prefill the prompt, and decode the answer."""
+        tokens, full, config = context.tokens, context.full, self._config
+        count, limit = len(tokens), context.max_tokens
+        ids = self._target.ids(tokens[:-1])
+        for step in prefill.prefill(
+            self._target, full, ids, segment=config.prefill_segment, block=config.prefill_block
+        ):
+            yield Loading(f"Reading the passages: {step.work:.0%}")
+        yield AnswerStarted(count, count, time.perf_counter() - asked)
+        answer.reason = StopReason.LENGTH if limit < self._target.window - count else StopReason.CONTEXT
+        answer.clock = time.perf_counter()
+        try:
+            for done in rounds.plain(context):
+                text = answer.add(done)
+                yield answer.delta(text, done, full.kv_bytes(), len(tokens))
+        except NotFinite as error:
+            raise self._target.not_finite() from error
