@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from app.core import salvage
+from app.core import ledger, salvage
 from engine.events import Figures
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 Row = sqlite3.Row
 Value = TypeVar("Value")
 
+CHECKPOINT_SECONDS = 10.0  # minimum seconds between two moves of rows from the log into the file
 BUSY_SECONDS = 3.0  # seconds to wait if another process has locked the file
 RETRY_SECONDS = 10.0  # minimum seconds between two attempts to use the file again after a failure
 _COPY_SECONDS = 30 * 86_400.0  # age in seconds at which a copy that was made before a migration is deleted
@@ -144,6 +145,9 @@ class Database:
         self._changes = 0
         self._place: object = None
         self._left: object = None
+        self._logged = False  # whether the log may have rows that the file lacks
+        self._moved = time.monotonic()  # when rows were moved from the log into the file
+        self._closed = False
         self._connection = self._open()
 
     @property
@@ -186,7 +190,9 @@ class Database:
         """
         with self._lock:
             self._changes += 1
-            return self.note(work)
+            result = self.note(ledger.counted(work))
+            self._confirm()
+            return result
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
         """Run ``work`` as ``write`` does, but do not count a change in ``changes``. Use this for rows that change
@@ -206,8 +212,11 @@ class Database:
 
     def mend(self) -> None:
         """Try to use the file again after a failure, at most once in ``RETRY_SECONDS``, so that frequent calls are
-        cheap.
+        cheap. Move new rows from the log into the file, at most once in ``CHECKPOINT_SECONDS``.
         """
+        if self._logged and time.monotonic() - self._moved >= CHECKPOINT_SECONDS:
+            with self._lock:
+                self._checkpoint()
         if not self._trouble or self._path is None or time.monotonic() - self._tried < RETRY_SECONDS:
             return
         with self._lock:
@@ -216,12 +225,25 @@ class Database:
                 self._return_to_file()
 
     def close(self) -> None:
+        """Move all rows from the log into the file, and close the file. Later calls raise an error."""
         with self._lock:
-            with suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self.mend()
+            self._closed = True
+            self._checkpoint()
             self._connection.close()
 
+    def _checkpoint(self) -> None:
+        self._logged, self._moved = False, time.monotonic()
+        # A connection in another process may read the log at this moment; then the next call moves the rows.
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _confirm(self) -> None:
+        if self._path is not None and not self._trouble:
+            ledger.confirm(self._connection, self._path)
+
     def _transaction(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
+        self._logged = True
         return _in_transaction(self._connection, work)
 
     def _open(self) -> sqlite3.Connection:
@@ -230,7 +252,9 @@ class Database:
         self._left = _stamp(self._path)
         try:
             self._notice = _EMPTY.format(name=self._path.name) if _is_empty(self._path) else ""
-            return self._opened(self._path)
+            connection = self._opened(self._path)
+            self._say_what_is_missing(connection, self._path)
+            return connection
         except _Newer:
             self._say("The library was written by a newer Trifold; this one leaves it alone.")
             return _in_memory()
@@ -247,11 +271,20 @@ class Database:
         self._place = _place(path)
         return connection
 
+    def _say_what_is_missing(self, connection: sqlite3.Connection, path: Path) -> None:
+        """Add to ``notice`` what the library lacks of its confirmed changes. It is said once: the present state then
+        counts as the confirmed one.
+        """
+        if lost := ledger.missing(connection, path):
+            self._notice = f"{self._notice} {lost}".strip()
+            logger.error("%s", lost)
+            ledger.confirm(connection, path)
+
     def _look_after_file(self) -> None:
         """If the open file was deleted, for example with its folder, write everything to a new file. Otherwise all rows
         would be lost when the program ends.
         """
-        if self._path is None or self._trouble or _place(self._path) == self._place:
+        if self._path is None or self._trouble or self._closed or _place(self._path) == self._place:
             return
         self._leave_file(sqlite3.OperationalError("it was removed"))
         self._notice = f"The library {self._path.name} was removed while Trifold ran, and has been written again."
@@ -264,7 +297,7 @@ class Database:
         """If ``error`` says that the file is damaged, put its readable rows into a new file, or into memory if that
         fails. Return whether the file was damaged.
         """
-        if self._path is None or self._trouble or not _is_damaged(error):
+        if self._path is None or self._trouble or self._closed or not _is_damaged(error):
             return False
         with suppress(sqlite3.Error):
             self._connection.close()
@@ -303,13 +336,15 @@ class Database:
         again += f", and {len(found.notes)} notes" if found.notes else ""
         self._notice = f"The library was damaged: {again} could be read. The damaged file is kept as {kept.name}."
         logger.error("%s", self._notice)
+        self._say_what_is_missing(connection, path)
+        ledger.confirm(connection, path)
         return connection
 
     def _leave_file(self, error: sqlite3.Error) -> bool:
         """Stop using the file after an error, and continue with its rows in memory. Return False if no file was in
         use.
         """
-        if self._path is None or self._trouble:
+        if self._path is None or self._trouble or self._closed:
             return False
         logger.warning("the library cannot be written: %s", error)
         self._cannot_write(error)
@@ -354,6 +389,7 @@ class Database:
         self._connection.close()
         self._connection = file
         self._trouble = ""
+        self._confirm()
         logger.warning("the library is written again")
 
     def _take_over(self, path: Path) -> None:

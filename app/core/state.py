@@ -500,6 +500,7 @@ class AppState:
         self.stop_asking()
         self.engine.close()
         self.chats.save_now()
+        self.chats.database.close()
 
     # Called by the functions below the class -----------------------------------------------------------------
 

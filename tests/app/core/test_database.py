@@ -78,13 +78,14 @@ def version_1(file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tup
     with monkeypatch.context() as first:
         first.setattr(module, "MIGRATIONS", module.MIGRATIONS[:1])
         first.setattr(module, "VERSION", 1)
+        first.setattr(module.ledger, "counted", lambda work: work)  # it counted nothing
         database = Database(file)
-    chats, chat = asked(database)
-    answered = module_replace(chats.get(chat).exchanges[0], answer="It was Maren.", stopped=StopReason.END)
-    chats.update(chat, 0, answered)
-    mark = module.to_json([BOOK, chat, True])
-    database.write(lambda connection: connection.execute("INSERT INTO desk VALUES ('open', ?)", (mark,)))
-    database.close()
+        chats, chat = asked(database)
+        answered = module_replace(chats.get(chat).exchanges[0], answer="It was Maren.", stopped=StopReason.END)
+        chats.update(chat, 0, answered)
+        mark = module.to_json([BOOK, chat, True])
+        database.write(lambda connection: connection.execute("INSERT INTO desk VALUES ('open', ?)", (mark,)))
+        database.close()
     return all_rows(file)
 
 
@@ -93,7 +94,8 @@ def all_rows(file: Path) -> dict[str, list[tuple[Any, ...]]]:
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     found = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
     connection.close()
-    return found
+    # how many changes were confirmed is counted by this program only
+    return {table: [row for row in rows if row[0] != "confirmed"] for table, rows in found.items()}
 
 
 def test_a_file_of_version_1_loses_nothing(file: Path, version_1: dict[str, list[tuple[Any, ...]]]) -> None:
