@@ -1,9 +1,10 @@
 """``ask FOLDER QUESTION --csv FILE`` asks every document of a folder the same question, and writes a table with a row
 for each document.
 
-The whole table is written anew after every document, so that it is never half written. A command that was stopped can
-be repeated. Repeating it asks only documents without an answer, documents that failed, and documents whose file has
-changed. If the command is repeated with another question, the new answers are added to the table.
+The whole table is written anew after every document, so that it is never half written. Several commands may write to
+one table at once. A command that was stopped can be repeated. Repeating it asks only documents without an answer,
+documents that failed, and documents whose file has changed. If the command is repeated with another question, the new
+answers are added to the table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.ask import ask_of, book_line, kept_in, loaded_engine, progress_line, sampling_of
 from app.cli.read import recognition
-from app.core.answer_table import COLUMNS, Asked, Row, ask_document, read_table, write_table
+from app.core.answer_table import COLUMNS, Asked, Row, add_row, ask_document, read_table
 from app.core.forecast import Remaining
 from app.core.format import counted, recognised_line
 from app.core.settings import Settings
@@ -46,9 +47,11 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     if wanted:
         with loaded_engine(settings) as engine:
             for number, (name, path) in enumerate(wanted, start=1):
+                if _answered(rows.get((name, question)), path):
+                    continue  # another command has asked it meanwhile
                 say(f"{number} of {len(wanted)}: {name}")
-                rows[name, question] = _row(engine, name, path, question, sampling, options, kept_in(options, settings))
-                write_table(table, rows)
+                row = _row(engine, name, path, question, sampling, options, kept_in(options, settings))
+                rows = add_row(table, row)
     failed = [name for name in files if rows[name, question]["error"]]
     say(f"{counted(len(files) - len(failed), 'document')} answered, in {table}.")
     if failed:

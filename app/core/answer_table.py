@@ -23,6 +23,7 @@ from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.atomic_upload import unwritable, write_whole
 from app.core.question import Ask
+from app.launcher import lock
 from engine import HANDOVER_S, EngineLike
 from engine.document import Reading
 from engine.errors import InputError, ResourceError
@@ -185,6 +186,23 @@ def read_table(path: Path) -> dict[tuple[str, str], Row]:
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as a table.", "Name a new file.") from error
     return {(row["file"], row["question"]): row for row in rows}
+
+
+def add_row(path: Path, row: Row) -> dict[tuple[str, str], Row]:
+    """Add a row to the table, or replace the row of the same file and question. Rows that other programs have added
+    meanwhile are kept. Return all rows.
+
+    Raises:
+        InputError: the file is no table of answers any more.
+        ResourceError: the table cannot be written.
+    """
+    try:
+        with lock.held(path.with_name(f".{path.name}.lock")):
+            rows = {**read_table(path), (row["file"], row["question"]): row}
+            write_table(path, rows)
+            return rows
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def write_table(path: Path, rows: Mapping[tuple[str, str], Row]) -> None:

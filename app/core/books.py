@@ -30,6 +30,7 @@ from typing import Any
 
 from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable, write_whole
 from app.core.db import Database
+from app.core.sealed import BROKEN, seal, unseal
 from app.readers.recognition import Recognition, is_kept
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, NoTextLayer, TrifoldError
@@ -43,7 +44,6 @@ _COPY_BLOCK = 1 << 20  # number of bytes that are copied at a time
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
 COLLECTION = "collection.json"
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)  # errors that reading a damaged record may raise
 _JSON = "document.json"  # stored name of an uploaded ``book.json``, because that name is taken by the book's record
 _LEAVING = "leaving-"
 COVER = "cover.png"
@@ -177,7 +177,7 @@ class Books:
 
     def _once(self, book: Book) -> list[str]:
         """The hashes of the documents that a collection contained earlier and no longer contains."""
-        with suppress(*_DAMAGED):
+        with suppress(*BROKEN):
             if book.is_collection:
                 return [str(one) for one in self._collection(book)["left_out"]]
         return []
@@ -191,7 +191,7 @@ class Books:
         return []
 
     def _collection(self, book: Book) -> Any:
-        """Read a collection's file ``COLLECTION``. Raises one of ``_DAMAGED`` if the file is missing or damaged."""
+        """Read a collection's file ``COLLECTION``. Raises one of ``BROKEN`` if the file is missing or damaged."""
         return json.loads(self.path(book).read_text(encoding="utf-8"))
 
     def _listed(self, book: Book) -> list[str]:
@@ -202,7 +202,7 @@ class Books:
         """
         try:
             listed = self._collection(book)["documents"]
-        except _DAMAGED:
+        except BROKEN:
             listed = None
         if not (isinstance(listed, list) and listed and all(isinstance(sha256, str) for sha256 in listed)):
             raise DocumentError(
@@ -372,7 +372,7 @@ def _record(folder: Path) -> dict[str, Any] | None:
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
-    except _DAMAGED:
+    except BROKEN:
         return None
     named_well = record["sha256"] == folder.name and PurePath(record["file"]).name == record["file"] != ""
     return record if named_well and (folder / record["file"]).is_file() else None
@@ -426,7 +426,7 @@ def save_text(path: Path, document: Document) -> None:
     """Cache a document's text. A failure is only logged, because the text is then read from the file again."""
     record = {"files": files_hash(), "readers": readers_hash(), "document": asdict(document)}
     try:
-        write_whole(path, json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+        write_whole(path, seal(record))
     except OSError as error:
         logger.warning("the text of a book was not kept: %s", error)
 
@@ -436,10 +436,10 @@ def load_text(path: Path) -> Document | None:
     version of the readers made it.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = unseal(path.read_bytes())
         is_current = record["files"] == files_hash() or record["readers"] == readers_hash()
         return _document(record["document"]) if is_current else None
-    except _DAMAGED:
+    except BROKEN:
         return None
 
 

@@ -199,7 +199,7 @@ class Chats:
 
     def begin(self, book: str) -> Chat:
         """Begin a chat about the book with this hash. The chat is stored in the database when its first question is
-        asked.
+        asked, or when it gets a name.
         """
         chat = Chat(secrets.token_urlsafe(9), book, time.time())
         with self._lock:
@@ -215,7 +215,7 @@ class Chats:
 
     def _hold(self, chat: Chat) -> None:
         """Keep a chat in memory. If more than ``MOST_HELD`` chats are in memory, drop the least recently used chat from
-        memory. Nothing is lost, because every chat with a question is in the database.
+        memory. Nothing is lost, because every chat with a question or a name is in the database.
         """
         self._chats.pop(chat.id, None)
         self._chats[chat.id] = chat
@@ -333,7 +333,9 @@ class Chats:
             chat = self._known(chat_id)
 
             def write(connection: sqlite3.Connection) -> None:
-                connection.execute("UPDATE chats SET name = ? WHERE id = ?", (clean, chat_id))
+                stored = connection.execute("UPDATE chats SET name = ? WHERE id = ?", (clean, chat_id)).rowcount
+                if clean and not stored:  # a chat without questions
+                    _keep(connection, replace(chat, name=clean), time.time())
 
             self.database.write(write)
             self._chats[chat_id] = replace(chat, name=clean)

@@ -25,6 +25,7 @@ from app.core.atomic_upload import write_whole
 from app.core.bookmark import keep_value, kept_value
 from app.core.books import Book
 from app.core.question import Ask
+from app.core.sealed import BROKEN, seal, unseal
 from app.core.state import AppState
 from app.readers.recognition import LongRecognition, Recognition
 from engine.document import Reading
@@ -34,7 +35,9 @@ from engine.events import AnswerStarted, Event, ReadingProgress
 logger = logging.getLogger(__name__)
 
 FILE = "asked.json"
-"""The file with a document's answers, keyed by question, in the document's folder."""
+"""The file with a document's answers, in the document's folder. Each answer is a sealed line of its own, so that damage
+loses only the answers that it hits.
+"""
 _RUN = "each"  # key of the most recent run in the table ``app_state``
 _MOST_KEPT = 200  # maximum number of questions whose answers are stored for a document
 _POLL_S = 0.05  # seconds between two checks whether a run can begin
@@ -233,12 +236,20 @@ class AskEach:
         return EachRun(question, documents, known)
 
     def _kept(self, sha256: str) -> dict[str, Answer]:
-        """The stored answers of a document, keyed by question; empty if there are none, or if the file is damaged."""
+        """The stored answers of a document, keyed by question; empty if there are none. Damaged answers are left
+        out.
+        """
+        found: dict[str, Answer] = {}
         try:
-            found = json.loads((self.state.books.folder(sha256) / FILE).read_text("utf-8"))
-            return {str(question): Answer(dict(kept["row"]), list(kept["places"])) for question, kept in found.items()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return {}
+            content = (self.state.books.folder(sha256) / FILE).read_bytes()
+        except OSError:
+            return found
+        for line in content.splitlines():
+            try:
+                found.update(_of_version_0(line) if line.startswith(b"{") else [_answer(unseal(line))])
+            except BROKEN:
+                logger.warning("a stored answer about %s is damaged, and is asked again", sha256)
+        return found
 
     def _keep(self, sha256: str, question: str, answer: Answer) -> None:
         folder = self.state.books.folder(sha256)
@@ -247,12 +258,22 @@ class AskEach:
         every = self._kept(sha256)
         every.pop(question, None)
         newest = [*every.items(), (question, answer)][-_MOST_KEPT:]
-        text = json.dumps({asked: {"row": one.row, "places": one.places} for asked, one in newest}, ensure_ascii=False)
+        lines = [seal({"question": asked, "row": one.row, "places": one.places}) for asked, one in newest]
         try:
-            write_whole(folder / FILE, text.encode("utf-8", "replace"))
+            write_whole(folder / FILE, b"".join(lines))
         except OSError as error:
             logger.warning("an answer was not kept: %s", error)
             self._show(unkept=True)
+
+
+def _answer(record: Any) -> tuple[str, Answer]:
+    """A stored answer and its question."""
+    return str(record["question"]), Answer(dict(record["row"]), list(record["places"]))
+
+
+def _of_version_0(line: bytes) -> list[tuple[str, Answer]]:
+    """The answers in a file of before 0.2.0, which is one JSON object keyed by question."""
+    return [_answer({"question": question, **kept}) for question, kept in json.loads(line).items()]
 
 
 def _is_open(answer: Answer | None) -> bool:

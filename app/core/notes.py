@@ -59,6 +59,14 @@ class Note:
     written: float = 0.0
 
 
+class ChangedMeanwhile(Exception):
+    """Raised if another tab has changed the words of a note. ``note`` has the present words."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__(note.id)
+        self.note = note
+
+
 class NoteStore:
     """The notes of all books. Every method may be called from any thread.
 
@@ -124,36 +132,45 @@ class NoteStore:
             OptionError: the note is empty or too long, or its colour is unknown.
         """
         _check(note)
-        before = self.noted_before(note)
-        if before is None:
-            note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
-        else:
-            words = "\n".join(dict.fromkeys(filter(None, (before.words.strip(), note.words.strip()))))
-            note = replace(before, words=words, colour=note.colour)
-            _check(note)
-        self._put(note)
+        with self._lock:
+            before = self.noted_before(note)
+            if before is None:
+                note = replace(note, id=secrets.token_urlsafe(9), written=time.time())
+            else:
+                words = "\n".join(dict.fromkeys(filter(None, (before.words.strip(), note.words.strip()))))
+                note = replace(before, words=words, colour=note.colour)
+                _check(note)
+            self._put(note)
         return note, before is not None
 
     def noted_before(self, note: Note) -> Note | None:
         """The existing note about the same passage, or about the same sentence of an answer; None if there is none."""
         return next((one for one in self.on_page(note.book, note.page) if _is_same(one, note)), None)
 
-    def change(self, id: str, words: str, colour: str) -> Note:
+    def change(self, id: str, words: str, colour: str, seen: str | None = None) -> Note:
         """Change the person's own words or the colour of a note.
+
+        Args:
+            seen: the words that the person began to change; None replaces any words.
 
         Raises:
             OptionError: there is no such note, or the words are too long.
+            ChangedMeanwhile: the note no longer has the words ``seen``, but others than ``words``.
         """
-        note = replace(self.get(id), words=words, colour=colour)
-        _check(note)
-        self._put(note)
+        with self._lock:
+            before = self.get(id)
+            if seen is not None and before.words not in (seen, words):
+                raise ChangedMeanwhile(before)
+            note = replace(before, words=words, colour=colour)
+            _check(note)
+            self._put(note)
         return note
 
     def delete(self, id: str) -> None:
         """Delete a note. It can be restored until the program ends."""
-        note = self.get(id)
-        self._write("DELETE FROM notes WHERE id = ?", (id,))
         with self._lock:
+            note = self.get(id)
+            self._write("DELETE FROM notes WHERE id = ?", (id,))
             self._deleted[id] = note
             if len(self._deleted) > _MOST_UNDONE:
                 del self._deleted[next(iter(self._deleted))]
@@ -166,10 +183,9 @@ class NoteStore:
         """
         with self._lock:
             note = self._deleted.get(id)
-        if note is None:
-            raise OptionError("This note cannot be brought back any more.")
-        self._put(note)
-        with self._lock:
+            if note is None:
+                raise OptionError("This note cannot be brought back any more.")
+            self._put(note)
             self._deleted.pop(id, None)
 
     def forget_book(self, book: str) -> None:

@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from app.core import export, notes
 from app.core.format import View, counted, place_named
-from app.core.notes import Note
+from app.core.notes import ChangedMeanwhile, Note
 from app.core.references import FORMS, sources_of
 from app.core.state import AppState
 from app.quoted import fold, sentences
@@ -60,6 +60,12 @@ class NoteAsked(RequestBody):
     id: Text = ""
     words: Text = ""
     colour: Text = notes.COLOURS[0]
+
+
+class ChangeAsked(NoteAsked):
+    """A request to change a note. ``seen``: the words that the note had when the person began to change them."""
+
+    seen: Text | None = None
 
 
 class NewNoteAsked(NoteAsked):
@@ -145,12 +151,12 @@ class NotesPanel:
 
     async def add(self, request: Request) -> Response:
         asked = await parsed(request, NewNoteAsked)
-        note = await run_in_threadpool(self._answered if asked.message else self._marked, asked)
-        kept, again = self._state.notes.noted(note)
-        return JSONResponse({**_view(self._open()[0], kept), "again": again})
-
-    def _marked(self, note: NewNoteAsked) -> Note:
         document, book = self._open()
+        note = await run_in_threadpool(self._answered if asked.message else self._marked, asked, document, book)
+        kept, again = await run_in_threadpool(self._state.notes.noted, note)
+        return JSONResponse({**_view(document, kept), "again": again})
+
+    def _marked(self, note: NewNoteAsked, document: Document, book: str) -> Note:
         page = document.page(note.page or 0)
         if page is None:
             raise OptionError("There is no such page in this book.", "Open the page again.")
@@ -168,9 +174,8 @@ class NotesPanel:
             colour=note.colour,
         )
 
-    def _answered(self, asked: NewNoteAsked) -> Note:
+    def _answered(self, asked: NewNoteAsked, document: Document, book: str) -> Note:
         answer, record = self._answer(asked.message or 0)
-        _, book = self._open()
         chip = _chip(answer, record, asked.said)
         bare = Note("", book, said=asked.said.strip(), words=asked.words, colour=asked.colour)
         if chip is None:
@@ -179,15 +184,10 @@ class NotesPanel:
         here = [(start, stop) for number, start, stop in chip["marks"] if number == page["number"]]
         start, stop = (min(here)[0], max(here)[1]) if here and not record.get("from_notes") else (0, 0)
         passage = (chip.get("extract") or {}).get("hit", "")
-        passage = self._text(chip, start, stop) or passage
+        page_noted = notes.page_of(document, Note("", chip.get("of", book), page["number"]))
+        passage = (page_noted.text[start:stop] if page_noted else "") or passage
         where = {"page": page["number"], "label": page["label"], "start": start, "stop": stop, "passage": passage}
         return replace(bare, book=chip.get("of", book), **where)
-
-    def _text(self, chip: Mapping[str, Any], start: int, stop: int) -> str:
-        """Characters ``start`` to ``stop`` of the page that a citation refers to; "" if the book lacks the page."""
-        document, book = self._open()
-        page = notes.page_of(document, Note("", chip.get("of", book), chip["pages"][0]["number"]))
-        return page.text[start:stop] if page else ""
 
     async def sentences(self, request: Request) -> Response:
         asked = await parsed(request, MessageAsked)
@@ -202,9 +202,17 @@ class NotesPanel:
         return JSONResponse({"sentences": found})
 
     async def change(self, request: Request) -> Response:
-        asked = await parsed(request, NoteAsked)
-        note = await run_in_threadpool(self._state.notes.change, asked.id, asked.words, asked.colour)
-        return JSONResponse(_view(self._open()[0], note))
+        """Change a note. If another tab has changed its words meanwhile, change nothing and return these words as
+        ``now``, so that the person sees both.
+        """
+        asked = await parsed(request, ChangeAsked)
+        current = self._state.current
+        document = current.whole or current.document
+        try:
+            note = await run_in_threadpool(self._state.notes.change, asked.id, asked.words, asked.colour, asked.seen)
+        except ChangedMeanwhile as error:
+            return JSONResponse({"now": error.note.words})
+        return JSONResponse(_view(document, note) if document else {"id": note.id})
 
     async def delete(self, request: Request) -> None:
         await run_in_threadpool(self._state.notes.delete, (await parsed(request, NoteAsked)).id)

@@ -117,6 +117,7 @@ function tool(note, what, words, name, run) {
 
 function edit(item, note) {
   editing = note.id;
+  let seen = note.words;
   const form = made("form");
   const words = made("textarea");
   Object.assign(words, { defaultValue: note.words, rows: 3, maxLength: LONGEST });
@@ -140,8 +141,18 @@ function edit(item, note) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const colour = form.querySelector("input:checked").value;
-    const told = await call("/notes/change", { id: note.id, words: words.value.trim(), colour });
+    const told = await call("/notes/change", { id: note.id, words: words.value.trim(), colour, seen });
     if (told.cause) return tell(told); // the text stays in the field
+    if (told.now !== undefined) {
+      // another tab has changed the words: both are shown, and the next Save decides
+      seen = told.now;
+      form.querySelector(".meanwhile")?.remove();
+      const other = made("p", "", "meanwhile");
+      other.setAttribute("role", "status");
+      other.append(made("small", "Meanwhile changed elsewhere to:"), theirs(made("span", seen)));
+      form.prepend(other);
+      return;
+    }
     end();
   });
   form.addEventListener("keydown", (event) => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from app.cli import ask_many
 from app.cli.arguments import parse
-from app.core.answer_table import COLUMNS, read_table, write_table
+from app.core.answer_table import COLUMNS, add_row, read_table, write_table
 from app.core.settings import DEMO_MODEL, make_settings
 from assets.demo.recipe.questions import NOT_FOUND
 from engine.document import Document, Reading
@@ -211,3 +212,42 @@ def test_what_cannot_be_done_is_said_before_any_work(folder: Path) -> None:
     empty.mkdir()
     with pytest.raises(InputError, match="no document"):
         ask_many.run(parse(["ask", str(empty), "Q?", "--csv", str(folder / "out.csv")]), make_settings())
+
+
+def test_two_commands_that_write_to_one_table_lose_no_row(tmp_path: Path) -> None:
+    """Each wrote its own copy of the table, without the rows of the other."""
+    table = tmp_path / "out.csv"
+
+    def write(command: int) -> None:
+        for number in range(15):
+            add_row(table, dict.fromkeys(COLUMNS, "") | {"file": f"{command}-{number}.txt", "question": QUESTION})
+
+    commands = [multiprocessing.Process(target=write, args=(command,)) for command in range(3)]
+    for one in commands:
+        one.start()
+    for one in commands:
+        one.join()
+    assert len(read_table(table)) == 45
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+
+
+def test_what_another_command_has_asked_meanwhile_is_kept_and_not_asked(
+    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = folder.parent / "out.csv"
+    asked(folder, QUESTION, "--csv", table)
+    others = read_table(table)
+    table.unlink()
+    engine.asked.clear()
+    make = ask_many._row
+
+    def meanwhile(*how: Any) -> Any:
+        row = make(*how)
+        add_row(table, others["a.txt", QUESTION])
+        add_row(table, others["a.txt", QUESTION] | {"file": "elsewhere.txt"})
+        return row
+
+    monkeypatch.setattr(ask_many, "_row", meanwhile)
+    rows = asked(folder, QUESTION, "--csv", table)
+    assert {row["file"] for row in rows} == {"2024/b.txt", "a.txt", "broken.pdf", "elsewhere.txt"}
+    assert len(engine.asked) == 1

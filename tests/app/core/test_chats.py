@@ -191,6 +191,20 @@ def test_names(chats: Chats, database: Database) -> None:
     assert chats.of_book(BOOK)[0].title.startswith("Who kept")
 
 
+def test_a_name_is_kept_though_nothing_was_asked(chats: Chats, database: Database) -> None:
+    """It was lost at the end of the program."""
+    chat = chats.begin(BOOK).id
+    chats.rename(chat, "About the light")
+    assert chats.of_book(BOOK)[0].title == "About the light"
+    again = Chats(database).get(chat)
+    assert again is not None
+    assert (again.name, again.exchanges) == ("About the light", ())
+    say(chats, chat, "Who?", "Maren.")
+    assert Chats(database).of_book(BOOK)[0].title == "About the light"
+    chats.rename(unnamed := chats.begin(BOOK).id, " ")
+    assert Chats(database).get(unnamed) is None
+
+
 def test_deleting(chats: Chats, database: Database) -> None:
     keep, gone = chats.begin(BOOK).id, chats.begin(BOOK).id
     say(chats, keep, "One?", "1")

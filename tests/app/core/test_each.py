@@ -14,6 +14,7 @@ import pytest
 
 from app.core.answer_table import COLUMNS, MARK
 from app.core.books import Books, TextCache
+from app.core.each import FILE as STORED
 from app.core.each import AskEach
 from app.core.open_book import Stage
 from app.core.question import Ask
@@ -252,3 +253,34 @@ def test_what_cannot_be_asked_is_said_before_any_work(state: AppState, engine: S
     with pytest.raises(ModelError, match="No model"):
         each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), ids)
     assert (each.run.question, engine.asked, state.current.asking) == ("", [], False)
+
+
+@pytest.mark.parametrize("damage", ["flip", "zero", "cut", "byte"])
+def test_damage_loses_only_the_answers_that_it_hits(
+    state: AppState, engine: ScriptedEngine, tmp_path: Path, damage: str
+) -> None:
+    """One bad byte discarded all stored answers."""
+    each, (document,) = AskEach(state), kept(state.books, tmp_path, ["a"])
+    questions = [f"What is the rent in month {number}?" for number in range(6)]
+    for question in questions:
+        asked(each, [document], question)
+    file = state.books.folder(document) / STORED
+    content = bytearray(file.read_bytes())
+    at = content.index(b"month 3") + 2
+    if damage == "cut":
+        del content[at:]
+    elif damage == "zero":
+        content[at : at + 20] = bytes(20)
+    else:
+        content[at] = content[at] ^ 1 if damage == "flip" else 0xFF
+    file.write_bytes(content)
+    gone = questions[3:] if damage == "cut" else questions[3:4]
+    assert list(each._kept(document)) == [question for question in questions if question not in gone]
+    asked(each, [document], "And now?")
+    assert len(each._kept(document)) == 7 - len(gone)
+
+
+def test_the_answers_of_an_earlier_version_are_found(state: AppState, tmp_path: Path) -> None:
+    each, (document,) = AskEach(state), kept(state.books, tmp_path, ["a"])
+    (state.books.folder(document) / STORED).write_text('{"Who?": {"row": {"answer": "Maren."}, "places": []}}', "utf-8")
+    assert each._kept(document)["Who?"].row == {"answer": "Maren."}

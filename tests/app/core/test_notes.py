@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,25 @@ def test_notes_stand_in_the_order_of_their_pages_and_are_found_without_accents_o
     assert notes.search(kept, "warterin nobody") == ()
     assert notes.search(kept, "  ") == kept
     assert store.counts() == {LEASE: 3, LOG: 1}
+
+
+def test_who_changes_a_note_second_sees_the_words_of_the_first(store: NoteStore) -> None:
+    kept = store.add(note(words="Ours"))
+    store.change(kept.id, "Ours, of the first tab", "green", seen="Ours")
+    with pytest.raises(notes.ChangedMeanwhile) as meanwhile:
+        store.change(kept.id, "Ours, of the second tab", "rose", seen="Ours")
+    assert meanwhile.value.note.words == store.get(kept.id).words == "Ours, of the first tab"
+    assert store.get(kept.id).colour == "green"
+    store.change(kept.id, "Ours, of both", "rose", seen="Ours, of the first tab")
+    assert store.get(kept.id).words == "Ours, of both"
+    assert store.change(kept.id, "Ours, of both", "blue", seen="Ours").colour == "blue", "the words are the same"
+
+
+def test_two_tabs_that_note_one_passage_at_once_lose_no_words(store: NoteStore) -> None:
+    with ThreadPoolExecutor(8) as tabs:
+        list(tabs.map(lambda number: store.add(note(words=f"Words {number}")), range(40)))
+    (kept,) = store.of([LEASE])
+    assert sorted(kept.words.split("\n")) == sorted(f"Words {number}" for number in range(40))
 
 
 def test_what_is_noted_again_keeps_its_note(store: NoteStore) -> None:

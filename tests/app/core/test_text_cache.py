@@ -11,6 +11,7 @@ import pytest
 
 from app.core import books
 from app.core.books import TextCache
+from app.core.sealed import seal, unseal
 from app.core.settings import SAMPLE_BOOKS
 from engine.document import Document, OutlineItem
 from tests.app.scripted import book
@@ -56,9 +57,9 @@ def test_what_is_damaged_or_made_by_others_is_made_anew(tmp_path: Path, damage: 
     read = TextCache(reader)
     read(tmp_path / "book.txt")
     kept = tmp_path / books.TEXT
-    whole = json.loads(kept.read_text(encoding="utf-8"))
+    whole = unseal(kept.read_bytes())
     assert whole["readers"] == books.readers_hash()
-    kept.write_text(damage, encoding="utf-8")
+    kept.write_bytes(seal(json.loads(damage)) if "readers" in damage else damage.encode())
     assert read(tmp_path / "book.txt") == BOOK
     assert reader.times == 2
 
@@ -158,3 +159,21 @@ def test_a_broken_file_has_no_cover(tmp_path: Path) -> None:
     assert thread is not None
     thread.join(60)
     assert [file.name for file in tmp_path.iterdir()] == ["book.pdf"]
+
+
+@pytest.mark.parametrize("damage", ["a name", "zeroes", "a cut"])
+def test_a_text_that_was_changed_is_read_from_the_file_again(tmp_path: Path, damage: str) -> None:
+    """An altered name in the cached text was "verified" in answers."""
+    kept = tmp_path / "text.json"
+    books.save_text(kept, Document.from_pages("Log", ["Maren kept the light."]))
+    assert books.load_text(kept) is not None
+    content = kept.read_bytes()
+    at = content.index(b"Maren")
+    kept.write_bytes(
+        {
+            "a name": content.replace(b"Maren", b"Karen"),
+            "zeroes": content[:at] + bytes(5) + content[at + 5 :],
+            "a cut": content[:-2],
+        }[damage]
+    )
+    assert books.load_text(kept) is None

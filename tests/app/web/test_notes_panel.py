@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.core import chat_run
 from app.core.notes import LONGEST, NOTES, Note
-from app.core.open_book import Stage
+from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
 from app.core.state import AppState
 from app.core.suggestions import Sample
@@ -223,3 +223,25 @@ def test_an_answer_that_is_a_quotation_shows_its_words_once() -> None:
     page = Document.from_pages("Lease", ["The rent is due."])
     for said, shown in (("“The rent is due”", ""), ("It says that the rent is due.", "It says that the rent is due.")):
         assert notes_panel._view(page, Note("1", "book", passage="The rent is due.", said=said))["said"] == shown
+
+
+def test_two_tabs_that_change_one_note_both_see_both(state: AppState, panel: NotesPanel) -> None:
+    note = told(panel.add(posted(page=1, passage="The lamp is lit.", words="Ours")))
+    told(panel.change(posted(id=note["id"], words="Of the first tab", seen="Ours")))
+    assert told(panel.change(posted(id=note["id"], words="Of the second tab", seen="Ours"))) == {
+        "now": "Of the first tab"
+    }
+    assert told(panel.list(posted(words="")))["notes"][0]["words"] == "Of the first tab"
+
+
+def test_a_note_that_is_changed_after_its_book_was_closed_is_stored_and_said(
+    state: AppState, panel: NotesPanel
+) -> None:
+    """It was stored, and refused with "No book is open."."""
+    note = told(panel.add(posted(page=1, passage="The lamp is lit.")))
+    state._current = OpenBook()
+    assert told(panel.change(posted(id=note["id"], words="Later"))) == {"id": note["id"]}
+    assert state.notes.get(note["id"]).words == "Later"
+    with pytest.raises(OptionError):
+        told(panel.add(posted(page=1, passage="The lamp is lit.", words="Never")))
+    assert state.notes.get(note["id"]).words == "Later"
