@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.citations import Notes, NoteTaker, evidence
 from app.cli.read import open_books, parts_of
 from app.core import best_passages, speed
 from app.core.abilities import Abilities, Denials, abilities
@@ -24,6 +23,7 @@ from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
+from app.trust.citations import Notes, NoteTaker, evidence
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document, Reading

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from app.citations import NoteTaker, evidence
 from app.cli.ask import (
     FirstPassages,
     ask_whole,
@@ -29,6 +28,7 @@ from app.core.parts import Part, PartsPlan, cut, left_out, mentioned, planned
 from app.core.question import Ask
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
+from app.trust.citations import NoteTaker, evidence
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from app.quoted import BookIndex, check_quotation
+from app.trust.evidence import EvidenceIndex
+from app.trust.quoted import BookIndex, check_quotation
 from engine import model_files
 from engine.errors import ModelError
 from engine.events import AnswerDone, Event, TextDelta
-from engine.evidence import EvidenceIndex
 from engine.languages import language_of
 from engine.passages import asks_about_part, asks_for_whole
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.citations import NoteTaker, evidence
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.atomic_upload import unwritable, write_whole
 from app.core.question import Ask
 from app.launcher import lock
+from app.trust.citations import NoteTaker, evidence
 from engine import HANDOVER_S, EngineLike
 from engine.document import Reading
 from engine.errors import InputError, ResourceError
@@ -122,7 +122,7 @@ def _by_model(row: Row, done: AnswerDone, begun: str, record: Mapping[str, Any],
 
     Args:
         begun: the words that the answer begins with.
-        record: the answer's evidence, as stored by ``app.citations``.
+        record: the answer's evidence, as stored by ``app.trust.citations``.
         unit: what the document calls a page.
     """
     text = begun + done.text
@@ -149,7 +149,7 @@ def evidence_of(record: Mapping[str, Any], answer: str) -> Row:
     document.
 
     Args:
-        record: the answer's evidence, as stored by ``app.citations``.
+        record: the answer's evidence, as stored by ``app.trust.citations``.
     """
     level, best = _best(record, answer)
     return {

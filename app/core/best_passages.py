@@ -21,12 +21,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from app.citations import placed
 from app.core.parts import reach_of
-from app.quoted import PageSpan
-from engine.book_words import BookWords, Passage, Term
+from app.language.words import tokenize, values_in
+from app.trust.book_words import BookWords, Passage, Term
+from app.trust.citations import placed
+from app.trust.quoted import PageSpan
 from engine.passages import OFTEN, asks_about_several, asks_for_whole
-from engine.words import tokenize, values_in
 
 MOST = 4
 """Maximum number of passages."""
@@ -147,8 +147,8 @@ def _typical(words: BookWords, place: int) -> float:
 
 def records(words: BookWords, question: str) -> list[dict[str, Any]]:
     """Return the passages that fit a question best as plain JSON. Each has the place and the marks of a citation
-    (``app.citations``), its ``text``, and ``words``: the ranges [start, end) of characters in the text that are words
-    of the question.
+    (``app.trust.citations``), its ``text``, and ``words``: the ranges [start, end) of characters in the text that are
+    words of the question.
     """
     asked = {term.key for term in words.terms(question)}
     found = []

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from app.citations import TARGET, Notes
 from app.core import best_passages, format, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import Chat, Trouble
@@ -30,12 +29,13 @@ from app.core.parts import pages_numbered, planned
 from app.core.question import ALL_PARTS, Ask
 from app.core.settings import model_name
 from app.core.state import AppState
+from app.trust.citations import TARGET, Notes
+from app.trust.evidence import EvidenceIndex
 from engine import HANDOVER_S, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
-from engine.evidence import EvidenceIndex
 
 logger = logging.getLogger(__name__)
 

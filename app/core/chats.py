@@ -21,7 +21,7 @@ from typing import Any
 
 from app.core import db
 from app.core.db import Database
-from app.core.spellings import spellings
+from app.language.spellings import spellings
 from engine.events import Figures, StopReason
 
 QUESTION, ANSWER = "question", "answer"
@@ -79,8 +79,8 @@ class Exchange:
     - ``stages``: the first letter of each token's ``TokenSource``
     - ``question_id``, ``answer_id``: the ids of the shown messages
     - ``questions``, ``answers``: the ids of all versions of the question and of the answer
-    - ``notes``: plain JSON, stored unchanged: the evidence found by ``app.citations``, and entries under more keys (see
-      below)
+    - ``notes``: plain JSON, stored unchanged: the evidence found by ``app.trust.citations``, and entries under more
+      keys (see below)
 
     Keys of ``notes``: "made" has the model and its options (``format.made_line``); "parts" the answers of the book's
     parts (``app.core.part_notes``); "passages" the passages that fit the question best (``app.core.best_passages``);
@@ -106,7 +106,7 @@ class Exchange:
     @property
     def provenance(self) -> str:
         """The sources of the answer's letters (target, draft or book) in a compact form, from
-        ``app.citations.Notes.provenance``.
+        ``app.trust.citations.Notes.provenance``.
         """
         return str((self.notes or {}).get("ink", ""))
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
-from app.quoted import fold
+from app.trust.quoted import fold
 from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document, OutlineItem
 from engine.errors import OptionError

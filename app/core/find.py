@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from app.core.spellings import spellings, without_endings
-from app.quoted import BookIndex, PageSpan, fold
+from app.language.spellings import spellings, without_endings
+from app.trust.quoted import BookIndex, PageSpan, fold
 from engine.document import Document
 
 How = Literal["words", "inside", "near", "forms"]

@@ -19,8 +19,8 @@ from typing import Any
 
 from app.core import format
 from app.core.db import Database
-from app.quoted import fold, fold_words
 from app.readers.locating import folded, locate
+from app.trust.quoted import fold, fold_words
 from engine.document import Document, Member, Page
 from engine.errors import OptionError
 

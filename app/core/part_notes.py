@@ -15,11 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.citations import UNQUOTED
 from app.core import format
 from app.core.forecast import Range, Remaining
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartEvent, PartsAnswered
 from app.core.parts import Mention, Part, PartsPlan, left_out, mentioned, numbered
+from app.trust.citations import UNQUOTED
 from engine.document import Document
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
 

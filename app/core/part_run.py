@@ -20,16 +20,16 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.citations import VERSION, Notes, NoteTaker, evidence
 from app.core.abilities import Abilities, Denials
 from app.core.parts import Part, PartsPlan, Reach, cut
 from app.core.question import Ask
-from app.quoted import sentences
+from app.trust.citations import VERSION, Notes, NoteTaker, evidence
+from app.trust.evidence import is_refusal
+from app.trust.quoted import sentences
 from engine import HANDOVER_S, EngineLike, Question, Turn
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall
 from engine.events import AnswerDone, BookRead, Event, StopReason
-from engine.evidence import is_refusal
 from engine.passages import reminded
 
 PART_TOKENS = 256
@@ -63,7 +63,7 @@ class PartAnswer:
     ``part`` is the number of the part, and ``pages`` names its pages. ``stopped`` says how the answer ended. ``level``
     is the best level of evidence among the answer's sentences, or "" if no evidence was looked up or the sentences
     claim nothing. ``found``: whether the answer is more than a refusal. ``record``: the answer's evidence, as stored by
-    ``app.citations``. ``from_disk``: whether the part was restored from disk completely.
+    ``app.trust.citations``. ``from_disk``: whether the part was restored from disk completely.
     """
 
     part: int
@@ -97,7 +97,7 @@ class PartsAnswered:
 
     - ``text``: the answer. If ``joined``, it comes from the final joining pass. Otherwise it is the answer of one part,
       or the answers of several parts in order.
-    - ``record``: the evidence of ``text``, as stored by ``app.citations``
+    - ``record``: the evidence of ``text``, as stored by ``app.trust.citations``
     - ``answers``: the answers of the parts
     - ``done``: the final event of the engine's last answer. None if the engine answered nothing in this run, or if the
       run was stopped while the engine was reading the parts' answers for the final joining pass.

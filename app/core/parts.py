@@ -25,16 +25,16 @@ from functools import partial
 from app.core.contents import chapters
 from app.core.find import Finder, Found, Hit
 from app.core.format import page_name, places_named
-from app.core.spellings import spellings
-from app.quoted import excerpt, fold
-from engine.book_words import BookWords
+from app.language.spellings import spellings
+from app.language.words import says_nothing
+from app.trust.book_words import BookWords
+from app.trust.quoted import excerpt, fold
 from engine.contents import chapter_asked_for, chapters_of
 from engine.document import Document, OutlineItem
 from engine.errors import ContextTooSmall
 from engine.languages import language_of_question
 from engine.passages import asks_for_whole
 from engine.plan import BookFit
-from engine.words import says_nothing
 
 CHAT_TOKENS = 1536
 """Maximum tokens that a part leaves free for the question and its answer. In a small window it leaves fewer

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from app.citations import NoteTaker
 from app.core import books
 from app.core.book_parser import BookParser, Reader
 from app.core.bookmark import Bookmark, Mark, keep_value, kept_value
@@ -30,6 +29,7 @@ from app.core.notes import NOTES, NoteStore, books_of, to_read
 from app.core.open_book import Action, OpenBook, Recognising, Stage
 from app.core.parts import Part, cut
 from app.readers.recognition import LongRecognition, Recognition
+from app.trust.citations import NoteTaker
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document, Reading
 from engine.errors import Busy, ContextTooSmall, DocumentError, OptionError, PasswordNeeded, TrifoldError

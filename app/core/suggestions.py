@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.contents import ContentsEntry
-from app.quoted import sentences
+from app.trust.quoted import sentences
 from engine.document import Document, Page
 from engine.languages import Language, language_of
 

@@ -18,7 +18,7 @@ from app.core.abilities import Abilities
 from app.core.open_book import Stage
 from app.core.state import AppState
 from app.core.suggestions import phrase_of
-from app.quoted import check_answer
+from app.trust.quoted import check_answer
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document

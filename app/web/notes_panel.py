@@ -33,7 +33,7 @@ from app.core.format import View, counted, place_named
 from app.core.notes import ChangedMeanwhile, Note
 from app.core.references import FORMS, sources_of
 from app.core.state import AppState
-from app.quoted import fold, sentences
+from app.trust.quoted import fold, sentences
 from app.web.auth import AllowedRoute
 from app.web.library import WordsAsked
 from app.web.routes import (

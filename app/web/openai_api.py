@@ -26,13 +26,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from app.citations import evidence
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.format import View
 from app.core.open_book import Stage
 from app.core.question import Ask
 from app.core.state import AppState
+from app.trust.citations import evidence
 from app.web import secret_file
 from app.web.auth import MEGABYTE, AllowedRoute
 from app.web.openai_schema import (

@@ -30,10 +30,10 @@ from app.core.books import Book
 from app.core.find import MOST_HITS, Finder, Found, Hit
 from app.core.format import RECOGNISED, View, counted, page_name, page_of
 from app.core.state import AppState
-from app.quoted import excerpt
 from app.readers import recognition
 from app.readers.page_images import PageImages, Passage, Rectangle
 from app.readers.recognised import illegible_lines
+from app.trust.quoted import excerpt
 from app.web import messages
 from app.web.auth import MOST_DIGITS, AllowedRoute
 from app.web.library import WordsAsked

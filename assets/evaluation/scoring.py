@@ -19,11 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.quoted import sentences
+from app.language.words import numbers_in, tokenize
+from app.trust.evidence import Evidence, EvidenceIndex
+from app.trust.quoted import sentences
 from assets.starter.recipe import asking
 from engine import Document
-from engine.evidence import Evidence, EvidenceIndex
-from engine.words import numbers_in, tokenize
 
 NEAR = 300
 """Maximum characters between a shown passage and the words ``near``, for the passage to count as the passage with the

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from app.trust.evidence import EvidenceIndex
 from engine.contents import ALONG, guided
 from engine.document import Document, Member, OutlineItem
 from engine.errors import OptionError
-from engine.evidence import EvidenceIndex
 from engine.prompt import BookTokenizer
 
 LEASE = replace(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.citations import NoteTaker, evidence
 from app.cli import ask
 from app.core.abilities import Abilities
 from app.core.forecast import Remaining
 from app.core.question import Ask
 from app.models import reader
+from app.trust.citations import NoteTaker, evidence
 from engine import ModelInfo
 from engine.config import KV_NOTES
 from engine.document import Document, Page

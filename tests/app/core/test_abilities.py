@@ -8,11 +8,11 @@ import pytest
 
 from app.core.abilities import CARD, LIMITS, Abilities, Denials, abilities
 from app.core.settings import DEMO_MODEL
-from app.quoted import BookIndex
+from app.trust.evidence import EvidenceIndex
+from app.trust.quoted import BookIndex
 from assets.demo.recipe.questions import NOT_FOUND, ONLY_QUOTES
 from engine.document import Document
 from engine.events import AnswerDone, StopReason, TextDelta, TokenSource
-from engine.evidence import EvidenceIndex
 from tests.app.scripted import figures
 
 

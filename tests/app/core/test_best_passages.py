@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, records
-from engine.book_words import BookWords
+from app.trust.book_words import BookWords
 from engine.document import Document, OutlineItem
 
 FILLER = "The day was long and the road was dry, and nobody had much to say about the weather in those years. "

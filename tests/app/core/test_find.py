@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.core.find import MOST_HITS, Finder, Found
-from app.core.spellings import without_endings
+from app.language.spellings import without_endings
+from app.language.words import without_ending
 from engine.document import Document
-from engine.words import without_ending
 
 PAGES = (
     "The Lamplighter of Orré kept the north\nlight. Nobody lit a lamp like him; the light-\nhouse was his.",

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.citations import NoteTaker
 from app.core.abilities import Abilities
 from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
 from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
 from app.core.question import Ask
+from app.trust.book_words import BookWords
+from app.trust.citations import NoteTaker
 from engine import Turn
-from engine.book_words import BookWords
 from engine.document import Document, OutlineItem, Page, Reading
 from engine.errors import ContextTooSmall
 from engine.plan import BookFit

@@ -23,9 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Literal
 
-from engine.document import Document, Member
-from engine.passages import STEM, spans
-from engine.words import (
+from app.language.words import (
     NUMBER_WORDS,
     SILENT_WORDS,
     fold_word,
@@ -37,6 +35,8 @@ from engine.words import (
     values_in,
     without_ending,
 )
+from engine.document import Document, Member
+from engine.passages import STEM, spans
 
 CANDIDATES = 12
 """Number of best passages by BM25 that are compared word by word with a sentence of an answer."""

@@ -4,11 +4,11 @@
     found = index.find("How far is Orre?", "It lies eleven miles from the mainland.")
     found.level, found.passages        "says so", (Passage(text="The island of Orre lies eleven miles ...", ...),)
 
-The words of the sentence and of its question are looked up among the book's sentences (``engine.book_words``). A
+The words of the sentence and of its question are looked up among the book's sentences (``app.trust.book_words``). A
 passage *says so* if it has the sentence's names, its numbers and most of its other words, and does not attribute the
-statement to another person (``engine.roles``). A passage is *near* if it shares enough words with the sentence but does
-not say so. A sentence is *not found* if the book lacks one of its names or numbers, or by a rule of
-``engine.not_found``. A sentence that claims nothing about the book (small talk, an opinion, a refusal) has no level.
+statement to another person (``app.trust.roles``). A passage is *near* if it shares enough words with the sentence but
+does not say so. A sentence is *not found* if the book lacks one of its names or numbers, or by a rule of
+``app.trust.not_found``. A sentence that claims nothing about the book (small talk, an opinion, a refusal) has no level.
 Words of the question that the book never uses are reported separately (``EvidenceIndex.unmentioned``), because a
 passage may say so and still not answer the question.
 
@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from engine import roles
-from engine.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated
+from app.language.words import is_german, tokenize
+from app.trust import roles
+from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated
+from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats
 from engine.document import Document
-from engine.not_found import Absence, is_generic, nouns_of, only_repeats
 from engine.passages import asks_for_whole
-from engine.words import is_german, tokenize
 
 Level = Literal["says so", "near", "not found", ""]
 """How far passages support a sentence. "" for a sentence that claims nothing about the book, or has no related passage.

@@ -32,8 +32,8 @@ def without_endings(words: str) -> str:
     """Return the words without English, German, French and Spanish endings. "canciones" becomes "cancion", so that a
     search for words with this beginning also finds "canción" and "cancionero".
 
-    The search for evidence uses ``engine.words.without_ending`` instead, because it compares whole stems. Here that
-    function would be too coarse. It reduces "study" to "stud", and a search for words that begin with "stud" would also
-    find "student".
+    The search for evidence uses ``app.language.words.without_ending`` instead, because it compares whole stems. Here
+    that function would be too coarse. It reduces "study" to "stud", and a search for words that begin with "stud" would
+    also find "student".
     """
     return " ".join(_ENDING.sub("", word) for word in words.split())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.quoted import (
+from app.trust.quoted import (
     BookIndex,
     check_quotation,
     closest_sentence,
@@ -22,7 +22,7 @@ from app.quoted import (
     quotations,
     sentences,
 )
-from tests.app.citations.conftest import PAGES, make
+from tests.app.trust.conftest import PAGES, make
 
 
 @pytest.fixture(scope="module")

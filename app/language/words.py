@@ -105,7 +105,7 @@ def fold_word(word: str) -> str:
 def without_ending(word: str) -> str:
     """Return the stem of a folded word: the word without the most common endings of English, German and French.
     Different words may have the same stem, so the app's search removes fewer letters
-    (``app.core.spellings.without_endings``).
+    (``app.language.spellings.without_endings``).
     """
     return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", word))
 

@@ -5,7 +5,7 @@ only far from the passage that best supports the sentence. Second, the question 
 horses") or names a thing with its owner ("David's horse"), and the book mentions this thing only far from that passage.
 Third, the sentence only repeats the question.
 
-``engine.evidence`` chooses the passage, applies these rules, and decides about the other sentences.
+``app.trust.evidence`` chooses the passage, applies these rules, and decides about the other sentences.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
+from app.language.words import fold_word, tokenize, without_ending
+from app.trust.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
 from engine.passages import asks_for_whole
-from engine.words import fold_word, tokenize, without_ending
 
 FAR = 8
 """Maximum distance from a passage, in passages, at which the question's names and nouns count as near the passage."""

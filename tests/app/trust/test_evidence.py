@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from engine.book_words import BookWords
+from app.trust.book_words import BookWords
+from app.trust.evidence import Evidence, EvidenceIndex
 from engine.document import Document
-from engine.evidence import Evidence, EvidenceIndex
 
 PAGES = (
     "The island of Orre lies eleven miles from the mainland, and the steamer does it in under two hours. "

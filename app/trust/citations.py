@@ -6,10 +6,11 @@ records which model or lookup proposed each token of the answer.
     notes.take(event)                      every event of the engine; True if citations may have changed
     notes.record()                         plain JSON, kept with the exchange
 
-A quotation is looked up in the text of the pages (``app.quoted``). So it is certain whether the book has the quotation.
+A quotation is looked up in the text of the pages (``app.trust.quoted``). So it is certain whether the book has the
+quotation.
 
-For a sentence without quotation marks, a passage with the same words is searched (``engine.evidence``), but only if the
-question is known. The shared words are certain too.
+For a sentence without quotation marks, a passage with the same words is searched (``app.trust.evidence``), but only if
+the question is known. The shared words are certain too.
 
 If no passage is found, pages that the model attended to are cited. Such a citation is only a hint. Attention is spread
 over every page, and a few pages attract attention whatever the question is. So a page is cited only if its share of
@@ -28,7 +29,8 @@ from dataclasses import asdict
 from statistics import median_low
 from typing import Any, Literal
 
-from app.quoted import (
+from app.trust.evidence import Evidence, EvidenceIndex
+from app.trust.quoted import (
     BookIndex,
     PageSpan,
     QuotationCheck,
@@ -42,7 +44,6 @@ from app.quoted import (
 )
 from engine.document import Document, Page
 from engine.events import AnswerDone, PagesScored, TextDelta, TokenSource
-from engine.evidence import Evidence, EvidenceIndex
 
 Kind = Literal["quoted", "verbatim", "missing", "says", "near", "absent", "drew"]
 """Kinds of citations.

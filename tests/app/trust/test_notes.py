@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from app.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages, evidence
 from app.core.chats import Chat, Exchange
 from app.core.export import as_markdown
-from app.quoted import BookIndex, fold
+from app.trust.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages, evidence
+from app.trust.quoted import BookIndex, fold
 from app.web.messages import card, marked
 from engine.document import Document
 from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
-from tests.app.citations.conftest import PAGES, make
 from tests.app.scripted import figures
+from tests.app.trust.conftest import PAGES, make
 
 
 def test_a_page_that_always_draws_is_not_cited() -> None:

@@ -1,0 +1,1 @@
+"""The rules of languages: words, stems, numbers, and where sentences end."""
