@@ -409,6 +409,8 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
 
 
 def _failed(part: str, bounds: Bounds, ending: str, failure: ChildFailed) -> ModelError:
+    if failure.reason == "busy":
+        return ModelError(f"This model's {part} was not tried in time, because this machine is too busy.", "Try again.")
     if failure.reason in ("time", "page time"):
         why = f"takes longer than {bounds.silence_s:.0f} seconds{ending}"
     else:  # the tokenizers library crashes if memory runs out, so a crash may also mean too little memory

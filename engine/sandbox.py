@@ -4,13 +4,14 @@ Owns the process and the messages on its pipes (four bytes of length, then JSON)
 an error, a cancel, Ctrl-C), the child is killed and waited for. The module that the child runs decides what it does:
 ``app.readers.child`` parses documents, ``engine.foreign_child`` tries a model's tokenizer and template.
 
-The parent's clock limits time on every system. On Linux the system limits memory before it is allocated. Elsewhere the
+The parent limits time on every system: of the processor, so that a busy machine is not taken for a harmful file, and at
+some point by the clock. On Linux the system limits memory before it is allocated. Elsewhere the
 parent checks memory ten times a second, so a child can exceed its limit for a moment. Except on Windows the system also
 limits processor time, so that a child that never reads its pipe ends even if its parent was killed.
 
 ``multiprocessing`` is not used: its spawned child imports the app's main module again and inherits the whole
 environment. Its pipes unpickle messages, so that a parser taken over by a file could run code in the app. Messages in
-JSON cannot run code. Imports only the standard library, and psutil where the parent checks memory.
+JSON cannot run code. Imports only the standard library, and psutil where the parent looks at a child.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ _END = object()
 _LENGTH = struct.Struct(">I")
 LARGEST_MESSAGE = 512 << 20  # maximum bytes of a message
 
-Reason = Literal["memory", "page time", "time", "crash"]
+# A child may take this many times its seconds by the clock, because other programs may have the processor
+_BUSY = 6.0
+
+Reason = Literal["memory", "page time", "time", "busy", "crash"]
 
 
 @dataclass(frozen=True)
 class Bounds:
     """The limits of a child. ``memory_bytes`` is the maximum of its memory. ``silence_s`` is the maximum number of
-    seconds between two of its messages. For the first message ``_START_SECONDS`` is the limit.
+    seconds of the processor between two of its messages, and ``_BUSY`` times that by the clock. For the first message
+    ``_START_SECONDS`` is the limit.
     """
 
     memory_bytes: int
@@ -58,7 +63,8 @@ class ChildFailed(Exception):
     """Raised if the child did not finish.
 
     Args:
-        reason: the limit that the child broke, or "crash".
+        reason: the limit that the child broke, "crash", or "busy" if the child had too little of the processor to
+            finish by the clock.
         page: the page that the child was working on, from 1; None outside of pages.
     """
 
@@ -83,7 +89,8 @@ def run_in_child(
         module: module that the child runs; its main part calls ``serve``.
         request: the child's task, as JSON.
         bounds: limits of memory and of silence.
-        deadline: ``time.monotonic()`` at which the child is ended in any case.
+        deadline: ``time.monotonic()`` at which a child that has the processor to itself is ended. A child that waits
+            for the processor has ``_BUSY`` times as long.
 
     Raises:
         ChildFailed: a bound was broken or the child died.
@@ -110,25 +117,23 @@ def _messages(
 ) -> Generator[dict[str, Any], dict[str, Any] | None, None]:
     page: int | None = None
     bounded = True
-    quiet_since, patience = time.monotonic(), _START_SECONDS
+    whole = _Stretch(child.pid, max(0.0, deadline - time.monotonic()))
+    quiet = _Stretch(child.pid, _START_SECONDS)
     while True:
         try:
             message = arrived.get(timeout=_LOOK_EVERY)
         except queue.Empty:
-            now = time.monotonic()
-            if now > deadline:
-                raise ChildFailed("time", page) from None
-            if now - quiet_since > patience:
-                raise ChildFailed("page time", page) from None
+            if reason := whole.exceeded("time") or quiet.exceeded("page time"):
+                raise ChildFailed(reason, page) from None
             if not bounded and memory_of(child.pid) > bounds.memory_bytes:
                 raise ChildFailed("memory", page) from None
             continue
         if message is _END:
             raise ChildFailed("crash", page)
-        if time.monotonic() > deadline:
-            raise ChildFailed("time", page)
-        quiet_since = time.monotonic()
+        if reason := whole.exceeded("time"):
+            raise ChildFailed(reason, page)
         patience = min(bounds.silence_s, message.get("within_s", bounds.silence_s))
+        quiet = _Stretch(child.pid, patience)
         kind = message.get("type")
         if kind == "ready":
             bounded = bool(message.get("bounded"))
@@ -140,10 +145,37 @@ def _messages(
             if kind == "step":
                 page = message.get("page")
             following = yield message
-            quiet_since = time.monotonic()  # the time that the caller took does not count as silence of the child
+            quiet = _Stretch(child.pid, patience)  # the time that the caller took does not count as silence
             if following is not None:
                 with suppress(OSError):  # if the child is dead, the next turn of the loop detects it
                     send_message(cast(BinaryIO, child.stdin), following)
+
+
+class _Stretch:
+    """Measures a child's time: by the clock, and if that exceeds the limit also by the processor.
+
+    Args:
+        pid: the child.
+        limit_s: maximum seconds of the processor.
+    """
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self._pid, self._limit_s = pid, limit_s
+        self._begun = time.monotonic()
+        self._used_before: float | None = None  # read only once the child is silent, because reading takes time
+
+    def exceeded(self, limit: Reason) -> Reason | None:
+        """Return ``limit`` if the child has used more of the processor, "busy" if it did not get that much of the
+        processor within ``_BUSY`` times the limit, or None.
+        """
+        seconds = time.monotonic() - self._begun
+        if self._used_before is None:
+            self._used_before = max(0.0, processor_seconds(self._pid) - seconds)
+        if seconds <= self._limit_s:
+            return None
+        if processor_seconds(self._pid) - self._used_before > self._limit_s:
+            return limit
+        return "busy" if seconds > _BUSY * self._limit_s else None
 
 
 def environment() -> dict[str, str]:
@@ -191,16 +223,28 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def memory_of(pid: int) -> int:
     """Resident bytes of a process and of those that it started; 0 if it has ended. Used on systems that cannot limit a
-    process's memory. On Windows the python.exe of an environment starts the Python that works.
+    process's memory.
+    """
+    return int(_total(pid, lambda process: process.memory_info().rss))
+
+
+def processor_seconds(pid: int) -> float:
+    """Seconds of the processor that a process and those that it started have used; 0 if it has ended."""
+    return _total(pid, lambda process: sum(process.cpu_times()[:2]))
+
+
+def _total(pid: int, measured: Callable[[Any], float]) -> float:
+    """The sum over a process and those that it started. On Windows the python.exe of an environment starts the Python
+    that works.
     """
     import psutil
 
-    total = 0
+    total = 0.0
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
             with suppress(psutil.Error):
-                total += each.memory_info().rss
+                total += measured(each)
     return total
 
 

@@ -69,7 +69,8 @@ def documents(place: Path, table: Path) -> dict[str, Path]:
     if place.is_file():
         return {place.name: place}
     found = {
-        path.relative_to(place).as_posix(): path
+        # names that are not UTF-8 are written with backslashes, so that the table's rows are found again
+        path.relative_to(place).as_posix().encode("utf-8", "backslashreplace").decode(): path
         for path in sorted(place.rglob("*"))
         if path.is_file()
         and path.resolve() != table.resolve()

@@ -30,8 +30,8 @@ from typing import Any
 from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB, tried_folder_of
 from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
-from app.readers.parsed import Limits
-from app.readers.parser_process import ChildFailed, run_in_child
+from app.readers.parsed import Limits, packed
+from app.readers.parser_process import BUSY, ChildFailed, run_in_child
 from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_settings, weights
 from engine.model.families.gguf_layout import Header
@@ -222,7 +222,7 @@ def _looked(files: tuple[tuple[str, int, int], ...]) -> GgufModel | ModelError:
 
 
 def _header(paths: Sequence[Path]) -> dict[str, Any]:
-    request = {"work": "gguf", "paths": [str(path.resolve()) for path in paths]}
+    request = {"work": "gguf", "paths": [packed(path) for path in paths]}
     name = paths[0].name
     try:
         with closing(run_in_child(request, _LIMITS, time.monotonic() + _LIMITS.seconds)) as heard:
@@ -233,6 +233,8 @@ def _header(paths: Sequence[Path]) -> dict[str, Any]:
                     return dict(message["value"])
     except ChildFailed as failure:
         logger.info("%s: %s", name, failure)
+        if failure.reason == "busy":
+            raise ModelError(f"The header of {name} was not read in time.", BUSY) from failure
     raise ModelError(f"{name} broke the reader of its header.", "It is damaged; get the file again.")
 
 

@@ -5,10 +5,9 @@ Imports little at the start. The parser of a request is imported after the limit
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from app.readers.parsed import Limits, Parsed, Refused
+from app.readers.parsed import Limits, Parsed, Refused, unpacked
 from engine.sandbox import Voice, serve
 
 _UNREADABLE = "It is probably damaged. Try to open it in another program, or get the file again."
@@ -18,12 +17,12 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
     if request["work"] == "read":
         from app.readers.detect import parse
 
-        _tell(parse(Path(request["path"]), request, Limits(**request["limits"]), voice.step), voice)
+        _tell(parse(unpacked(request["path"]), request, Limits(**request["limits"]), voice.step), voice)
         return
     if request["work"] == "gguf":
         from app.readers import gguf_facts
 
-        voice.say({"type": "answer", "value": gguf_facts.header([Path(path) for path in request["paths"]])})
+        voice.say({"type": "answer", "value": gguf_facts.header([unpacked(path) for path in request["paths"]])})
         return
     from app.readers import pdf_render
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.readers.parsed import SECOND_READER, Limits
-from app.readers.parser_process import ChildFailed, run_in_child
+from app.readers.parsed import SECOND_READER, Limits, packed
+from app.readers.parser_process import BUSY, ChildFailed, run_in_child
 from app.readers.recognition import LongRecognition, Recognition, missing, recognise
 from engine.document import Document, OutlineItem, Page
-from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded
+from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded, ResourceError
 
 _ERRORS: dict[str, type[DocumentError]] = {
     "document": DocumentError,
@@ -56,11 +56,12 @@ def read_document(
         LongRecognition: more than half of the pages need recognition, which takes minutes, and the user has not agreed
             to it.
         DocumentError: the file cannot be read as a book within the limits.
+        ResourceError: the machine is too busy to read the file.
         InputError: there is no such file, or it may not be opened.
     """
     path, limits = Path(path), limits or Limits()
     digest = _digest(path, limits)
-    request = {"work": "read", "path": str(path.resolve()), "password": password, "comments": comments}
+    request = {"work": "read", "path": packed(path), "password": password, "comments": comments}
     if recognition is None:
         return _read_bounded(request, path.name, digest, limits, progress)
     if lacking := missing():
@@ -156,9 +157,12 @@ def _document(book: dict[str, Any], pages: list[Page], digest: str) -> Document:
 
 def _judge(failure: ChildFailed, trouble: dict[int, str], name: str, limits: Limits) -> None:
     """Record in ``trouble`` the page on which the child failed. The next child reads this page with pypdf or, after a
-    second failure, leaves the page out. Raise DocumentError if another child would not help.
+    second failure, leaves the page out. Raise an error if another child would not help: ResourceError if the machine
+    was too busy, otherwise DocumentError.
     """
     page = failure.page
+    if failure.reason == "busy":
+        raise ResourceError(f"“{name}” was not read in time: this machine is too busy.", BUSY) from failure
     if page is not None and failure.reason != "time" and trouble.get(page) in (None, SECOND_READER):
         trouble[page] = _said(failure, limits) if page in trouble else SECOND_READER
         return

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from app.readers import recognition
-from app.readers.parsed import Limits
-from app.readers.parser_process import ChildFailed, run_in_child
-from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded
+from app.readers.parsed import Limits, packed
+from app.readers.parser_process import BUSY, ChildFailed, run_in_child
+from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded, ResourceError
 
 Rectangle = tuple[float, float, float, float]
 """(x0, y0, x1, y1) as fractions of the page, from its top left."""
@@ -96,7 +96,7 @@ def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) ->
         raise OptionError(f"There is no page {number}.", "Pages count from 1.")
     if not path.is_file():
         raise InputError(f"There is no file “{path}”.", "Check the name and the folder.")
-    request = {**work, "path": str(path.resolve()), "number": number, "password": password}
+    request = {**work, "path": packed(path), "number": number, "password": password}
     limits = Limits(seconds=_SECONDS_PER_IMAGE)
     try:
         with closing(run_in_child(request, limits, time.monotonic() + limits.seconds)) as heard:
@@ -106,8 +106,10 @@ def _ask(work: dict[str, Any], path: Path, number: int, password: str | None) ->
                 if message["type"] == "refused":
                     error = PasswordNeeded if message["kind"] == "password" else DocumentError
                     raise error(f"“{path.name}” {message['cause']}", message["remedy"])
-    except ChildFailed:
-        pass
+    except ChildFailed as failure:
+        if failure.reason == "busy":
+            busy = f"Page {number} of “{path.name}” was not drawn: this machine is too busy."
+            raise ResourceError(busy, BUSY) from failure
     raise DocumentError(
         f"Page {number} of “{path.name}” cannot be shown: the program that draws it fails on this page.",
         "The text that was read from the book is not affected.",

@@ -4,8 +4,10 @@ them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 Step = Callable[[int, int, "int | None"], None]
@@ -37,6 +39,18 @@ class Limits:
     zip_entries: int = 10_000
     zip_bytes: int = 500_000_000
     zip_ratio: float = 200.0
+
+
+def packed(path: Path) -> str:
+    """A path as text for a message to the child. The bytes of a file's name need not be UTF-8, and JSON holds only
+    text, so each byte becomes one character.
+    """
+    return os.fsencode(path.resolve()).decode("latin-1")
+
+
+def unpacked(text: str) -> Path:
+    """The path that ``packed`` made into a text."""
+    return Path(os.fsdecode(text.encode("latin-1")))
 
 
 class Refused(Exception):

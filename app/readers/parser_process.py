@@ -11,7 +11,10 @@ from app.readers.parsed import Limits
 from engine import sandbox
 from engine.sandbox import Bounds, ChildFailed
 
-__all__ = ["ChildFailed", "run_in_child"]
+__all__ = ["BUSY", "ChildFailed", "run_in_child"]
+
+# Advice if a child ended as "busy", which says nothing against the file
+BUSY = "Other programs have the processor, or the disk does not answer. Try again when the machine is less busy."
 
 
 def run_in_child(request: dict[str, Any], limits: Limits, deadline: float) -> Generator[dict[str, Any], None, None]:

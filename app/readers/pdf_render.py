@@ -9,7 +9,6 @@ import io
 import time
 from ctypes import byref, c_int
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pypdfium2 as pdfium
@@ -17,7 +16,7 @@ import pypdfium2.raw as raw
 
 from app.readers import pdf_values
 from app.readers.locating import folded, locate
-from app.readers.parsed import Refused, damaged
+from app.readers.parsed import Refused, damaged, unpacked
 from app.readers.pdf import open_pdf
 from app.readers.pdf_signs import text_as_read
 from app.readers.pictures import is_picture
@@ -51,7 +50,7 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
     from app.readers import ocr
 
     total = len(request["numbers"])
-    document = open_pdf(Path(request["path"]), request.get("password"), beat=lambda: voice.step(0, total))
+    document = open_pdf(unpacked(request["path"]), request.get("password"), beat=lambda: voice.step(0, total))
     if document is None:
         raise damaged()
     ocr.start()
@@ -201,7 +200,7 @@ def _rows(boxes: list[list[float]]) -> list[list[float]]:
 
 
 def _page(request: dict[str, Any]) -> tuple[pdfium.PdfDocument, pdfium.PdfPage]:
-    path = Path(request["path"])
+    path = unpacked(request["path"])
     with path.open("rb") as file:
         if b"%PDF-" not in file.read(1024) and not is_picture(path):
             raise Refused("is not a PDF; it has no page images.", "Its text can be read all the same.")

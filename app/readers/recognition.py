@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.readers.parsed import Limits
+from app.readers.parsed import Limits, packed
 from app.readers.parser_process import ChildFailed, run_in_child
 from engine.errors import NoTextLayer
 
@@ -194,7 +194,7 @@ def recognise(
         if speed:
             _estimate(recognition, path.name, speed, len(waiting), len(records))
     while waiting and failures < _FAILURES and not recognition.stop.is_set():
-        request = {"work": "recognise", "path": str(path.resolve()), "password": password, "numbers": waiting}
+        request = {"work": "recognise", "path": packed(path), "password": password, "numbers": waiting}
         begun, start = time.monotonic(), None
         deadline = begun + _SECONDS_A_PAGE * len(waiting)
         try:

@@ -23,7 +23,7 @@ import pytest
 from app.readers import document_reader, read_document
 from app.readers.parser_process import ChildFailed, run_in_child
 from engine import sandbox
-from engine.errors import DocumentError
+from engine.errors import DocumentError, ResourceError
 from engine.sandbox import Bounds
 from tests.parsers import reading_children
 
@@ -145,6 +145,57 @@ def test_memory_is_watched_where_the_system_does_not(checkout: Path) -> None:
     finally:
         sandbox._end(child)
     assert child.returncode is not None
+
+
+def waited_for(program: str, silence: float) -> str:
+    """The limit that a child breaks that runs this program and says nothing more."""
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    arrived: queue.Queue[Any] = queue.Queue()
+    assert child.stdout is not None
+    child.stdout.readline()
+    arrived.put({"type": "ready", "bounded": True})
+    try:
+        with pytest.raises(ChildFailed) as caught:
+            for _ in sandbox._messages(child, arrived, Bounds(1 << 30, silence), time.monotonic() + 30):
+                pass
+        return caught.value.reason
+    finally:
+        sandbox._end(child)
+
+
+def test_a_child_is_ended_for_the_processor_that_it_uses() -> None:
+    assert waited_for("print(flush=True)\nwhile True: pass", 0.2) == "page time"
+
+
+def test_a_child_that_has_to_wait_for_the_processor_is_not_called_harmful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a sound file was "made to harm the program that opens it"."""
+    begun = time.monotonic()
+    assert waited_for("import time; print(flush=True); time.sleep(60)", 0.3) == "busy"
+    assert time.monotonic() - begun > sandbox._BUSY * 0.3
+
+
+def test_a_machine_that_is_too_busy_keeps_the_file(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any) -> Generator[dict[str, Any], None, None]:
+        raise ChildFailed("busy", 3)
+        yield {}
+
+    monkeypatch.setattr(document_reader, "run_in_child", busy)
+    with pytest.raises(ResourceError, match="this machine is too busy"):
+        read_document(files.pdf("a.pdf", _PAGES))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere names are UTF-8 or UTF-16")
+@pytest.mark.parametrize("ending", ["txt", "pdf"])
+def test_a_name_that_is_no_utf_8_is_read(files: Any, tmp_path: Path, ending: str) -> None:
+    """Such a file was called damaged."""
+    plain = tmp_path / "plain.txt"
+    plain.write_text("Words that stand on page a only.", encoding="utf-8")
+    source = files.pdf("plain.pdf", _PAGES) if ending == "pdf" else plain
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 \xc3\xa9." + ending.encode()))
+    source.rename(odd)
+    document = read_document(odd)
+    assert document.pages[0].text == "Words that stand on page a only."
+    document.title.encode()
 
 
 def test_memory_counts_what_a_process_has_started() -> None:
