@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +22,9 @@ from engine.errors import DocumentError, ResourceError
 MAX_BYTES = 200_000_000  # maximum size of an uploaded file
 NAME_LENGTH = 120  # maximum characters of a file name; a longer name is cut
 PREFIX = "incoming-"
+# The name of a temporary file: the name of a file with an ending, and eight random digits. A book has one.
+_TEMPORARY = re.compile(r".+\.[a-z-]+\.[0-9a-f]{8}")
+_DEAD_S = 3600.0  # age in seconds from which nobody writes a temporary file any more
 
 Adopt = Callable[[Path, str, str], Any]
 """A function that stores an uploaded file. It receives the temporary path of the file, the SHA-256 of the content, and
@@ -100,6 +106,17 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         written.unlink(missing_ok=True)
         raise
+
+
+def sweep(folder: Path) -> None:
+    """Delete the temporary files of ``write_whole`` in a folder whose process was killed. A file that a living process
+    is writing is younger than ``_DEAD_S``.
+    """
+    with suppress(OSError):
+        for entry in list(folder.iterdir()):
+            with suppress(OSError):
+                if _TEMPORARY.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _DEAD_S:
+                    entry.unlink()
 
 
 def clean(name: str) -> str:

@@ -28,7 +28,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable, write_whole
+from app.core.atomic_upload import PREFIX, AtomicUpload, clean, sweep, unwritable, write_whole
 from app.core.db import Database
 from app.core.sealed import BROKEN, seal, unseal
 from app.readers.recognition import Recognition, is_kept
@@ -344,13 +344,18 @@ class Books:
                     self._enter(record)
 
     def _sweep(self) -> None:
-        """Remove the files of deletions and uploads that were interrupted when the program ended."""
+        """Remove the files of deletions, uploads and writes that were interrupted when the program ended, from the
+        folders of the books and from the data folder around them.
+        """
         for entry in self._entries():
             if entry.name.startswith(_LEAVING):
                 shutil.rmtree(entry, ignore_errors=True)
             elif entry.name.startswith(PREFIX):
                 with suppress(OSError):
                     entry.unlink()
+            elif _HASH.fullmatch(entry.name):
+                sweep(entry)
+        sweep(self._folder.parent)
 
     def _entries(self) -> list[Path]:
         with suppress(OSError):

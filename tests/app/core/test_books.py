@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,23 @@ def test_a_json_file_is_kept_beside_its_record(tmp_path: Path) -> None:
     book = books.copy_in(tmp_path / "data.json")
     assert books.path(book).read_text() == '{"lamp": 1}'
     assert Books(tmp_path / "books", Database()).get(book.sha256).name == "data.json"
+
+
+def test_what_a_kill_left_of_a_write_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    """They were never deleted. What is being written, and a book whose ending looks alike, stay."""
+    books = Books(tmp_path / "books")
+    book = take(books, "book.deadbeef")
+    folder = books.folder(book.sha256)
+    dead = [
+        folder / "text.json.0a1b2c3d",
+        tmp_path / "settings.json.0a1b2c3d",
+        tmp_path / "library.db-confirmed.0a1b2c3d",
+    ]
+    alive = [folder / "text.json.4e5f6a7b", tmp_path / "notes.txt"]
+    for file in (*dead, *alive):
+        file.write_bytes(b"half")
+    for file in (*dead, folder / book.file, tmp_path / "notes.txt"):
+        os.utime(file, (0, 0))
+    assert Books(tmp_path / "books").get(book.sha256).name == book.name
+    assert [file.name for file in dead if file.exists()] == []
+    assert all(file.exists() for file in (*alive, books.path(book)))
