@@ -215,6 +215,9 @@ def _ask_parser() -> Parser:
     )
     _add_sampling(parser)
     parser.add_argument(
+        "--now", action="store_true", help="answer at once from the passages that fit best, without reading the book"
+    )
+    parser.add_argument(
         "--evidence",
         action=argparse.BooleanOptionalAction,
         default=True,

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from app.cli.read import open_books, parts_of
 from app.core import best_passages, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.forecast import Remaining
-from app.core.format import counted, not_found, page_of, place_named, size
+from app.core.format import counted, first_line, not_found, page_of, place_named, size
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
@@ -61,7 +62,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         return 0
     first.say()
     with loaded_engine(settings) as engine:
-        ask_whole(engine, first, question, options, settings)
+        if question.now and first.excerpt.pages:
+            ask_now(engine, first, question, options)
+        else:
+            ask_whole(engine, first, question, options, settings)
     return 0
 
 
@@ -81,6 +85,7 @@ class FirstPassages:
         index = self.taker.prepare(document).result()
         self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
         self.found = best_passages.records(index.words, question.text)
+        self._index = index
 
     def say(self) -> None:
         """Show the passages, unless no evidence is wanted."""
@@ -98,6 +103,11 @@ class FirstPassages:
         write(f"{answer}\n")
         if self.card.limit:
             say(f"The reader is chosen by --model {READER}.")
+
+    @cached_property
+    def excerpt(self) -> Document:
+        """The passages from which a model answers at once."""
+        return best_passages.excerpt(self._index.words, self._question.text)
 
     @property
     def view(self) -> list[dict[str, Any]]:
@@ -136,12 +146,60 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
 
 def ask_of(question: str, sampling: SamplingParams, options: argparse.Namespace) -> Ask:
     """The record of the question that a command line asks."""
-    return Ask(question, sampling=sampling, mode=options.mode, evidence=options.evidence, parts=options.parts or 0)
+    return Ask(
+        question,
+        sampling=sampling,
+        mode=options.mode,
+        evidence=options.evidence,
+        parts=options.parts or 0,
+        now=options.now,
+    )
 
 
 def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
     """The folder in which recognised text is stored; None if nothing is to be stored on disk."""
     return None if options.no_snapshot else settings.books
+
+
+def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argparse.Namespace) -> None:
+    """Ask the question about the passages that fit it best, without reading the document, and print the answer, its
+    evidence and its speed.
+    """
+    document, status = first.document, engine.status()
+    say(first_line({"passages": len(first.excerpt.pages), "read": ""}))
+    question = dataclasses.replace(question, begun=first.card.lead(question.text), excerpt=first.excerpt)
+    notes = first.taker.begin(document, question.text if question.evidence else None, question.begun)
+    denials = Denials(first.card, question.begun)
+    done = answer(engine, question, notes, denials, show=not options.json)
+    if denials.refused:
+        first.write_as_answer()
+        return
+    record = notes.record()
+    if options.json:
+        report = {
+            "answer": done.text,
+            "now": True,
+            "stop_reason": done.stop_reason.value,
+            "model": status.model.name if status.model else None,
+            "title": document.title,
+            **parts_of(document),
+            "prompt_tokens": done.figures.prompt_tokens,
+            "answer_tokens": done.figures.answer_tokens,
+            "ttft_s": done.figures.ttft_s,
+        }
+        found = evidence(record, done.text)
+        write_json(report | {"evidence": found, "not_found": record.get("missing", []), "passages": first.view})
+        return
+    _say_end(record, done, document, first.card)
+
+
+def _say_end(record: Mapping[str, Any], done: AnswerDone, document: Document, card: Abilities) -> None:
+    """Print an answer's evidence and its speed."""
+    for line in evidence_lines(record, document.unit):
+        say(line)
+    say("\n".join(lines_of(done, card)))
+    if done.stop_reason is StopReason.LOOP:
+        say(f"Note: {_LOOPED}")
 
 
 def ask_whole(
@@ -181,11 +239,7 @@ def ask_whole(
         passages = first.view if question.evidence else []
         write_json(report | {"evidence": found, "not_found": record.get("missing", []), "passages": passages})
         return
-    for line in evidence_lines(record, document.unit):
-        say(line)
-    say("\n".join(lines_of(done, card)))
-    if done.stop_reason is StopReason.LOOP:
-        say(f"Note: {_LOOPED}")
+    _say_end(record, done, document, card)
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:

@@ -27,7 +27,7 @@ from app.trust.citations import NoteTaker, evidence
 from engine import HANDOVER_S, EngineLike
 from engine.document import Reading
 from engine.errors import InputError, ResourceError
-from engine.events import AnswerDone, Event, StopReason
+from engine.events import AnswerDone, BookRead, Event, StopReason
 
 COLUMNS = (
     "file",
@@ -95,16 +95,15 @@ def ask_document(
     found = best_passages.records(index.words, asked.text)
     if card.would_guess(asked.text, index, taker.index_of(document)):
         return _by_passages(row, card, found)
-    # done first, because reading ``document`` would stop the saving of the document that is in the engine
-    engine.finish_saving()
-    read_request = engine.read(replace(reading, wait=HANDOVER_S), cancel=cancel)
-    yield from read_request
-    read = read_request.result()
-    row["pages_read"] = str(read.pages_read)
-    if read.stopped:
+    if asked.now and (excerpt := best_passages.excerpt(index.words, asked.text)).pages:
+        asked = replace(asked, excerpt=excerpt)
+    read = None if asked.excerpt else (yield from _read(engine, reading, cancel))
+    pages_read = read.pages_read if read else 0
+    row["pages_read"] = str(pages_read)
+    if read and read.stopped:
         return Asked(row, is_stopped=True)
     begun = card.lead(asked.text)
-    notes = taker.begin(document, asked.text, begun, pages_read=read.pages_read)
+    notes = taker.begin(document, asked.text, begun, pages_read=pages_read)
     denials = Denials(card, begun)
     request = engine.ask(replace(asked, begun=begun, wait=HANDOVER_S), cancel=cancel)
     for event in (each for one in request for each in denials.pass_on(one)):
@@ -115,6 +114,14 @@ def ask_document(
         return _by_passages(row, card, found)
     row["model"] = model.name if model else ""
     return _by_model(row, request.result(), begun, notes.record(), document.unit)
+
+
+def _read(engine: EngineLike, reading: Reading, cancel: threading.Event | None) -> Generator[Event, None, BookRead]:
+    # done first, because reading a document would stop the saving of the document that is in the engine
+    engine.finish_saving()
+    request = engine.read(replace(reading, wait=HANDOVER_S), cancel=cancel)
+    yield from request
+    return request.result()
 
 
 def _by_model(row: Row, done: AnswerDone, begun: str, record: Mapping[str, Any], unit: str) -> Asked:

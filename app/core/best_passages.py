@@ -21,11 +21,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from app.core.format import page_of
 from app.core.parts import reach_of
 from app.language.words import tokenize, values_in
 from app.trust.book_words import BookWords, Passage, Term
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan
+from engine.document import Document, Page
 from engine.passages import OFTEN, asks_about_several, asks_for_whole
 
 MOST = 4
@@ -40,12 +42,17 @@ CLEAR = 0.5
 """Minimum score of the third and the fourth passage, as a share of the best score. With 0.5 there are 2.8 passages on
 average instead of 3.3, and they have the fact for 88 instead of 89 %.
 """
+MOST_READ = 10
+"""Maximum number of passages from which a model answers at once."""
+FAINT = 0.3
+"""Minimum score of such a passage, as a share of the best score."""
 AROUND = 2
 """Number of sentences before and after a passage whose words count too."""
 BESIDE = 0.3
 """Weight of a word that is only around a passage. A word in the passage has the weight 1."""
 TOGETHER = 0.5
 """Weight of the words that the passage's best sentence has, in addition to their weight in the passage."""
+_MOST_TITLES = 40  # maximum number of chapters that are named to a model
 _CANDIDATES = 200  # maximum number of sentences, the best alone, around which passages are formed
 
 
@@ -53,23 +60,28 @@ def best_passages(words: BookWords, question: str) -> list[Passage]:
     """Return up to ``MOST`` passages that fit a question, the best first. Those of a question about the whole text are
     in the order of the book. Empty if the book has no word of the question.
     """
+    return [words.stretch(places) for places in _chosen(words, question, MOST, CLEAR)]
+
+
+def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[range]:
+    """Choose up to ``most`` stretches for a question. ``clear``: minimum score, as a share of the best score."""
     document = words.document
     if not words.places:
         return []
     if asks_for_whole(question):
-        return [words.stretch(place) for place in _throughout(words)]
+        return _throughout(words, most)
     _, pages = reach_of(question, document)
     numbers = {at for at, page in enumerate(document.pages) if page.number in pages}
     terms = [term for term in words.terms(question) if words.having(term)]
-    ranked = _ranked(words, terms, numbers)
+    ranked = _ranked(words, terms, numbers, most, clear)
     if numbers and not ranked:
-        ranked = _beginnings(words, numbers)
+        ranked = _beginnings(words, numbers, most)
     if asks_about_several(question) and len(document.members) > 1:
         ranked = _of_each_document(words, ranked)
-    return [words.stretch(places) for places in ranked]
+    return ranked
 
 
-def _ranked(words: BookWords, terms: Sequence[Term], pages: Collection[int]) -> list[range]:
+def _ranked(words: BookWords, terms: Sequence[Term], pages: Collection[int], most: int, clear: float) -> list[range]:
     """Rank stretches by the words of a question. ``pages``: indexes of the only pages that count; empty for all."""
     weights = {term.key: words.weight(term) for term in terms}
     keys: defaultdict[int, set[str]] = defaultdict(set)
@@ -83,7 +95,7 @@ def _ranked(words: BookWords, terms: Sequence[Term], pages: Collection[int]) -> 
     chosen: list[range] = []
     for score, start in scored:
         places = words.places_from(start, LONGEST)
-        if len(chosen) == MOST or (len(chosen) >= FEWEST and score > CLEAR * scored[0][0]):
+        if len(chosen) == most or (len(chosen) >= FEWEST and score > clear * scored[0][0]):
             break
         if not any(places.start < other.stop and other.start < places.stop for other in chosen):
             chosen.append(places)
@@ -107,13 +119,13 @@ def _weight(keys: Iterable[str], weights: Mapping[str, float]) -> float:
     return sum(weights[key] for key in keys)
 
 
-def _beginnings(words: BookWords, pages: Collection[int]) -> list[range]:
-    """The beginning of each of the pages with these indexes, at most ``MOST``."""
+def _beginnings(words: BookWords, pages: Collection[int], most: int) -> list[range]:
+    """The beginning of each of the pages with these indexes, at most ``most``."""
     first: dict[int, int] = {}
     for place in range(len(words.places)):
         if (page := words.page_of(place)) in pages:
             first.setdefault(page, place)
-    return [words.places_from(place, LONGEST) for place in list(first.values())[:MOST]]
+    return [words.places_from(place, LONGEST) for place in list(first.values())[:most]]
 
 
 def _of_each_document(words: BookWords, ranked: list[range]) -> list[range]:
@@ -128,12 +140,14 @@ def _of_each_document(words: BookWords, ranked: list[range]) -> list[range]:
     return firsts + [places for places in ranked if places not in firsts]
 
 
-def _throughout(words: BookWords) -> list[range]:
-    """The beginning of a book and, from each of the ``MOST`` - 1 equal parts of the rest, the stretch around the most
+def _throughout(words: BookWords, most: int) -> list[range]:
+    """The beginning of a book and, from each of the ``most`` - 1 equal parts of the rest, the stretch around the most
     typical sentence: the one with most words that the book often has, relative to its length.
     """
+    if not words.places:
+        return []
     first = words.places_from(0, LONGEST)
-    size, count = len(words.places), MOST - 1
+    size, count = len(words.places), most - 1
     borders = [first.stop + (size - first.stop) * part // count for part in range(count + 1)]
     parts = [range(borders[part], borders[part + 1]) for part in range(count)]
     best = (max(part, key=lambda place: _typical(words, place)) for part in parts if part)
@@ -143,6 +157,25 @@ def _throughout(words: BookWords) -> list[range]:
 def _typical(words: BookWords, place: int) -> float:
     keys = words.places[place].keys
     return sum(min(words.count(key), OFTEN) for key in keys) / (OFTEN + len(keys))
+
+
+def excerpt(words: BookWords, question: str) -> Document:
+    """Make a short text of the passages from which a question can be answered at once, about 1,500 tokens. They are in
+    the order of the book, each with the name of its page. A question about the whole text gets the table of contents
+    too. A question without a word of the book gets passages from all of the book.
+    """
+    document = words.document
+    chosen = _chosen(words, question, MOST_READ, FAINT) or _throughout(words, MOST_READ)
+    found = sorted(chosen, key=lambda places: places.start)
+    pages = [words.page_of(places.start) for places in found]
+    texts = [document.text[words.places[places[0]].start : words.places[places[-1]].end] for places in found]
+    named = [
+        f"[{page_of(document, document.pages[at], long=True)}]\n{text}" for at, text in zip(pages, texts, strict=True)
+    ]
+    if asks_for_whole(question) and document.outline:
+        named.insert(0, "\n".join(item.title for item in document.outline[:_MOST_TITLES]))
+    read = tuple(Page(number, str(number), text) for number, text in enumerate(named, start=1))
+    return Document(document.title, document.author, read, document.kind, "", "section")
 
 
 def records(words: BookWords, question: str) -> list[dict[str, Any]]:

@@ -80,8 +80,8 @@ _MOST_UNREAD = 5  # maximum number of unread pages that the note above an answer
 _FIGURE = re.compile(
     r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
 )
-# maximum remaining seconds of a reading whose end a question waits for. If more seconds remain, the reading pauses, and
-# the question is answered from the pages read so far.
+# maximum remaining seconds of a reading whose end a question waits for. If more seconds remain, the question is
+# answered from passages at once.
 _WORTH_WAITING = 8.0
 
 
@@ -127,10 +127,11 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int]) -> Iterator[
             yield from _show_passages(state, writer, claim)
             if writer.done:
                 return
-            yield from _wait(state, claim)
+            yield from _wait(state, claim, asked)
             in_parts = state.current.stage is Stage.PARTS
-            writer.begin(in_parts)
-            run = _answer_in_parts if in_parts else _answer
+            at_once = answers_at_once(state.current, asked)
+            writer.begin(in_parts and not at_once)
+            run = _answer_from_passages if at_once else _answer_in_parts if in_parts else _answer
             yield from run(state, writer, claim)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
@@ -192,38 +193,44 @@ def _show_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Ev
         yield ""
 
 
-def _wait(state: AppState, claim: threading.Event) -> Iterator[str]:
-    """Wait until the question can be sent to the model. If it was asked during the reading, this is when the book has
-    been read, or when the reading has paused for the question.
+def _wait(state: AppState, claim: threading.Event, asked: Ask) -> Iterator[str]:
+    """Wait until the question can be sent to the model: when the book has been read or, if that takes long, as soon as
+    passages of it can be read instead (``answers_at_once``).
 
     Raises:
         TrifoldError: the book could not be read.
     """
-    while not state.current.paused and state.current.stage.is_on_the_way and not claim.is_set():
+    while state.current.stage.is_on_the_way and not answers_at_once(state.current, asked) and not claim.is_set():
         yield _waiting_words(state.current)
-        if can_be_answered_now(state.current):
-            state.pause_reading()
         time.sleep(_POLL)
     current = state.current
-    if current.stage not in (Stage.READY, Stage.PARTS) and not current.paused and not claim.is_set():
+    at_once = answers_at_once(current, asked)
+    if current.stage not in (Stage.READY, Stage.PARTS) and not at_once and not claim.is_set():
         trouble = current.trouble or Trouble("No book is open.", "Open one first.")
         raise TrifoldError(trouble.cause, trouble.remedy)
 
 
-def can_be_answered_now(current: OpenBook) -> bool:
-    """Whether a question should be answered at once from the pages read so far. This is so if at least one page has
-    been read, and if reading the rest would take more than ``_WORTH_WAITING`` seconds.
+def answers_at_once(current: OpenBook, asked: Ask) -> bool:
+    """Whether a question is answered from passages, in a context of its own, because the person wants that
+    (``Ask.now``), because the book is too long, or because reading it takes more than ``_WORTH_WAITING`` seconds.
     """
-    progress = current.progress
-    return progress is not None and progress.pages_done > 0 and progress.seconds_left > _WORTH_WAITING
+    if current.document is None or current.stage in (Stage.EMPTY, Stage.OPENING, Stage.LOCKED, Stage.FAILED):
+        return False
+    if asked.now or current.stage is Stage.CHOOSING:
+        return current.stage is not Stage.WAITING
+    return current.stage is Stage.READING and _seconds_left(current) > _WORTH_WAITING
+
+
+def _seconds_left(current: OpenBook) -> float:
+    """Seconds until the book has been read; 0 if nothing is known yet."""
+    if current.progress is not None and current.progress.tokens_done:
+        return current.progress.seconds_left
+    return current.remaining.total.low if current.remaining.total else 0.0
 
 
 def _waiting_words(current: OpenBook) -> str:
     if current.stage is not Stage.READING:
         return "Your question is asked as soon as the book has been opened."
-    if can_be_answered_now(current) and current.progress and current.document:
-        read = current.document.extent(current.progress.pages_done)
-        return f"Read {read} so far: your question is answered from these, then the reading goes on."
     return "Your question is asked as soon as the book has been read."
 
 
@@ -262,8 +269,20 @@ def _answer_in_parts(state: AppState, writer: _ExchangeWriter, claim: threading.
         state.chats.save_in_time()
 
 
-def _answer(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
-    request = _request(state, writer, claim)
+def _answer_from_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
+    """Answer from the passages that fit the question best, while the book is being read or instead of it."""
+    current = state.current
+    if current.document is None or claim.is_set():
+        return
+    excerpt = best_passages.excerpt(state.note_taker.prepare(current.document).result().words, writer.ask.text)
+    writer.begin_from_passages(excerpt, current)
+    yield from _answer(state, writer, claim, excerpt if excerpt.pages else None)
+
+
+def _answer(
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None = None
+) -> Iterator[str]:
+    request = _request(state, writer, claim, excerpt)
     if request is None:
         return
     try:
@@ -301,14 +320,17 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
         patience = 0.0
 
 
-def _request(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Request[AnswerDone] | None:
+def _request(
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None
+) -> Request[AnswerDone] | None:
     """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to ``HANDOVER_S``
     seconds until that has ended. Return None if the question was stopped before it was sent.
     """
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
         return None
-    question = replace(writer.ask, history=history, begun=writer.begun, chat=writer.chat, wait=HANDOVER_S)
+    question = replace(writer.ask, history=history, begun=writer.begun, wait=HANDOVER_S)
+    question = replace(question, chat="" if excerpt else writer.chat, excerpt=excerpt)
     try:
         return state.engine.ask(question, cancel=claim)
     except Busy:
@@ -342,6 +364,7 @@ class _ExchangeWriter:
         self._unread: list[str] = []
         self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
         self._by_passages: dict[str, str] = {}  # why the passages are the answer, in two sentences
+        self._first: dict[str, Any] = {}  # of an answer from passages: their number, and how far the book had been read
         self._denials: Denials | None = None
         self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
         # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
@@ -427,6 +450,14 @@ class _ExchangeWriter:
 
     def _find_passages(self, index: EvidenceIndex) -> None:
         self._passages = best_passages.records(index.words, self.ask.text)
+
+    def begin_from_passages(self, excerpt: Document, current: OpenBook) -> None:
+        """Begin to answer from an excerpt, and note how far the book has been read."""
+        document, done = current.document, current.progress.pages_done if current.progress else 0
+        assert document is not None
+        if current.read is not None:
+            done = current.read.pages_read
+        self._first = {"passages": len(excerpt.pages), "read": format.read_until(document, done)}
 
     def begin_parts(self, notes: PartNotes) -> None:
         """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers
@@ -566,6 +597,8 @@ class _ExchangeWriter:
             more["passages"] = self._passages
         if self._by_passages:
             more["by_passages"] = self._by_passages
+        if self._first:
+            more["first"] = self._first
         notes = {
             **(notes or {}),
             **more,

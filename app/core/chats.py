@@ -85,6 +85,7 @@ class Exchange:
     Keys of ``notes``: "made" has the model and its options (``format.made_line``); "parts" the answers of the book's
     parts (``app.core.part_notes``); "passages" the passages that fit the question best (``app.core.best_passages``);
     "by_passages" the two sentences in place of an answer, if the passages are the answer (``Abilities.instead``);
+    "first" says that the answer comes from passages, and how far the book had been read (``format.first_line``);
     "uncounted" the reason why its speed does not count (``app.core.speed``). In older chats "refused" says that the
     answer is a refusal, by a model that only quotes ("only quotes") or by another model ("not found").
     """

@@ -119,7 +119,7 @@ class AskEach:
             # while the model is being changed, no run begins, because the open book is read again with the new model,
             # and that would stop the run
             raise Busy("The model is being changed.", "Wait until the new one is loaded.")
-        self._claim = claim = state.claim(waits=True)
+        self._claim = claim = state.claim()
         known = {one: answer for one in wanted if (answer := self._kept(one).get(asked.text)) is not None}
         with self._lock:
             self.run = EachRun(asked.text, wanted, known, running=True)

@@ -122,6 +122,8 @@ def _ending(turn: Exchange) -> list[str]:
         lines.append(f"{turn.trouble.cause} {turn.trouble.remedy}".strip())
     elif turn.interrupted:
         lines.append("Cut off when the program ended.")
+    if first := (turn.notes or {}).get("first"):
+        lines.append(format.first_line(first))
     if turn.pages_read:
         lines.append(f"From the first {format.read_so_far(turn.pages_read, turn.notes)}, read by then.")
     if parts := (turn.notes or {}).get("parts"):

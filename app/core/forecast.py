@@ -159,12 +159,6 @@ class Remaining:
         slower = left is not None and clock > _SLOWER * left.high + _HARDLY
         return replace(self, left=left, slower=slower, _began=began)
 
-    def again(self) -> Remaining:
-        """Return the remaining time for a reading that continues after a pause. The measurement begins anew with the
-        next report of progress; the shown time stays.
-        """
-        return replace(self, _began=None)
-
     @property
     def words(self) -> str:
         """The remaining time in words: "1 to 2 min left", "about 20 s left"; empty while nothing is known."""

@@ -162,6 +162,20 @@ def reached_of(document: Document, read: BookRead) -> str:
     return reached(document, read.pages_read) + ("" if document.members else f" of {count(read.pages_total)}")
 
 
+def read_until(document: Document, pages: int) -> str:
+    """How far a document has been read: "page 31 of 297"; "" if no page has been read."""
+    if not pages:
+        return ""
+    return reached(document, pages) + ("" if document.members else f" of {count(len(document.pages))}")
+
+
+def first_line(first: Mapping[str, Any]) -> str:
+    """The line above an answer from passages. ``first``: their number, and the result of ``read_until``."""
+    number = f"From {counted(first['passages'], 'passage')}."
+    read = f"Read so far: to {first['read']}." if first["read"] else "Nothing else has been read."
+    return " ".join((number, read))
+
+
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
     """How many pages had been read when a question was answered, in words from ``notes``: "76 pages and 4 sections". If
     an earlier version stored ``notes`` without these words, they are made from ``pages`` and the book's unit.
@@ -180,18 +194,6 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
         "pages": progress.pages_done,
         "where": f"Reading {document.extent()}: {percent(fraction)}",
         "pace": remaining.words,
-    }
-
-
-def paused_view(read: BookRead, document: Document, progress: ReadingProgress | None = None) -> View:
-    """The status line and the progress bar while the reading pauses for an answer. A page that the pause has cut off is
-    not counted in ``read``, but the bar does not go back: it keeps the share from ``progress``.
-    """
-    return {
-        "fraction": _share(max(read.tokens, progress.tokens_done if progress else 0), read.tokens_total),
-        "pages": read.pages_read,
-        "where": f"Read to {reached_of(document, read)}",
-        "pace": "goes on after this answer",
     }
 
 

@@ -67,7 +67,7 @@ class OpenBook:
 
     - ``document``: the text that the model reads
     - ``recognising``: progress of the recognition of pages that are pictures; None unless it is running
-    - ``progress``: progress of the reading; ``read``: result of the reading, or of its first part while it is paused
+    - ``progress``: progress of the reading; ``read``: result of the reading
     - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy
     - ``chat``: id of the open chat; ``asking``: whether an answer is being written in a chat
     - ``figures``, ``pace``: speed of the answer, and the points of its pace curve (``format.PacePoint``)
@@ -76,7 +76,6 @@ class OpenBook:
     - ``whole``, ``whole_fit``: the document with all pages of the book, and whether it fits
     - ``parts``: the parts of a book that does not fit; empty if the book cannot be divided
     - ``remaining``: the remaining time of the reading
-    - ``paused``: whether the reading waits at the end of a page while a question is answered
     - ``asked_by``: the tab whose question is being answered; "" if the question comes from no tab
     - ``waiting``: what the answer waits for, in words
     - ``cited``: the growing answer as it was when its citations were last looked up
@@ -94,7 +93,6 @@ class OpenBook:
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)
     read: BookRead | None = None
-    paused: bool = False
     trouble: Trouble | None = None
     action: Action = Action.NONE
     chat: str = ""

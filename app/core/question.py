@@ -25,6 +25,7 @@ class Ask(Question):
             0 asks those that the question needs.
         position: index of an earlier question of the open chat. This question replaces it, and the earlier one stays
             as another version; or its answer is continued (``chat_run.go_on``). None for a new question.
+        now: whether to answer from passages at once, even if the book has been read or could be read soon.
         tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
             closed (``AppState.leave``).
     """
@@ -32,6 +33,7 @@ class Ask(Question):
     evidence: bool = True
     parts: int = 0
     position: int | None = None
+    now: bool = False
     tab: str = ""
 
     @property

@@ -47,28 +47,18 @@ _MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in p
 
 
 class Job:
-    """The work of opening and reading one book. A job can be cancelled, or paused while a question is answered."""
+    """The work of opening and reading one book, which can be cancelled."""
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.paused = False
         self.ended = threading.Event()
-        self.stop = threading.Event()  # set to end the engine's current request to read, by a cancel or by a pause
+        self.stop = threading.Event()  # set to end the engine's current request to read
         self.enough = threading.Event()  # set when the user wants no more pages to be recognised
 
     def cancel(self) -> None:
         self.cancelled = True
         self.enough.set()
         self.stop.set()
-
-    def pause(self) -> None:
-        self.paused = True
-        self.stop.set()
-
-    def go_on(self) -> None:
-        """End a pause: make a new ``stop`` event, so that the engine can read on. A cancelled job stays cancelled."""
-        self.paused = False
-        self.stop = threading.Event()
 
 
 class AppState:
@@ -108,7 +98,6 @@ class AppState:
         self._released = threading.Condition(self._lock)
         self._job = Job()
         self._asking: threading.Event | None = None
-        self._asking_waits = False  # whether the question that is being asked waits until the open book has been read
         self.note_taker = NoteTaker()
 
     @property
@@ -312,12 +301,6 @@ class AppState:
         else:
             self._job.cancel()
 
-    def pause_reading(self) -> None:
-        """Pause the reading for a question. The reading stops at the end of a page and continues after the answer."""
-        with self._lock:
-            if self._current.stage is Stage.READING and not self._current.paused:
-                self._job.pause()
-
     def restore(self) -> None:
         """Open the book that was open when the program ended, if it was ready, read in parts, locked or waiting for a
         choice of pages. A book that was still being opened or read, or whose opening had failed, is not opened.
@@ -432,13 +415,11 @@ class AppState:
         if self._snapshots is not None:
             self._snapshots.forget_chat(chat_id)
 
-    def claim(self, tab: str = "", *, waits: bool = False) -> threading.Event:
+    def claim(self, tab: str = "") -> threading.Event:
         """Reserve the right to ask one question. Only one question may be asked at a time.
 
         Args:
             tab: the tab that asks.
-            waits: whether the question waits until the open book has been read. If so, a reading that was paused for an
-                earlier question continues.
 
         Returns:
             an event; setting it stops this question.
@@ -449,7 +430,7 @@ class AppState:
         with self._lock:
             if self._asking is not None:
                 raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
-            self._asking, self._asking_waits = threading.Event(), waits
+            self._asking = threading.Event()
             self._current = replace(self._current, asking=True, asked_by=tab, waiting="", cited=None)
             return self._asking
 
@@ -510,21 +491,6 @@ class AppState:
             if job is self._job:
                 self._current = replace(self._current, **changes)
                 self._mark()
-
-    def go_on_reading(self, job: Job) -> bool:
-        """Try to continue a reading that was paused for a question. The check for a question and the change of
-        ``OpenBook`` happen under one lock, so that no question begins in between.
-
-        Returns:
-            False while a question is being answered, unless that question waits for the end of the reading. True if the
-            reading continues, or if the job was cancelled.
-        """
-        with self._lock:
-            if self._current.asking and not self._asking_waits and not job.cancelled:
-                return False
-            self.set(job, paused=False, read=None)
-            job.go_on()
-            return True
 
     def _take_over(self, **changes: Any) -> Job:
         """Cancel the running job, stop the answer, and replace ``OpenBook`` by a new record. Return a new job."""
@@ -614,50 +580,24 @@ def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:
 
 
 def _read(state: AppState, job: Job, document: Document) -> None:
-    """Let the model read the book. If a question interrupts the reading, wait for the answer and continue the
-    reading.
-    """
+    """Let the model read the book. Questions that come meanwhile are answered beside it (``engine.aside``)."""
     state.set(job, stage=Stage.READING)
-    partly = _read_on(state, job, document)
-    while partly is not None:
-        state.set(job, read=partly, paused=True, remaining=state.current.remaining.again())
-        while not state.go_on_reading(job):
-            time.sleep(_PATIENCE)
-        if job.cancelled:
-            _finish(state, job, partly)
-            return
-        partly = _read_on(state, job, document, resume=True)
-
-
-def _read_on(state: AppState, job: Job, document: Document, resume: bool = False) -> BookRead | None:
-    """Let the model read until the end of the book, or until a pause for a question. After a pause, the page that the
-    pause cut off is read again; the shown progress does not fall meanwhile.
-
-    Returns:
-        What was read before a pause; None if the reading has ended or failed.
-    """
-    before = state.current.progress.tokens_done if resume and state.current.progress else 0
-    request = state.engine.read(Reading(document, resume=resume, wait=HANDOVER_S), cancel=job.stop)
+    request = state.engine.read(Reading(document, wait=HANDOVER_S), cancel=job.stop)
     try:
         for event in request:
             if isinstance(event, ReadingProgress):
-                shown = replace(event, tokens_done=max(before, event.tokens_done))
-                state.set(job, progress=shown, remaining=state.current.remaining.after(event))
+                state.set(job, progress=event, remaining=state.current.remaining.after(event))
         read = request.result()
     except TrifoldError as error:
         _fail(state, job, error, Stage.FAILED, Action.READ_AGAIN)
-        return None
-    if read.stopped and job.paused and not job.cancelled:
-        return read
-    if not resume:
-        state.experience.read(state.engine.status().model, read)
+        return
+    state.experience.read(state.engine.status().model, read)
     _finish(state, job, read)
-    return None
 
 
 def _finish(state: AppState, job: Job, read: BookRead) -> None:
     if read.pages_read or read.tokens:
-        state.set(job, stage=Stage.READY, read=read, paused=False)
+        state.set(job, stage=Stage.READY, read=read)
         book = state.current.book
         document = state.current.document
         if book is not None and document is not None and document.kind != NOTES:

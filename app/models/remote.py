@@ -131,6 +131,10 @@ class RemoteEngine:
         chat. Raises as ``read`` does.
         """
         asked = Question.of(question)
+        if asked.excerpt is not None:  # has a connection of its own, also while a book is being sent
+            request = Request[AnswerDone]("answering", cancel)
+            threading.Thread(target=self._beside, args=(request, lambda: self._ask(asked)), daemon=True).start()
+            return request
         return self._submit(Request[AnswerDone]("answering", cancel), lambda: self._ask(asked), asked.wait)
 
     def finish_saving(self) -> str:
@@ -198,10 +202,21 @@ class RemoteEngine:
         with self._lock:
             if self._status.state != "closed":
                 self._status = replace(self._status, state=request.state, detail="")
-        threading.Thread(target=self._run, args=(request, work), name="trifold-remote", daemon=True).start()
+        threading.Thread(target=self._admitted, args=(request, work), name="trifold-remote", daemon=True).start()
         return request
 
-    def _run(self, request: Request[Any], work: Callable[[], AsyncIterator[Event]]) -> None:
+    def _admitted(self, request: Request[Any], work: Callable[[], AsyncIterator[Event]]) -> None:
+        end = self._ended(request, work)
+        with self._lock:
+            if self._status.state != "closed":
+                self._status = replace(self._status, state="idle", book=self._book())
+        self._admission.end()
+        _deliver(request, end)
+
+    def _beside(self, request: Request[Any], work: Callable[[], AsyncIterator[Event]]) -> None:
+        _deliver(request, self._ended(request, work))
+
+    def _ended(self, request: Request[Any], work: Callable[[], AsyncIterator[Event]]) -> Event | TrifoldError:
         end: Event | TrifoldError
         try:
             end = asyncio.run(_drive(request, work()))
@@ -210,14 +225,7 @@ class RemoteEngine:
         except Exception:  # after any error, the next question must still be possible
             logger.exception("a remote request failed")
             end = EngineError(f"Something went wrong with {self._address.host}.", "Try again.")
-        with self._lock:
-            if self._status.state != "closed":
-                self._status = replace(self._status, state="idle", book=self._book())
-        self._admission.end()
-        if isinstance(end, TrifoldError):
-            request.fail(end)
-        else:
-            request.put(end)
+        return end
 
     async def _read(self, document: Document) -> AsyncIterator[Event]:
         if not any(page.text.strip() for page in document.pages):
@@ -236,7 +244,7 @@ class RemoteEngine:
         yield BookRead(tokens, tokens, pages, pages, seconds, tokens / seconds, KvBytes(), stopped=False)
 
     async def _ask(self, question: Question) -> AsyncIterator[Event]:
-        document = self._document
+        document = question.excerpt or self._document
         if document is None:
             raise InputError("No book is open.", "Open one first.")
         if question.begun:
@@ -300,6 +308,13 @@ class RemoteEngine:
             return None
         pages = len(self._document.pages)
         return BookInfo(self._document.title, self._book_tokens, self._book_tokens, pages, pages)
+
+
+def _deliver(request: Request[Any], end: Event | TrifoldError) -> None:
+    if isinstance(end, TrifoldError):
+        request.fail(end)
+    else:
+        request.put(end)
 
 
 async def _drive(request: Request[Any], events: AsyncIterator[Event]) -> Event:

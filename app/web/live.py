@@ -26,11 +26,12 @@ from starlette.routing import BaseRoute, Route
 
 from app.core import format
 from app.core.abilities import abilities
-from app.core.chat_run import OWN, Throttle, can_be_answered_now, throttle_of
+from app.core.chat_run import OWN, Throttle, answers_at_once, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, glow
 from app.core.open_book import OpenBook, Stage
+from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.state import AppState
 from app.web import messages
@@ -131,7 +132,7 @@ def _read_line(current: OpenBook) -> str:
     """
     if current.stage is Stage.PARTS:
         return f"In {format.counted(len(current.parts), 'part')}: each is read when a question first goes to it."
-    if current.read is None or current.document is None or current.paused:
+    if current.read is None or current.document is None:
         return ""
     return format.read_line(current.read, current.document)
 
@@ -226,8 +227,6 @@ def pages_read(current: OpenBook) -> int:
 def _reading(current: OpenBook) -> View | None:
     if current.stage is not Stage.READING:
         return None
-    if current.paused and current.read is not None and current.document is not None:
-        return format.paused_view(current.read, current.document, current.progress)
     if current.progress is None or current.document is None:
         return {
             "fraction": 0.0,
@@ -253,8 +252,9 @@ def _hint(current: OpenBook, status: Status) -> str:
         return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."
     if current.stage is not Stage.READING:
         return ""
-    if current.paused or can_be_answered_now(current):
-        return f"You can ask already, about {_first(current, pages_read(current))}."
+    if current.document is not None and answers_at_once(current, Ask("")):
+        pages = current.document.extent()
+        return f"You can ask already: answers come from passages at once, and from {pages} when these have been read."
     return "You can ask already: your question is answered as soon as the book has been read."
 
 

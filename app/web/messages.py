@@ -500,7 +500,9 @@ def utf16_length(text: str) -> int:
 
 def _above(notes: Mapping[str, Any] | None) -> str:
     lines = [line for line in (absent(notes), *(notes or {}).get("unread", ())) if line]
-    return "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in lines)
+    first = (notes or {}).get("first")
+    told = f'<div class="under">{_only_words(format.first_line(first))}</div>\n\n' if first else ""
+    return told + "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in lines)
 
 
 def _trouble(trouble: Trouble) -> str:

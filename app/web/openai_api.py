@@ -29,7 +29,7 @@ from starlette.routing import BaseRoute, Route
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.format import View
-from app.core.open_book import Stage
+from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
 from app.core.state import AppState
 from app.trust.citations import evidence
@@ -273,7 +273,7 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
     if sent:
         _check_sent(state, system)
     else:
-        await _book(state, wanted)
+        await _book(state, wanted, asked.now)
     card, document = _card(state), state.current.document or _text_book(system)
     denials = Denials(card, card.lead(asked.text))
     guesses = await asyncio.to_thread(_would_guess, state, card, asked.text, document)
@@ -297,9 +297,11 @@ async def _model_events(
     """
     begun = denials.begun
     asked = replace(chat_request.ask if sent else chat_request.instructed, begun=begun, wait=HANDOVER_S)
+    if asked.now:
+        asked = await asyncio.to_thread(_from_passages, state, asked, chat_request)
     claim = state.claim()
     try:
-        if sent:
+        if sent and asked.excerpt is None:
             await _send(state, claim, chat_request.conversation[0])
         request = await asyncio.to_thread(state.engine.ask, asked, cancel=claim)
         async for followed in _follow(request):
@@ -313,6 +315,14 @@ async def _model_events(
         # The flag also stops a question that still waits for the engine, so that there is no request to cancel yet.
         claim.set()
         state.release(claim)
+
+
+def _from_passages(state: AppState, asked: Ask, chat_request: ChatRequest) -> Ask:
+    """Let a question be answered from the passages that fit it best, unless there are none."""
+    document = state.current.document or _text_book(chat_request.conversation[0])
+    words = state.note_taker.prepare(document).result().words
+    excerpt = best_passages.excerpt(words, chat_request.ask.text)
+    return replace(asked, excerpt=excerpt if excerpt.pages else None)
 
 
 def _show(state: AppState, event: Event) -> None:
@@ -362,7 +372,7 @@ def about_book(
     current = state.current
     by_passages = done.figures.mode == BY_PASSAGES
     document = current.document if current.book is not None else None
-    found: dict[str, Any] = {"by_passages": True} if by_passages else {}
+    found: dict[str, Any] = {"by_passages": True} if by_passages else {"now": True} if asked.now else {}
     if asked.evidence or by_passages:
         words = state.note_taker.prepare(document or _text_book(system)).result().words
         found |= {"passages": best_passages.as_evidence(best_passages.records(words, asked.text))}
@@ -402,9 +412,12 @@ _CHOICES = {
 """What a person has to do before a book can be asked about."""
 
 
-async def _book(state: AppState, sha256: str | None) -> None:
+async def _book(state: AppState, sha256: str | None, now: bool = False) -> None:
     """Open and read the book ``sha256`` unless it is open; None means the open book. Raises an error if the book cannot
     be asked about.
+
+    Args:
+        now: whether the question is answered from passages, for which the book need not be read.
     """
     current = state.current
     if sha256 is not None and not (
@@ -413,10 +426,10 @@ async def _book(state: AppState, sha256: str | None) -> None:
         if current.asking:
             raise Busy("One question at a time: another one is being answered.", "Try again in a moment.")
         state.open(state.books.get(sha256))
-    while sha256 is not None and state.current.stage.is_on_the_way:
+    while sha256 is not None and state.current.stage.is_on_the_way and not (now and _has_text(state.current)):
         await asyncio.sleep(_LOOK_SECONDS)
     current = state.current
-    if current.stage is Stage.READY:
+    if current.stage is Stage.READY or (now and _has_text(current)):
         return
     if current.stage.is_on_the_way:
         raise Busy(f"The book is still being read{_so_far(state)}.", "Try again when it has been read.")
@@ -432,6 +445,11 @@ async def _book(state: AppState, sha256: str | None) -> None:
         "no_book",
         "trifold.book",
     )
+
+
+def _has_text(current: OpenBook) -> bool:
+    """Whether the text of the open book can be asked about now, though it may not have been read."""
+    return current.document is not None and current.stage not in (Stage.FAILED, Stage.LOCKED, Stage.WAITING)
 
 
 def _so_far(state: AppState) -> str:

@@ -121,12 +121,14 @@ class StreamOptions(_Wire):
 class TrifoldOptions(_Wire):
     """The options in the field ``trifold``, which OpenAI's protocol lacks. ``book``: None for the open book,
     ``MESSAGES`` for the text of the system message, or the hash of a book in the library. ``evidence``: whether to look
-    for evidence for each sentence of the answer.
+    for evidence for each sentence of the answer. ``now``: whether to answer from passages, even if the book has not
+    been read.
     """
 
     mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
     book: str | None = None
     evidence: bool = True
+    now: bool = False
 
 
 # Unsupported fields that would change the answer. Each field is accepted only with one of the listed values, because
@@ -238,7 +240,9 @@ class ChatRequest(_Wire):
         """The record of the question."""
         _, history, question = self.conversation
         turns = tuple(Turn(*turn) for turn in history)
-        return Ask(question, turns, self.sampling, self.options.mode, evidence=self.options.evidence)
+        return Ask(
+            question, turns, self.sampling, self.options.mode, evidence=self.options.evidence, now=self.options.now
+        )
 
     @property
     def instructed(self) -> Ask:

@@ -154,7 +154,11 @@ class ScriptedEngine:
         def answering(cancelled: threading.Event) -> Iterator[Event]:
             yield from self._answering(asked.mode, asked.begun, cancelled)
 
-        request = self._begin(answering, asked.wait, cancel)
+        if asked.excerpt is not None:  # answered beside a reading
+            request = ScriptedRequest(answering, lambda: None, cancel)
+            self.requests.append(request)
+        else:
+            request = self._begin(answering, asked.wait, cancel)
         self.asked.append(asked)
         return request
 

@@ -97,6 +97,20 @@ def test_a_model_is_shown_with_the_passages_that_fit_its_question(
     )
 
 
+def test_passages_alone_are_asked_now(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "mill.pdf", "Who sold a goose?", "--now", "--model", "demo"]) == 0
+    printed, told = capfd.readouterr()
+    assert printed == f"{ANSWER}\n"
+    assert "From 2 passages. Nothing else has been read." in told
+    assert engine.readings == []
+    assert engine.asked[0].excerpt is not None
+    assert "[page 2]\nMarta sold" in engine.asked[0].excerpt.text
+    assert main(["ask", "mill.pdf", "Who sold a goose?", "--now", "--json", "--model", "demo"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert (report["answer"], report["now"]) == (ANSWER, True)
+    assert report["evidence"][0]["pages"][0]["number"] == 2
+
+
 def test_a_book_that_fits_is_read_whole(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> None:
     engine.limit = 10_000
     assert main(["ask", "mill.pdf", "Who sold a goose?", "--parts", "--model", "demo"]) == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, records
+from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, excerpt, records
 from app.trust.book_words import BookWords
 from engine.document import Document, OutlineItem
 
@@ -91,3 +91,21 @@ def test_a_book_of_1500_pages_is_searched_in_a_fraction_of_a_second(question: st
     began = time.process_time()
     best_passages(words, question)
     assert time.process_time() - began < 0.5
+
+
+def test_an_excerpt_is_in_the_order_of_the_book_and_names_its_pages() -> None:
+    text = excerpt(BookWords(LEASE), "When is the deposit returned, and are cats allowed?")
+    assert [page.text.splitlines()[0] for page in text.pages] == ["[page 2]", "[page 3]", "[page 4]"]
+    assert (text.title, text.sha256) == ("Lease", "")
+    assert "six weeks" in text.text
+    assert (
+        "\n"
+        in excerpt(BookWords(Document.from_pages("T", ["Rent | 890\nFee | 12"])), "What is the rent?").pages[0].text
+    )
+
+
+def test_an_excerpt_for_the_whole_has_the_contents_and_one_for_strange_words_is_from_everywhere() -> None:
+    chapters = replace(LEASE, outline=(OutlineItem("Rooms", 1, 0), OutlineItem("Animals", 4, 0)))
+    assert excerpt(BookWords(chapters), "What is this about?").pages[0].text == "Rooms\nAnimals"
+    assert "[page 1]" in excerpt(BookWords(LEASE), "Why do whales sing?").pages[0].text
+    assert excerpt(BookWords(Document.from_pages("Empty", [""])), "Who?").pages == ()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from app.core.state import AppState
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
-from engine.events import Event, StopReason
+from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
@@ -246,61 +245,50 @@ def test_a_failure_is_written_where_the_answer_would_be(ready: Make) -> None:
 
 
 def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Path) -> None:
-    """The reading pauses at a page, the answer is from what was read, and the reading goes on from there."""
+    """It is answered from passages of the whole book, and the reading goes on."""
     engine = ScriptedEngine(reading_seconds=None)
     state = make_state(engine)
     state.open(state.books.copy_in(a_file))
     wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
-    steps = ask(state)
-    assert [next(steps), next(steps)][1].startswith("Read 24 pages so far")
-    list(steps)
+    list(ask(state, "Where is lamp7?"))
     exchange = state.chat.exchanges[0]
-    assert (exchange.stopped, exchange.pages_read) == (StopReason.END, 24)
-    wait_for(lambda: state.current.stage is Stage.READY)
-    assert engine.readings == [0.0, 0.4]
-    assert not state.current.paused
-    assert (state.current.read.pages_read, state.current.read.stopped) == (60, False)
-    list(ask(state, "And now?"))
-    assert state.chat.exchanges[1].pages_read == 0
+    assert (exchange.stopped, exchange.pages_read, exchange.answer) == (StopReason.END, 0, engine.answer)
+    excerpt = engine.asked[0].excerpt
+    assert excerpt is not None
+    assert "lamp7" in excerpt.text
+    first = (exchange.notes or {})["first"]
+    assert first == {"passages": len(excerpt.pages), "read": "page 24 of 60"}
+    told = as_markdown(state.chat, "The Light")  # type: ignore[arg-type]
+    assert f"From {len(excerpt.pages)} passages. Read so far: to page 24 of 60." in told
+    assert (state.current.stage, engine.readings) == (Stage.READING, [0.0]), "it was not interrupted"
+    assert engine.asked[0].chat == "", "its KV is not the book's"
 
 
-class LongSections(ScriptedEngine):
-    """Resumes a reading at the beginning of the section that the pause cut off."""
-
-    def _reading(self, document: Document, start: float, cancelled: threading.Event) -> Iterator[Event]:
-        return super()._reading(document, max(0.0, start - 0.2), cancelled)
-
-
-def test_the_progress_of_reading_never_falls(make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question took the bar back to the beginning of a long section."""
-    state = make_state(LongSections(reading_seconds=None))
-    done: list[int] = []
-    record = state.set
-
-    def watched(job: Any, **changes: Any) -> None:
-        record(job, **changes)
-        if "progress" in changes:
-            done.append(changes["progress"].tokens_done)
-
-    monkeypatch.setattr(state, "set", watched)
-    state.open(state.books.copy_in(a_file))
-    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
-    list(ask(state))
-    wait_for(lambda: state.current.stage is Stage.READY)
-    assert done == sorted(done)
-    assert len(done) > len(set(done)), "part of it was read again"
-
-
-def test_a_paused_reading_can_be_stopped_for_good(make_state: Make, a_file: Path) -> None:
-    state = make_state(ScriptedEngine(reading_seconds=None, answer=LONG, word_seconds=0.25))
+def test_stop_ends_the_answer_and_not_the_reading(make_state: Make, a_file: Path) -> None:
+    engine = ScriptedEngine(reading_seconds=None, answer=LONG, word_seconds=0.25)
+    state = make_state(engine)
     state.open(state.books.copy_in(a_file))
     wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
     steps = ask(state)
     wait_for(lambda: next(steps) is not None and bool(state.chat.exchanges[0].answer))
+    state.stop_asking()
+    list(steps)
+    assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
+    assert state.current.stage is Stage.READING
     state.stop_reading()
-    wait_for(lambda: next(steps) is not None and state.current.stage is Stage.READY)
-    assert state.current.read.pages_read == 24
-    steps.close()  # type: ignore[attr-defined]
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.current.read.pages_read == 24, "what was read is kept"
+
+
+def test_a_book_that_is_read_is_asked_for_passages_only_if_wanted(ready: Make) -> None:
+    engine = ScriptedEngine()
+    state = ready(engine)
+    list(ask(state, "Where is lamp7?"))
+    list(chat_run.ask(state, Ask("Where is lamp8?", now=True)))
+    assert [asked.excerpt is None for asked in engine.asked] == [True, False]
+    whole, now = (turn.notes or {} for turn in state.chat.exchanges)
+    assert "first" not in whole
+    assert now["first"]["read"] == "page 60 of 60"
 
 
 def test_a_question_waits_for_a_reading_that_is_nearly_done(make_state: Make, a_file: Path) -> None:

@@ -222,25 +222,15 @@ def test_a_run_waits_for_the_model(state: AppState, engine: ScriptedEngine, tmp_
     assert answers(each) == [ANSWER]
 
 
-def test_a_reading_that_was_paused_for_an_earlier_question_goes_on_first(
-    state: AppState, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_documents_are_asked_at_once_without_being_read(
+    state: AppState, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
-    """Asked in the moment after that question's end, the run waited for the reading, and the reading for the run."""
     each, ids = AskEach(state), kept(state.books, tmp_path, ["a", "b"])
-    engine.reading_seconds = None  # it stops until it is paused, and then goes on to its end
-    asked_first, go_on = threading.Event(), state.go_on_reading
-    monkeypatch.setattr(state, "go_on_reading", lambda job: asked_first.is_set() and go_on(job))
-    state.open(state.books.get(ids[0]))
-    wait_for(lambda: state.current.progress is not None and state.current.progress.tokens_done > 0)
-    claim = state.claim()
-    state.pause_reading()
-    wait_for(lambda: state.current.paused)
-    state.release(claim)
-    engine.reading_seconds = 0.001
-    each.start(Ask(ASKED, sampling=GREEDY, mode="plain"), ids[1:])
-    asked_first.set()
+    each.start(Ask(ASKED, sampling=GREEDY, mode="plain", now=True), ids)
     wait_for(lambda: not each.run.running)
-    assert answers(each) == [ANSWER]
+    assert answers(each) == [ANSWER, ANSWER]
+    assert engine.readings == []
+    assert all(asked.excerpt is not None for asked in engine.asked)
 
 
 def test_what_cannot_be_asked_is_said_before_any_work(state: AppState, engine: ScriptedEngine, tmp_path: Path) -> None:

@@ -81,15 +81,6 @@ def test_a_machine_that_grows_slow_is_called_slow() -> None:
     assert words[13].startswith("slower than expected, at least 10 s left")
 
 
-def test_a_pause_does_not_make_it_rise() -> None:
-    half = looks([1.0] * 20)[10]
-    on = half.again().after(ReadingProgress(TOKENS // 2, TOKENS, 0, 9, 1.0, 0.0))
-    on = on.after(ReadingProgress(TOKENS // 2 + 200, TOKENS, 0, 9, 1.0, 70.0))
-    assert half.left is not None
-    assert on.left is not None
-    assert on.left.high <= half.left.high
-
-
 def fit(seconds: float, step_ms: float) -> BookFit:
     words = f"about {seconds:.0f} s to read"
     return BookFit(TOKENS, 131_072, True, 60, 0, f"It fits. Expect {words}.", KvBytes(), seconds, step_ms, words)

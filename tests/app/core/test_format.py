@@ -66,10 +66,11 @@ def test_documents_with_pages_and_sections_are_counted_by_both() -> None:
     assert Document.together([book(70), book(4, "section"), book(6)]).extent() == "76 pages and 4 sections"
     assert format.book_line(None, both, 28_412, 32_768) == "76 pages and 4 sections · 28,412 tokens · fits"
     assert format.book_line(stopped, both, 28_412, 32_768).endswith(" · read to Log, section 2")
-    assert format.paused_view(stopped, both)["where"] == "Read to Log, section 2"
-    further = ReadingProgress(stopped.tokens + 300, stopped.tokens_total, 1, 2, 1.0, 1.0)
-    shares = [format.paused_view(stopped, both, progress)["fraction"] for progress in (None, further)]
-    assert shares[0] < shares[1] == format.reading_view(further, both, Remaining())["fraction"]
+    assert [format.read_until(both, pages) for pages in (0, stopped.pages_read)] == ["", "Log, section 2"]
+    assert format.read_until(book(9), 3) == "page 3 of 9"
+    assert format.first_line({"passages": 1, "read": ""}) == "From 1 passage. Nothing else has been read."
+    said = format.first_line({"passages": 7, "read": "page 3 of 9"})
+    assert said == "From 7 passages. Read so far: to page 3 of 9."
     assert format.read_line(stopped, both).startswith("Stopped at Log, section 2. ")
     assert format.read_line(replace(stopped, stopped=False), both).startswith(
         "Read 76 pages and 2 sections in 4.2 s. They"

@@ -308,6 +308,22 @@ def test_passages_are_the_answer_of_a_model_that_cannot_know(ready: Any, questio
     assert len(engine.asked) == asked
 
 
+def test_passages_alone_are_asked_now(ready: Any) -> None:
+    engine = ScriptedEngine()
+    state = ready(engine)
+    wanted = {"messages": [{"role": "user", "content": "Where is lamp7?"}], "trifold": {"now": True}}
+    body = parse(json.dumps(wanted).encode())
+
+    async def events() -> list[Any]:
+        return [event async for event in openai_api.answer_events(state, body)]
+
+    *_, done = loops.run(events())
+    assert done.text == engine.answer
+    assert engine.asked[0].excerpt is not None
+    assert "lamp7" in engine.asked[0].excerpt.text
+    assert openai_api.about_book(state, done, body.ask, done.text)["now"] is True
+
+
 def test_another_book_of_the_library_is_opened_when_it_is_named(client: openai.OpenAI, app: Running, book: str) -> None:
     other = app.open_text("The harbour of Orre has two lights. " * 60, "other.txt")
     done = client.chat.completions.create(

@@ -388,7 +388,7 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     document = dataclasses.replace(book(60), unit="section")
 
     def hint(pages: int = 0, seconds: float = 60.0, **changes: Any) -> str:
-        progress = ReadingProgress(0, 1, pages, 60, 1.0, seconds) if pages or seconds != 60.0 else None
+        progress = ReadingProgress(pages, 60, pages, 60, 1.0, seconds) if pages or seconds != 60.0 else None
         current = OpenBook(stage=Stage.READING, document=document, progress=progress)
         return str(view_of(dataclasses.replace(current, **changes))["hint"])
 
@@ -396,8 +396,9 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     assert hint() == later  # nothing is known of how far it is: a server elsewhere never tells
     assert hint(0, 50.0) == later
     assert hint(12, 2.0) == later
-    assert hint(12, 50.0) == "You can ask already, about the first 12 sections."
-    assert hint(1, 50.0) == "You can ask already, about the first section."
+    assert hint(12, 50.0) == (
+        "You can ask already: answers come from passages at once, and from 60 sections when these have been read."
+    )
     read = BookRead(10, 100, 6, 60, 1.0, 1.0, KvBytes(), stopped=True)
     assert hint(stage=Stage.READY, read=read) == "Ask anything about the first 6 sections."
     whole = dataclasses.replace(read, stopped=False)
