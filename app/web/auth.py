@@ -141,7 +141,10 @@ MEANING = (
 
 # maximum wrong passwords from one address within ``_WITHIN_S`` seconds; further passwords from there are refused
 _MOST_WRONG = 10
-_WITHIN_S = 60.0  # seconds for which a wrong password counts towards ``_MOST_WRONG``
+# The same for all addresses together: who has many addresses guesses no faster, and people on other machines wait a
+# minute while somebody does. Cookies, and the login tokens of this machine, are not affected.
+_MOST_WRONG_TOGETHER = 100
+_WITHIN_S = 60.0  # seconds for which a wrong password counts
 _MOST_ADDRESSES = 1000  # maximum number of addresses for which wrong passwords are counted
 _IPV6_NETWORK = 64  # bits of an IPv6 address that identify the network; a guest can choose the other bits freely
 
@@ -184,6 +187,7 @@ class LanAuth:
         self.password = password
         self._clock = clock
         self._wrong: dict[str, deque[float]] = {}
+        self._wrong_together: deque[float] = deque()
         self._lock = threading.Lock()
         self._name = socket.gethostname().lower()
 
@@ -202,22 +206,26 @@ class LanAuth:
 
     def refuses(self, form: bytes, address: str) -> str:
         """Check the password of a form. Return a sentence that says why it is refused; "" if it is right. A guest who
-        has sent too many wrong passwords is refused for a while; other guests are not affected.
+        has sent too many wrong passwords is refused for a while. If all guests together have sent far too many, every
+        guest is.
         """
         shown = parse_qs(form.decode("utf-8", "replace")).get("password", [""])[0].encode()
         with self._lock:
             now, guest = self._clock(), _guest(address)
             wrong = self._wrong.pop(guest, deque())
-            while wrong and now - wrong[0] > _WITHIN_S:
-                wrong.popleft()
-            if len(wrong) < _MOST_WRONG and hmac.compare_digest(shown, self.password.encode()):
+            for counted in (wrong, self._wrong_together):
+                while counted and now - counted[0] > _WITHIN_S:
+                    counted.popleft()
+            may_try = len(wrong) < _MOST_WRONG and len(self._wrong_together) < _MOST_WRONG_TOGETHER
+            if may_try and hmac.compare_digest(shown, self.password.encode()):
                 return ""
             self._wrong[guest] = wrong
             if len(self._wrong) > _MOST_ADDRESSES:
                 del self._wrong[next(iter(self._wrong))]
-            if len(wrong) >= _MOST_WRONG:
+            if not may_try:
                 return TOO_OFTEN
             wrong.append(now)
+            self._wrong_together.append(now)
             return WRONG
 
 
@@ -252,7 +260,8 @@ POLICY = (
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    # not "no-referrer", with which browsers state no origin for forms, so that the form with the password was refused
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), usb=()"),

@@ -98,8 +98,11 @@ def read(path: Path, password: str | None = None) -> Document:
     return dataclasses.replace(made, sha256=path.parent.name, warnings=warnings)
 
 
-def main(port: int, data: Path, slow: bool) -> None:
-    chosen = dataclasses.replace(settings.make_settings(), data=data, port=port)
+PASSWORD = "correct horse battery"
+
+
+def main(port: int, data: Path, slow: bool, lan: bool) -> None:
+    chosen = dataclasses.replace(settings.make_settings(), data=data, port=port, password=PASSWORD if lan else "")
     engine = ByQuestion(reading_seconds=None if slow else 0.4, limit=32_768)
     engine.now = engine_status(model=model_info(sampling=OWN))
 
@@ -113,4 +116,4 @@ def main(port: int, data: Path, slow: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), "slow" in sys.argv[3:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), "slow" in sys.argv[3:], "lan" in sys.argv[3:])

@@ -164,7 +164,7 @@ def test_every_answer_has_its_headers(app: App) -> None:
         assert "default-src 'none'" in policy
         assert "unsafe-eval" not in policy
         assert "script-src 'self' 'unsafe-inline'" not in policy
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert "server" not in answer.headers
 
 

@@ -266,7 +266,7 @@ def test_a_websocket_is_closed(owner: TestClient) -> None:
 def test_every_answer_carries_the_headers_and_no_cors(owner: TestClient) -> None:
     for answer in (owner.get("/"), owner.get("/files/a"), owner.get("/hidden"), owner.get("/", headers={"host": "e"})):
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers.get_list("x-frame-options") == ["DENY"]
         assert not [name for name in answer.headers if name.startswith("access-control-")]
         policy = answer.headers["content-security-policy"]

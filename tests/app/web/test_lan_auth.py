@@ -121,6 +121,17 @@ def test_another_password_lets_nobody_in_who_knew_the_old_one(far: TestClient) -
     assert alone.get("/", headers={"cookie": cookie}).status_code == 401, "nor without --listen"
 
 
+def test_many_addresses_guess_no_faster(clock: list[float]) -> None:
+    """With one try each, 1,290 addresses were not limited."""
+    known = LanAuth(PASSWORD, lambda: clock[0])
+    said = [known.refuses(b"password=x", f"10.1.{at // 250}.{at % 250}") for at in range(1290)]
+    assert said.count(auth.WRONG) == auth._MOST_WRONG_TOGETHER
+    right = f"password={PASSWORD.replace(' ', '+')}".encode()
+    assert known.refuses(right, "10.9.9.9") == auth.TOO_OFTEN
+    clock[0] += 61
+    assert known.refuses(right, "10.9.9.9") == ""
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"password", b"password=" + b"a" * 100_000, b"\xff\xfe", b"password=&password=x"]
 )
