@@ -19,6 +19,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from app.cli.arguments import HelpAsked, engine_options, parse
+from app.core.private import make_private
 from app.core.settings import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -55,6 +56,7 @@ _ASK_PARTS = "ask_parts:run"
 def main(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit status."""
     _write_utf8()
+    _close_data_folder(data_folder())
     with logging_to(data_folder() / "logs") as log, _ended_as_by_ctrl_c():
         try:
             status = _run(arguments)
@@ -79,6 +81,12 @@ def main(arguments: Sequence[str]) -> int:
             said = on_one_line(f"{type(error).__name__}: {error}")
             sys.stderr.write(f"This should not have happened: {said}. Details: {log}\n")
             return EXIT_FAULT
+
+
+def _close_data_folder(data: Path) -> None:
+    with contextlib.suppress(OSError):  # a folder that cannot be made is reported where it is needed
+        if make_private(data):
+            sys.stderr.write(f"Other users of this machine could look into {data}; it is closed to them now.\n")
 
 
 def _write_utf8() -> None:

@@ -3,7 +3,8 @@ per data folder.
 
 A running app holds the operating system's lock on a file in the data folder. The lock ends with the app's process.
 Another file, the instance file, has the running app's port. The instance file may be left over from a killed process,
-so its port counts only if the app answers there.
+and anybody may listen on its port since, so the port counts only if an app answers there that knows the secret of the
+data folder.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import _thread
 import argparse
 import dataclasses
 import errno
+import hmac
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import window
+from app.core.private import hide_new_files, tighten
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, Settings
 from app.launcher import lock
 from app.launcher.console import say
@@ -39,6 +44,12 @@ _ANSWER_TIMEOUT_S = 2
 _START_TIMEOUT_S = 120.0  # maximum seconds to wait until an app that was started earlier answers or ends
 _LOOK_S = 0.3
 _ANNOUNCE_S = 1.0  # seconds between two checks whether the instance file was removed
+_ASK_DESKTOP_S = 3.0  # maximum seconds to wait for each answer about the desktop's browser
+OPENING_FILE = "open.html"
+_LEADING = (
+    "<!doctype html><meta charset=utf-8><meta name=referrer content=no-referrer>"
+    "<meta http-equiv=refresh content='0;url={}'>"
+)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BROWSER, WINDOW, NOWHERE = "browser", "window", "nowhere"
 # As in shells, the exit status of a program that a signal has ended is this number plus the signal's number.
@@ -46,6 +57,8 @@ EXIT_SIGNALLED = 128
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
+    hide_new_files()
+    tighten(settings.own_files)
     running = find_running(settings.instance_file)
     if running is not None:
         return _show_running(running, options, settings)
@@ -169,17 +182,45 @@ def _show(settings: Settings, how: str) -> bool:
         if window.show(opening_address(settings.data, settings.port), settings.data) == 0:
             return True
         say("The window could not be opened; the page opens in the browser.")
-    if how != NOWHERE and not _open_browser(opening_address(settings.data, settings.port)):
+    if how != NOWHERE and not _open_browser(opening_address(settings.data, settings.port), settings.data):
         say("No browser could be opened here: open that address in one.")
     return False
 
 
-def _open_browser(url: str) -> bool:
+def _open_browser(url: str, data: Path) -> bool:
     """Open the page in the browser. Return whether that was possible. Without a screen no browser is opened, because
     Python would start a text browser in the terminal.
+
+    The browser is given a file in the data folder that leads to ``url``, because other users of the machine can read a
+    command line, and the token in it. A browser that cannot read the file is given ``url``; on Linux, where such
+    browsers are (snaps cannot read hidden folders), the guard refuses a token from another user.
     """
     has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-    return has_screen and webbrowser.open(url)
+    if not has_screen:
+        return False
+    if sys.platform == "linux" and not _browser_reads_files():
+        return webbrowser.open(url)
+    leading = data / OPENING_FILE
+    try:
+        leading.unlink(missing_ok=True)
+        leading.touch(mode=0o600)
+        leading.write_text(_LEADING.format(url), encoding="ascii")
+    except OSError:
+        return webbrowser.open(url)
+    return webbrowser.open(leading.as_uri())
+
+
+def _browser_reads_files() -> bool:
+    """Whether a page in the data folder opens in the browser of this Linux desktop: HTML files belong to the browser,
+    and it is no snap.
+    """
+    asked = (("xdg-settings", "get", "default-web-browser"), ("xdg-mime", "query", "default", "text/html"))
+    try:
+        names = {subprocess.run(one, capture_output=True, timeout=_ASK_DESKTOP_S).stdout.strip() for one in asked}
+    except (OSError, subprocess.SubprocessError):
+        return False
+    name = names.pop().decode("utf-8", "replace") if len(names) == 1 else ""
+    return bool(name) and not (Path("/var/lib/snapd/desktop/applications") / name).exists()
 
 
 def _leave(number: int, _frame: object) -> None:
@@ -209,12 +250,12 @@ def hold(locks: ExitStack, path: Path) -> bool:
 
 
 def find_running(instance_file: Path) -> int | None:
-    """Return the port that the instance file names if the app answers there; otherwise None."""
+    """Return the port that the instance file names if the app of this data folder answers there; otherwise None."""
     try:
         port = json.loads(instance_file.read_text(encoding="utf-8"))["port"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return port if isinstance(port, int) and answers(port) else None
+    return port if isinstance(port, int) and answers(port, instance_file.parent) else None
 
 
 def announce(instance_file: Path, port: int) -> bool:
@@ -224,6 +265,8 @@ def announce(instance_file: Path, port: int) -> bool:
     fresh = instance_file.with_suffix(".new")
     try:
         instance_file.parent.mkdir(parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
         fresh.write_text(json.dumps({"pid": os.getpid(), "port": port}), encoding="utf-8")
         os.replace(fresh, instance_file)
     except OSError as error:
@@ -250,17 +293,28 @@ def withdraw(instance_file: Path) -> None:
         return
 
 
-def answers(port: int) -> bool:
-    """Whether the program that answers on a port is Trifold."""
-    return read_health(port).get("app") == PROGRAM_NAME
+def answers(port: int, data: Path) -> bool:
+    """Whether the program that answers on a port is the Trifold of a data folder: it proves that it knows the folder's
+    secret, which is not sent.
+    """
+    if not (data / auth.SECRET_FILE).exists():
+        return False
+    challenge = secrets.token_hex(16)
+    health = read_health(port, challenge)
+    proof = auth.prove(auth.load_secret(data), challenge, port)
+    return health.get("app") == PROGRAM_NAME and hmac.compare_digest(str(health.get("proof")).encode(), proof.encode())
 
 
-def read_health(port: int) -> dict[str, Any]:
-    """Ask the app on a port for its health report. Return {} if no app answers."""
+def read_health(port: int, challenge: str = "") -> dict[str, Any]:
+    """Ask the app on a port for its health report, which answers a ``challenge`` (``auth.prove``). Return {} if no app
+    answers.
+    """
     # no proxy is used, because a proxy could not reach an address of this machine
     local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with local.open(f"http://{HOST}:{port}{HEALTH_PATH}", timeout=_ANSWER_TIMEOUT_S) as response:
+        with local.open(
+            f"http://{HOST}:{port}{HEALTH_PATH}?challenge={challenge}", timeout=_ANSWER_TIMEOUT_S
+        ) as response:
             health = json.load(response)
     except (OSError, ValueError, RecursionError):
         return {}

@@ -212,6 +212,13 @@ class Settings:
         """The file that the running app locks, so that no second app uses this data folder."""
         return self.data / "instance.lock"
 
+    @property
+    def own_files(self) -> list[Path]:
+        """Everything in the data folder that no other user may read. Downloaded models are left out."""
+        written = (self.uploads, self.books, self.snapshots, self.logs, self.data / "spilled", self.data / TRIED_FOLDER)
+        files = (path for path in self.data.glob("*") if path.is_file()) if self.data.is_dir() else ()
+        return [*written, *files]
+
     def engine_config(self) -> EngineConfig:
         """Make the configuration of the engine.
 

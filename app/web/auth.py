@@ -8,7 +8,11 @@ route's limit, and with the cookie of the person who started the program. Open r
 A browser is admitted as follows. The program opens an address with a login token, which works once and is made from a
 secret in the data folder. The token is exchanged for a cookie that other sites cannot send and scripts cannot read. Any
 process that can read the data folder can make a token. So a second start of the program can open the page of the
-program that already runs. The cookie outlives the program, so that an open page still works after a restart.
+program that already runs. Browsers send cookies to every port of this machine, so the cookie is worth nothing after
+this run of the program. A page that is still open works again once the program's new page has been opened.
+
+On Linux a request with the cookie or a token is also refused if another user of this machine sends it
+(``private.foreign_user``).
 
 With the option ``--listen``, people on other machines are admitted with a password. After several wrong passwords they
 have to wait (``LanAuth``).
@@ -39,6 +43,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from app.core.atomic_upload import write_whole
+from app.core.private import foreign_user
 from app.web import secret_file
 from engine.errors import OptionError
 
@@ -47,11 +52,20 @@ logger = logging.getLogger(__name__)
 SECRET_FILE = "page.key"
 USED_FILE = "page.used"
 TOKEN_SECONDS = 24 * 3600
+LONGEST_CHALLENGE = 64
+"""Maximum characters of a challenge (``prove``); further ones are ignored."""
 
 
 def opening_address(data: Path, port: int) -> str:
     """The address that opens the page of the program on ``port`` with this data folder. The address works once."""
     return f"http://127.0.0.1:{port}/?token={LoginTokens(load_secret(data)).issue()}"
+
+
+def prove(secret: str, challenge: str, port: int) -> str:
+    """The proof that a program on ``port`` knows the secret of a data folder. It tells nothing about the secret, and is
+    worth nothing for another challenge or port.
+    """
+    return hmac.new(secret.encode(), f"health {port} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 
 def load_secret(data: Path) -> str:
@@ -76,13 +90,15 @@ class LoginTokens:
         self._secret = secret.encode()
         self._clock = clock
         self._used_file = used_file
+        self._run = secrets.token_hex(16)
         self._used = _read_used(used_file) if used_file is not None else {}
         self._lock = threading.Lock()
 
-    @property
-    def cookie(self) -> str:
-        """The value of the cookie that a redeemed token is exchanged for."""
-        return self._sign("owner")
+    def cookie(self, port: int) -> str:
+        """The value of the cookie that a redeemed token is exchanged for. Another run of the program, and a program on
+        another port, has another one.
+        """
+        return self._sign(f"owner {port} {self._run}")
 
     def cookie_for(self, password: str) -> str:
         """The value of the cookie for a password. The cookie becomes invalid when the password changes."""
@@ -313,7 +329,7 @@ class Guard:
         self._hosts = frozenset(f"{name}:{port}" for name in LOOPBACK)
         self._origins = frozenset(f"http://{host}" for host in self._hosts)
         self._cookie = f"trifold_{port}"
-        self._key = tokens.cookie
+        self._key = tokens.cookie(port)
         self._guest_key = tokens.cookie_for(lan.password) if lan is not None else ""
         self._tokens = tokens
         self._allowed = tuple(allowed)
@@ -339,7 +355,7 @@ class Guard:
         route = self._route(scope["method"], scope["path"])
         if route is None:
             return await _answer(send, 404, "There is nothing at this address.", language)
-        if not route.open and not self._known(headers):
+        if not route.open and not self._known(scope, headers):
             return await self._admit(scope, headers, send, language)
         if not route.open and not _says_its_origin(scope["method"], headers):
             return await _answer(send, 403, "This request does not say which page it is from.", language)
@@ -371,19 +387,30 @@ class Guard:
             return None
         return next((route for route in self._allowed if route.matches(method, path)), None)
 
-    def _known(self, headers: MutableMapping[str, str]) -> bool:
-        keys = [key.encode() for key in (self._key, self._guest_key) if key]
+    def _known(self, scope: Scope, headers: MutableMapping[str, str]) -> bool:
         for part in headers.get("cookie", "").split(";"):
             name, _, value = part.strip().partition("=")
-            if name == self._cookie and any(hmac.compare_digest(value.encode(), key) for key in keys):
+            if name != self._cookie:
+                continue
+            if hmac.compare_digest(value.encode(), self._key.encode()):
+                return not self._is_foreign(scope)
+            if self._guest_key and hmac.compare_digest(value.encode(), self._guest_key.encode()):
                 return True
         return False
+
+    def _is_foreign(self, scope: Scope) -> bool:
+        """Whether another user of this machine sends the request."""
+        owner = foreign_user(scope.get("client"), self._port)
+        if owner is not None:
+            logger.warning("the user %d of this machine was refused", owner)
+        return owner is not None
 
     async def _admit(self, scope: Scope, headers: MutableMapping[str, str], send: Send, language: str) -> None:
         token = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
         fetched_ahead = "prefetch" in headers.get("sec-purpose", headers.get("purpose", ""))
         first_page = scope["method"] == "GET" and scope["path"] == "/"
-        if not (first_page and token and not fetched_ahead and self._tokens.redeem(token)):
+        may_redeem = first_page and token and not fetched_ahead and not self._is_foreign(scope)
+        if not (may_redeem and self._tokens.redeem(token)):
             entrance = self._lan is not None and first_page
             form = _form(language) if entrance else ""
             return await _answer(send, 401, INVITATION if entrance else LOCKED, language, form=form)

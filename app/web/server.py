@@ -16,7 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, SAMPLE_BOOKS, Settings
-from app.web.auth import EVERYWHERE, MEGABYTE, USED_FILE, AllowedRoute, App, Guard, LanAuth, LoginTokens, load_secret
+from app.web.auth import (
+    EVERYWHERE,
+    LONGEST_CHALLENGE,
+    MEGABYTE,
+    USED_FILE,
+    AllowedRoute,
+    App,
+    Guard,
+    LanAuth,
+    LoginTokens,
+    load_secret,
+    prove,
+)
 from engine.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -177,7 +189,7 @@ def start_page(files: Mapping[str, Path]) -> str:
     return (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
 
 
-def _own_routes() -> list[Route]:
+def _own_routes(settings: Settings) -> list[Route]:
     """The routes of the page itself: its HTML, its files, Gradio's script for embedding in other pages, and the health
     check.
     """
@@ -204,7 +216,9 @@ def _own_routes() -> list[Route]:
         return FileResponse(script, media_type=_KINDS[".js"], headers={"cache-control": "no-cache"})
 
     async def healthz(request: Request) -> Response:
-        return JSONResponse({"app": PROGRAM_NAME, "status": "ok"})
+        challenge = request.query_params.get("challenge", "")[:LONGEST_CHALLENGE]
+        proof = prove(load_secret(settings.data), challenge, settings.port)
+        return JSONResponse({"app": PROGRAM_NAME, "status": "ok", "proof": proof})
 
     return [
         Route("/", start),
@@ -224,7 +238,7 @@ def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.router.routes += [
-        *_own_routes(),
+        *_own_routes(settings),
         Live(state, panels).route(),
         *BookRoutes(state, sample).routes(),
         *ChatRoutes(state).routes(),

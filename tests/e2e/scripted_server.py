@@ -101,7 +101,7 @@ def read(path: Path, password: str | None = None) -> Document:
 PASSWORD = "correct horse battery"
 
 
-def main(port: int, data: Path, slow: bool, lan: bool) -> None:
+def main(port: int, data: Path, slow: bool = False, lan: bool = False) -> None:
     chosen = dataclasses.replace(settings.make_settings(), data=data, port=port, password=PASSWORD if lan else "")
     engine = ByQuestion(reading_seconds=None if slow else 0.4, limit=32_768)
     engine.now = engine_status(model=model_info(sampling=OWN))

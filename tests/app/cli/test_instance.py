@@ -17,26 +17,45 @@ import pytest
 
 from app.cli import serve as instance
 from app.core.settings import HOST, make_settings
+from app.web import auth
 from engine.errors import ResourceError
+
+SECRET = "s" * 43
 
 
 class Health(http.server.BaseHTTPRequestHandler):
-    body = b'{"app": "trifold", "status": "ok"}'
+    """Trifold: it knows the secret of the data folder."""
+
+    secret = SECRET
+    name = "trifold"
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/healthz" else 404)
+        path, _, challenge = self.path.partition("?challenge=")
+        self.send_response(200 if path == "/healthz" else 404)
         self.end_headers()
-        self.wfile.write(self.body)
+        proof = auth.prove(self.secret, challenge, self.connection.getsockname()[1])
+        self.wfile.write(json.dumps({"app": self.name, "status": "ok", "proof": proof}).encode())
 
     def log_message(self, *_: object) -> None:
         return
 
 
 class Stranger(Health):
-    body = b'{"app": "something else"}'
+    name = "something else"
+
+
+class Forger(Health):
+    """A program of another user that says it is Trifold."""
+
+    secret = "o" * 43
 
 
 Serve = Callable[[type[Health]], int]
+
+
+@pytest.fixture(autouse=True)
+def secret(tmp_path: Path) -> None:
+    (tmp_path / auth.SECRET_FILE).write_text(SECRET, encoding="ascii")
 
 
 @pytest.fixture
@@ -57,8 +76,9 @@ def serve() -> Iterator[Serve]:
 
 def test_running_app_is_found_by_its_announcement(serve: Serve, tmp_path: Path) -> None:
     port = serve(Health)
-    file = tmp_path / "new folder" / "instance.json"
+    file = tmp_path / "instance.json"
     instance.announce(file, port)
+    assert os.name != "posix" or file.stat().st_mode & 0o077 == 0
     assert json.loads(file.read_text(encoding="utf-8")) == {"pid": os.getpid(), "port": port}
     assert instance.find_running(file) == port
 
@@ -70,7 +90,11 @@ def test_left_over_announcement_is_not_believed(serve: Serve, tmp_path: Path) ->
         taken.bind((HOST, 0))
         instance.announce(file, taken.getsockname()[1])  # nothing listens there
     assert instance.find_running(file) is None
-    instance.announce(file, serve(Stranger))  # another program has taken the port since
+    for other in (Stranger, Forger):  # another program has taken the port since
+        instance.announce(file, serve(other))
+        assert instance.find_running(file) is None
+    instance.announce(file, serve(Health))
+    (tmp_path / auth.SECRET_FILE).unlink()
     assert instance.find_running(file) is None
 
 

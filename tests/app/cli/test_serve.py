@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -50,8 +51,11 @@ def stand_in_for_a_browser(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """From now on a page is opened by a program that notes what it gets. Returns where."""
     notes, program = folder / "opened", folder / "browser.py"
     program.write_text(
-        "import sys, urllib.request\n"
-        f"with urllib.request.urlopen(sys.argv[1]) as page, open({str(notes)!r}, 'a') as notes:\n"
+        "import re, sys, urllib.request\n"
+        "address = sys.argv[1]\n"
+        "if address.startswith('file:'):\n"  # as browsers follow a page that leads to another one
+        '    address = re.search("url=([^\']+)", urllib.request.urlopen(address).read().decode())[1]\n'
+        f"with urllib.request.urlopen(address) as page, open({str(notes)!r}, 'a') as notes:\n"
         "    notes.write(f'{page.status}\\n')\n",
         encoding="utf-8",
     )
@@ -121,17 +125,31 @@ def test_being_told_to_end_leaves_by_the_front_door() -> None:
     assert caught.value.code == 128 + signal.SIGTERM
 
 
-def test_no_browser_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_browser_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened: list[str] = []
     monkeypatch.setattr(serve.webbrowser, "open", lambda url: opened.append(url) or True)
     monkeypatch.setattr(serve.sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    assert not serve._open_browser("http://x")
+    assert not serve._open_browser("http://x", tmp_path)
     assert opened == []
     monkeypatch.setenv("DISPLAY", ":0")
-    assert serve._open_browser("http://x")
+    monkeypatch.setattr(serve, "_browser_reads_files", lambda: False)
+    assert serve._open_browser("http://x", tmp_path)
     assert opened == ["http://x"]
+
+
+def test_the_token_stands_in_no_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(serve.webbrowser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(serve, "_browser_reads_files", lambda: True)
+    (tmp_path / serve.OPENING_FILE).write_text("an old one that others can read")
+    assert serve._open_browser("http://127.0.0.1:1/?token=1.x.y", tmp_path)
+    leading = tmp_path / serve.OPENING_FILE
+    assert opened == [leading.as_uri()]
+    assert "url=http://127.0.0.1:1/?token=1.x.y'" in leading.read_text()
+    assert os.name != "posix" or leading.stat().st_mode & 0o077 == 0
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_no_name_is_tried_again(

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from app.web import auth
 from app.web.auth import (
     LOCKED,
     TOKEN_SECONDS,
@@ -147,8 +148,27 @@ def test_without_the_cookie_nothing_but_health_answers(stranger: TestClient, pat
 
 
 def test_a_wrong_cookie_is_no_cookie(stranger: TestClient) -> None:
-    for value in ("", "x", SECRET, LoginTokens("o" * 43).cookie):
+    for value in ("", "x", SECRET, LoginTokens("o" * 43).cookie(PORT), LoginTokens(SECRET).cookie(PORT)):
         assert stranger.get("/", headers={"cookie": f"trifold_{PORT}={value}"}).status_code == 401
+
+
+def test_the_cookie_is_of_one_run_and_one_port(tokens: LoginTokens) -> None:
+    """Browsers send it to every port of this machine."""
+    others = {tokens.cookie(PORT + 1), LoginTokens(SECRET).cookie(PORT), tokens.cookie_for(SECRET)}
+    assert len(others) == 3
+    assert tokens.cookie(PORT) not in others
+
+
+def test_another_user_of_the_machine_is_refused(
+    stranger: TestClient, owner: TestClient, tokens: LoginTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert owner.get("/").status_code == 200
+    monkeypatch.setattr(auth, "foreign_user", lambda client, port: 1001)
+    assert owner.get("/").status_code == 401
+    token = tokens.issue()
+    assert stranger.get("/", params={"token": token}).status_code == 401
+    monkeypatch.setattr(auth, "foreign_user", lambda client, port: None)
+    assert stranger.get("/", params={"token": token}).status_code == 200, "who may not use a token does not use it up"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Keeps what the program stores from other users of the machine. Only on systems with POSIX permissions; on Windows the
+folders of a user are closed to others by default.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_private(folder: Path) -> bool:
+    """Make the data folder if it is missing, and close it to other users. Return whether it was open to them.
+
+    A folder that also serves another purpose stays as it is: a home folder, or one that several users write to.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+    if os.name != "posix":
+        return False
+    now = folder.stat()
+    shared = now.st_uid != os.getuid() or now.st_mode & stat.S_ISVTX or folder.resolve() == Path.home().resolve()
+    if shared or not now.st_mode & _OTHERS:
+        return False
+    return _close(folder)
+
+
+def tighten(paths: Iterable[Path]) -> int:
+    """Close files and folders, with everything in them, to other users. Return how many were open to them."""
+    if os.name != "posix":
+        return 0
+    count = 0
+    for path in paths:
+        count += _close(path)
+        for folder, folders, files in os.walk(path):
+            count += sum(_close(Path(folder, name)) for name in (*folders, *files))
+    return count
+
+
+def _close(path: Path) -> bool:
+    """Take all permissions of other users from a file or folder of this user. Links are left alone."""
+    with suppress(OSError):
+        now = path.lstat()
+        if now.st_uid == os.getuid() and now.st_mode & _OTHERS and not stat.S_ISLNK(now.st_mode):
+            path.chmod(stat.S_IMODE(now.st_mode) & ~_OTHERS)
+            return True
+    return False
+
+
+def hide_new_files() -> None:
+    """Let everything that this process creates from now on be closed to other users."""
+    os.umask(_OTHERS)
+
+
+def foreign_user(client: tuple[str, int] | None, port: int) -> int | None:
+    """Return the id of the other user of this machine who holds the connection from ``client`` to ``port``; None if it
+    is this user or root, or if the system does not tell.
+
+    Linux lists the owner of every TCP connection. A connection through a forwarder or from another machine is not in
+    the list.
+    """
+    if client is None or not Path("/proc/net/tcp").exists():
+        return None
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError, ValueError), open(table, encoding="ascii") as lines:
+            next(lines)
+            for line in lines:
+                _, local, remote, _, _, _, _, owner, *_ = line.split()
+                ports = int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+                if ports == (client[1], port) and _is_loopback(local):
+                    return int(owner) if int(owner) not in (0, os.getuid()) else None
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether an address of the system's table is 127.0.0.0/8, ::1 or the former within IPv6. Its 32-bit words have
+    the byte order of the processor, which is little-endian where the first byte of 127.0.0.1 comes last.
+    """
+    host = address.rpartition(":")[0]
+    return host[-8:].endswith("7F") or host == "00000000000000000000000001000000"
