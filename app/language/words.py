@@ -17,8 +17,12 @@ from functools import lru_cache
 
 from engine.passages import SILENT
 
-# A number after a letter belongs to a name ("K3"); a number before letters has a unit ("17th").
-_TOKEN = re.compile(r"(?<![^\W\d_])\d+(?:[.,]\d+)*|[^\W\d_][^\W_]*(?:[’'][^\W\d_]+)*")
+# A number after a letter belongs to a name ("K3"), but not one with separators, to which a scan joined a word
+# ("of1,485"). A number before letters has a unit ("17th", "1,485pounds").
+_TOKEN = re.compile(
+    r"(?<![^\W\d_])\d+(?:[.,]\d+)*|(?<=[^\W\d_])\d{1,3}(?:[.,]\d{3})+(?!\d)"
+    r"|[^\W\d_](?:(?!\d{1,3}[.,]\d{3})[^\W_])*(?:[’'][^\W\d_]+)*"
+)
 _MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")

@@ -36,6 +36,7 @@ from app.language.words import (
     without_ending,
 )
 from engine.document import Document, Member
+from engine.languages import language_of
 from engine.passages import STEM, spans
 
 CANDIDATES = 12
@@ -223,7 +224,9 @@ class BookWords:
                 place.denied = frozenset(self._denied(text[place.start : place.end], tokens))
             for key in place.keys:
                 self._postings[key].append(number)
-        self.nouns_capitalized = capitals > NOUNS_CAPITALIZED * max(1, words)
+        # a contract in English has as many capitals as a German text ("the Tenant")
+        germanic = language_of(text) in ("de", None)
+        self.nouns_capitalized = germanic and capitals > NOUNS_CAPITALIZED * max(1, words)
         for raw, _ in tokenize(f"{document.title} {document.author}"):
             self._lower.add(self._form(raw)[0])
             self._large.add(self._form(raw)[0])
@@ -564,6 +567,14 @@ class BookWords:
                 if not (begins and (first.endswith(_ADJECTIVE_ENDINGS) or fold_word(first) in _ALSO_ENGLISH)):
                     found.update((start, then))
         return found
+
+    def is_proper(self, term: Term) -> bool:
+        """Whether the book writes a word like a name: with a capital within sentences, and never in lower case."""
+        return term.raw[0].isupper() and term.whole in self._capital and term.whole not in self._lower
+
+    def is_unknown_first_name(self, term: Term) -> bool:
+        """Whether a word is a common first name that the book never uses."""
+        return term.kind != "number" and self._is_unknown_first_name(term.raw, term.whole)
 
     def _is_unknown_first_name(self, raw: str, word: str) -> bool:
         """Whether a capitalised word is a common first name that the book never uses, with or without the genitive's s.

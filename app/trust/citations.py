@@ -29,7 +29,7 @@ from dataclasses import asdict
 from statistics import median_low
 from typing import Any, Literal
 
-from app.trust.evidence import Evidence, EvidenceIndex
+from app.trust.evidence import Evidence, EvidenceIndex, Form, is_ended
 from app.trust.quoted import (
     BookIndex,
     PageSpan,
@@ -43,7 +43,7 @@ from app.trust.quoted import (
     words,
 )
 from engine.document import Document, Page
-from engine.events import AnswerDone, PagesScored, TextDelta, TokenSource
+from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
 
 Kind = Literal["quoted", "verbatim", "missing", "says", "near", "absent", "drew"]
 """Kinds of citations.
@@ -73,6 +73,9 @@ _KINDS: dict[str, Kind] = {"says so": "says", "near": "near", "not found": "abse
 TARGET = "T"
 _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE: "R", TokenSource.TARGET: TARGET}
 # matches punctuation after a quotation; the citation is placed after the punctuation
+# matches a line that is no item of a list, or whose item is in bold type
+_HEADING = re.compile(r"(?:(?:[-*+•]|\d{1,2}[.)])\s+(?=[*_]{2}))?(?![-*+•] |\d{1,2}[.)] ).+", re.DOTALL)
+_LONGEST_HEADING = 8  # maximum words of a line without a full stop that is taken for a heading
 _POINTS = re.compile(r"[.,;:!?)*_]*")
 _RUN = re.compile(r"([A-Z])(\d+)")
 _ENDS = (".", "!", "?", "…", "”", "“", "»", '"', "\n")
@@ -199,14 +202,14 @@ class Support:
         """
         return self._index.result().clauses(sentence) if self._index.done() else [(0, len(sentence))]
 
-    def find(self, sentence: str, favour: Sequence[float], last: bool) -> Evidence | None:
+    def find(self, sentence: str, favour: Sequence[float], last: bool, form: Form = "sentence") -> Evidence | None:
         """Find the evidence for a sentence. ``last``: whether the answer is complete. Only then the call waits for an
         index that is still being made; otherwise it returns None.
         """
         if not last and not self._index.done():
             return None
         if last or sentence not in self._known:
-            self._known[sentence] = self._index.result().find(self._question, sentence, favour, self._pages_read)
+            self._known[sentence] = self._index.result().find(self._question, sentence, favour, self._pages_read, form)
         return self._known[sentence]
 
 
@@ -242,6 +245,7 @@ class Notes:
         self._scored: list[PagesScored] = []
         # ``_done``: whether the answer has ended. ``_stale``: whether the citations must be looked up again.
         self._done = self._stale = False
+        self._was_cut = False
         self._chips: list[dict[str, Any]] = []
         self._checked: dict[str, QuotationCheck | None] = {}
         self._near: dict[tuple[int, str], tuple[int, int]] = {}
@@ -258,6 +262,7 @@ class Notes:
             return False
         elif isinstance(event, AnswerDone):
             self._done = True
+            self._was_cut = event.stop_reason is not StopReason.END
             self._scored = list(event.pages_scored) or self._scored
         else:
             return False
@@ -269,7 +274,7 @@ class Notes:
 
     def close(self) -> None:
         """End an answer for which the engine sends no ``AnswerDone``."""
-        self._done = self._stale = True
+        self._done = self._stale = self._was_cut = True
 
     def record(self) -> dict[str, Any]:
         """Return the notes as plain JSON, with these keys:
@@ -364,12 +369,27 @@ class Notes:
             for start, end in clauses:
                 yield from self._unquoted(Span(sentence.start + start, sentence.start + len(passage[:end].rstrip())))
             return
-        evidence = self._support and self._support.find(passage, self._scores(sentence), self._done)
+        evidence = self._support and self._support.find(
+            passage, self._scores(sentence), self._done, self._form(sentence)
+        )
         if evidence and (evidence.level or not evidence.claims):
             yield from self._rests_on(evidence, sentence)
             return
         for page, times in attended_pages(self._scores(sentence), self._baseline):
             yield self._attended(page, times, sentence, passage)
+
+    def _form(self, sentence: Span) -> Form:
+        """Whether a sentence of the answer is a heading or cut. A line without a full stop above other text is a
+        heading, unless it is an item of a list.
+        """
+        text = self._text[sentence.start : sentence.end]
+        if is_ended(text):
+            return "sentence"
+        if sentence.end >= len(self._text.rstrip()):
+            return "cut" if self._was_cut else "sentence"
+        line = self._text[self._text.rfind("\n", 0, sentence.start) + 1 : sentence.end]
+        alone = not self._text[sentence.end :].partition("\n")[0].strip()
+        return "heading" if alone and _HEADING.fullmatch(line) and len(words(text)) <= _LONGEST_HEADING else "sentence"
 
     def _check(self, passage: str, where: Span) -> QuotationCheck | None:
         """Look up a passage of the answer in the book. While the answer grows, each passage is looked up only once."""

@@ -27,9 +27,10 @@ from typing import Literal
 
 from app.language.words import is_german, tokenize
 from app.trust import roles
-from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated
+from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
 from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats
 from engine.document import Document
+from engine.languages import language_of, language_of_question
 from engine.passages import asks_for_whole
 
 Level = Literal["says so", "near", "not found", ""]
@@ -71,15 +72,28 @@ BESIDE = 0.5
 or after has, and to a name that one of ``AROUND`` passages before or after has.
 """
 
+# Words by which an answer agrees to a request before it begins.
+_ASSENT = (
+    r"yes|no|sure(?: thing)?|certainly|of course|okay|ok|alright|all right|absolutely|definitely|gladly|indeed|right"
+    r"|great(?: question)?|good question|understood|got it|no problem|with pleasure|my pleasure|happy to help|exactly"
+    r"|correct|perfect|ja|nein|sicher|natürlich|selbstverständlich|klar|genau|gerne|verstanden|in ordnung"
+    r"|oui|non|bien sûr|certainement|d['’]accord|volontiers|avec plaisir|sí|claro|por supuesto|desde luego"
+)
 _TALK = re.compile(
     r"^\W*(?:hello|hi|hey|good (?:day|morning|evening|afternoon)|you(?:['’]re| are) welcome|welcome|thanks?|sorry"
-    r"|please|my name|feel free|let me|if you have|here (?:is|are)|goodbye|bye|as an? (?:ai|language)"
-    r"|(?:yes|no|sure|certainly|of course|okay)\W*$|i(?:['’]m| am) (?:an?|here|sorry|glad|happy|not|just|able|unable)"
-    r"|i (?:think|believe|feel|hope|can|could|would|do|don|have no|cannot|apologi[sz]e|find|like)"
-    r"|hallo|guten|danke|gern|bitte|bonjour|merci|désolé"
-    r"|ich (?:bin|denke|glaube|kann|finde|habe keine)|je (?:suis|pense|crois|peux|ne))\b",
+    r"|please|my name|feel free|let(?:['’]s| me| us)|if you (?:have|need|want|would)|here(?:['’]s| is| are)"
+    r"|goodbye|bye|as an? (?:ai|language)|hope (?:this|that|it)"
+    r"|i(?:['’](?:m|d|ll|ve)| am| will) |i (?:think|believe|feel|hope|can|could|would|do|don|have no|cannot"
+    r"|apologi[sz]e|find|like)"
+    r"|(?:would|do|did|can|could|are) you (?:like|want|need|mean|tell|interested|looking)|shall i|should i"
+    r"|hallo|guten|danke|gern|bitte|hier (?:ist|sind)|wenn sie|möchte(?:n sie|st du)|soll ich"
+    r"|bonjour|merci|désolé|voici|n['’]hésite|voulez-vous|souhaitez-vous|aquí (?:está|tiene)"
+    rf"|(?:{_ASSENT})[!.,] +(?:here|i|let|feel|please)"
+    r"|ich (?:bin|denke|glaube|hoffe|kann|finde|habe keine)|je (?:suis|pense|crois|peux|ne)|j['’]espère)\b"
+    rf"|^\W*(?:{_ASSENT}|based on the (?:text|book|document|passage|context))\W*$",
     re.IGNORECASE,
 )
+_ENDED = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*$")
 _REFUSAL = re.compile(
     r"\b(?:book|text|document|passage|story|excerpt|report|article|context|author|material|paper|it|section|content)\b"
     r"[^.!?]{0,40}?\b(?:does not|doesn['’]t|do not|don['’]t|did not|never|contains no|has no|provides no|gives no)\b"
@@ -104,9 +118,20 @@ _CONTRAST = re.compile(
 )
 
 
+def is_ended(sentence: str) -> bool:
+    """Whether a sentence ends with a full stop, an exclamation mark or a question mark."""
+    return _ENDED.search(sentence) is not None
+
+
 def is_refusal(sentence: str) -> bool:
     """Whether a sentence only says that the book does not answer the question."""
     return _REFUSAL.search(sentence) is not None
+
+
+Form = Literal["sentence", "heading", "cut"]
+"""What a sentence of an answer is: a heading stands on a line of its own above other text, and a cut sentence is the
+last one of an answer that did not end by itself.
+"""
 
 
 @dataclass(frozen=True)
@@ -144,9 +169,14 @@ class EvidenceIndex:
         self.document = document
         self.words = BookWords(document)
         self._absence = Absence(self.words)
+        self._language = language_of(document.text)
 
     def unmentioned(self, question: str, answered: bool = False) -> tuple[str, ...]:
-        """The nouns and names of a question that the book never uses, as ``Absence.unmentioned`` finds them."""
+        """The nouns and names of a question that the book never uses, as ``Absence.unmentioned`` finds them. Empty
+        if the question is in a different language than the book.
+        """
+        if self._is_foreign(question, question):
+            return ()
         return self._absence.unmentioned(question, answered)
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
@@ -163,7 +193,12 @@ class EvidenceIndex:
         return clauses if apart else whole
 
     def find(
-        self, question: str, sentence: str, favour: Sequence[float] = (), pages_read: int | None = None
+        self,
+        question: str,
+        sentence: str,
+        favour: Sequence[float] = (),
+        pages_read: int | None = None,
+        form: Form = "sentence",
     ) -> Evidence:
         """Find the evidence for one sentence of an answer.
 
@@ -173,20 +208,56 @@ class EvidenceIndex:
             favour: a weight for each page, such as its attention, which decides between equal passages.
             pages_read: number of pages, from the first, that the model had read. Evidence is taken only from these
                 pages; None means all pages. Names and numbers count as not found only if the whole book lacks them.
+            form: a heading claims nothing, and the last word of a cut sentence does not count.
         """
+        if form == "heading":
+            return Evidence(sentence, "", claims=False)
         if pages_read is None or pages_read >= len(self.document.pages):
-            return self._find(question, sentence, favour, len(self.words.places))
-        found = self._find(question, sentence, favour, self.words.places_within(pages_read))
+            return self._find(question, sentence, favour, len(self.words.places), form)
+        found = self._find(question, sentence, favour, self.words.places_within(pages_read), form)
         # the question's subject may be in the part that was not read
         beyond = found.level == "not found" and not found.missing
         return replace(found, level="") if beyond else found
 
-    def _find(self, question: str, sentence: str, favour: Sequence[float], places: int) -> Evidence:
+    def _is_foreign(self, question: str, sentence: str) -> bool:
+        """Whether a sentence is in a different language than the book. If the sentence's language is not clear, the
+        question's language decides.
+        """
+        own = language_of(sentence) or language_of_question(sentence) or language_of_question(question)
+        return None not in (own, self._language) and own != self._language
+
+    def _find_foreign(self, sentence: str, favour: Sequence[float], places: int) -> Evidence:
+        """Find the evidence for a sentence in a different language than the book, by its numbers and by names that
+        both have. Other words, also translated names, say nothing.
+        """
+        terms = self.words.terms(sentence)
+        first = [self.words.is_unknown_first_name(term) for term in terms]
+        missing = tuple(
+            term.raw
+            for term, is_first, after_first in zip(terms, first, [False, *first], strict=False)
+            if is_first
+            or (term.kind == "number" and not self.words.has(term))
+            or (after_first and term.raw[0].isupper() and not self.words.has(term))
+        )
+        facts = [term for term in terms if term.kind == "number" or self.words.is_proper(term)]
+        if missing or not facts:
+            return Evidence(sentence, "not found" if missing else "", missing=missing, claims=bool(missing))
+        best = next((place for place in self.words.ranked(facts, (), favour, places)), None)
+        if best is None or any(term.key not in self.words.keys_around(best, AROUND) for term in facts):
+            return Evidence(sentence, "", claims=False)
+        return Evidence(sentence, "near", (self.words.passage(best),))
+
+    def _find(self, question: str, sentence: str, favour: Sequence[float], places: int, form: Form) -> Evidence:
         """Find the evidence among the first ``places`` passages."""
         terms, asked = self.words.terms(sentence), self.words.terms(question)
+        last = sentence.split()[-1] if sentence.split() else ""
+        if form == "cut":
+            terms = [term for term in terms if term.raw not in last]
         if not terms or sentence.rstrip().endswith("?") or _REFUSAL.search(sentence):
             return Evidence(sentence, "", claims=False)
-        talk = bool(_TALK.match(sentence))
+        talk = bool(_TALK.search(sentence))
+        if not talk and self._is_foreign(question, sentence):
+            return self._find_foreign(sentence, favour, places)
         missing = tuple(dict.fromkeys(term.raw for term in terms if self.words.is_missing(term)))
         if missing and not talk:
             return Evidence(sentence, "not found", missing=missing)
@@ -214,7 +285,10 @@ class EvidenceIndex:
         place = best.place if best is not None else None
         beside = self._absence.is_beside_the_point(subject, asked, said, place)
         beside = beside or self._absence.is_elsewhere(question, subject, place)
-        if (beside or only_repeats(question, sentence, terms, asked)) and not asks_for_whole(question):
+        # A heading and a fragment state nothing that the book could lack.
+        is_statement = form == "sentence" and not is_title(sentence) and is_ended(sentence)
+        beside = beside or only_repeats(question, sentence, terms, asked)
+        if beside and is_statement and not asks_for_whole(question):
             strange = tuple(term.raw for term in subject if self._absence.is_unknown(term))
             return Evidence(sentence, "not found", missing=strange)
         if best is None or not best.level:
@@ -263,7 +337,8 @@ class EvidenceIndex:
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
         said, fact = share(terms), share(new)
-        subject = 1.0 if subject_terms and all(term.key in own for term in subject_terms) else share(question_terms)
+        about = [term for term in question_terms if self.words.has(term) or not is_generic(term)]
+        subject = 1.0 if subject_terms and all(term.key in own for term in subject_terms) else share(about)
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
         level: Level = "near" if max(said, fact if new else 0.0) >= RELATED else ""

@@ -42,9 +42,27 @@ _ASKING = (
     "sort detail quote quotation section protagonist hero distance height length weight width depth size speed "
     "duration hauteur longueur poids largeur Höhe Länge Gewicht Breite Größe Entfernung day week month hour minute "
     "mile meter metre kilometer kilometers kilometre foot feet percent dollar euro pound Tag Tagen Woche Monat Stunde "
-    "Prozent"
+    "Prozent "
+    # what a text is called
+    "lease contract agreement letter email mail message policy form manual guide guidebook brochure leaflet handbook "
+    "document paper thesis study article essay report transcript minutes memo invoice receipt notice statement novel "
+    "poem play file pdf scan website webpage newspaper magazine publication edition volume "
+    "Vertrag Mietvertrag Brief Dokument Datei Handbuch Anleitung Bericht Artikel Studie Roman Rechnung Aufsatz contrat "
+    "bail lettre courriel rapport brochure étude roman facture contrato carta informe folleto novela "
+    # its parts
+    "cover heading headline caption footnote footer header appendix annex figure chart graph diagram picture image "
+    "photo column row cell bullet item line clause reference bibliography contents index "
+    "Überschrift Anhang Abbildung Tabelle Spalte Zeile Abschnitt Absatz Kapitel Seite Satz Fußnote Klausel "
+    "couverture titre annexe tableau colonne ligne chapitre phrase portada anexo tabla columna fila capítulo "
+    # the form of an answer
+    "answer question explain describe summarize summarise list name say tell give show every each "
+    "format percentage money integer float decimal order yyyy mm dd markdown json csv keyword explanation description "
+    "definition translation comparison version term reply response note please "
+    "Antwort Format Zahl Prozentsatz Geld Erklärung Beschreibung Begriff Übersetzung Vergleich Stichpunkte réponse "
+    "nombre pourcentage argent explication respuesta formato número porcentaje dinero explicación"
 )
-"""Words that occur in questions about any book, such as "author", and units of measurement that a question may ask for.
+"""Words of questions about any book: what a text, its parts and its persons are called, the form of an answer, and
+units of measurement.
 """
 _BEFORE_NOUNS = (
     "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "

@@ -162,7 +162,7 @@ class BookIndex:
             return False
         before = self.document.pages[spans[0].page].text[: spans[0].start][-1:]
         after = self.document.pages[spans[-1].page].text[spans[-1].end :][:1]
-        return not (before.isalnum() or after.isalnum())
+        return not (_joins(before, self.letters[start : start + 1]) or _joins(self.letters[end - 1 : end], after))
 
     def _way_back(self, page: int) -> list[int]:
         if page not in self._mapped:
@@ -170,6 +170,11 @@ class BookIndex:
                 self._mapped.pop(next(iter(self._mapped)))
             self._mapped[page] = places(self.document.pages[page].text)
         return self._mapped[page]
+
+
+def _joins(sign: str, after: str) -> bool:
+    """Whether two consecutive characters belong to one word. In scans a number may touch a word ("1,485pounds")."""
+    return sign.isalnum() and after.isalnum() and sign.isdigit() == after.isdigit()
 
 
 @dataclass(frozen=True)

@@ -567,3 +567,79 @@ def test_a_title_of_one_of_several_documents_belongs_to_each_of_its_passages() -
         "It is 1,450 pounds, but 980 later.",
     ):
         assert index.clauses(whole) == [(0, len(whole))]
+
+
+TENANCY = """Assured Shorthold Tenancy
+
+Rent
+The Tenant shall pay a rent of1,485pounds a month to Margaret Doyle, and 90 for the boat.
+
+Term
+The term begins on 1 March 2024. The Landlord repairs the roof.
+"""
+
+
+@pytest.fixture(scope="module")
+def tenancy() -> EvidenceIndex:
+    return EvidenceIndex(Document.from_text("Tenancy", TENANCY))
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Certainly!",
+        "Absolutely! Let's go through the clauses.",
+        "Sure thing!",
+        "Selbstverständlich!",
+        "Bien sûr !",
+        "I hope this helps!",
+        "Hope that helps.",
+        "Would you like a table of the dates",
+        "Soll ich die Fristen auflisten",
+    ],
+)
+def test_what_is_said_around_an_answer_gets_no_mark(tenancy: EvidenceIndex, sentence: str) -> None:
+    """Such a sentence was not found in the book, with "Certainly" as a missing name."""
+    found = tenancy.find("Explain every clause.", sentence)
+    assert (found.level, found.claims, found.missing) == ("", False, ())
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "level", "missing"),
+    [
+        ("Wer bekommt die Miete?", "Die Miete von 1.485 Pfund bekommt Margaret Doyle.", "near", ()),
+        ("Wann beginnt die Laufzeit?", "Die Laufzeit beginnt am 1. März 2024.", "near", ()),
+        ("Wann beginnt die Laufzeit?", "Die Laufzeit beginnt am 1. März 1999.", "not found", ("1999",)),
+        ("Wer repariert das Dach?", "Der Vermieter repariert das Dach.", "", ()),
+        ("Wer repariert das Dach?", "Karl Lindemann repariert das Dach.", "not found", ("Karl", "Lindemann")),
+        ("Qui répare le toit ?", "Le bailleur répare le toit et les murs.", "", ()),
+    ],
+)
+def test_in_another_language_only_names_and_numbers_are_compared(
+    tenancy: EvidenceIndex, question: str, sentence: str, level: str, missing: tuple[str, ...]
+) -> None:
+    """Every German answer about an English text was not found."""
+    found = tenancy.find(question, sentence)
+    assert (found.level, found.missing) == (level, missing)
+    assert tenancy.unmentioned(question) == ()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is the monthly rent in the lease?",
+        "What does the contract call the person who pays the rent?",
+        "What percentage of the rent is due, in the format YYYY?",
+        "Which paragraph is about the roof?",
+    ],
+)
+def test_a_word_for_the_text_or_for_the_answers_form_is_no_thing_of_the_book(
+    tenancy: EvidenceIndex, question: str
+) -> None:
+    assert tenancy.unmentioned(question) == ()
+    assert tenancy.unmentioned("Who feeds the horse in the lease?") == ("horse",)
+
+
+def test_a_number_that_touches_a_word_in_a_scan_is_found(tenancy: EvidenceIndex) -> None:
+    assert tenancy.find("What is the rent?", "The rent is 1,485 pounds a month.").level == "says so"
+    assert tenancy.find("What is the rent?", "The rent is 1,585 pounds a month.").missing == ("1,585",)

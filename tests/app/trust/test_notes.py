@@ -246,3 +246,22 @@ def test_no_words_are_found_across_the_border_of_two_documents() -> None:
     (at,) = index.find(fold("Jonas Wren"))
     (span,) = index.spans(at, at + len(fold("Jonas Wren")))
     assert (span.page, index.text(span)) == (2, "Jonas Wren")
+
+
+def test_headings_and_cut_ends_get_no_mark() -> None:
+    """The headings of a lease and the words at which an answer was cut were red."""
+    book = Document.from_text(
+        "Tenancy", "Rent\n\nThe Tenant pays 1,485pounds a month.\n\nThe Landlord repairs the roof."
+    )
+    answer = (
+        "Certainly!\n\nHouse Rules\n\nThe tenant pays 1,485 pounds a month.\n\n**Garden**\n\n"
+        "The landlord repairs the roof.\n\nThe lease also says that Margar"
+    )
+    notes = NoteTaker().begin(book, "Explain every clause.", so_far=answer)
+    notes.close()
+    record = notes.record()
+    assert [(chip["kind"], answer[chip["from"] : chip["at"]]) for chip in record["chips"]] == [
+        ("verbatim", "The tenant pays 1,485 pounds a month."),
+        ("says", "The landlord repairs the roof."),
+    ]
+    assert "missing" not in record
