@@ -225,8 +225,7 @@ class BookWords:
             for key in place.keys:
                 self._postings[key].append(number)
         # a contract in English has as many capitals as a German text ("the Tenant")
-        germanic = language_of(text) in ("de", None)
-        self.nouns_capitalized = germanic and capitals > NOUNS_CAPITALIZED * max(1, words)
+        self.nouns_capitalized = language_of(text) in ("de", None) and capitals > NOUNS_CAPITALIZED * max(1, words)
         for raw, _ in tokenize(f"{document.title} {document.author}"):
             self._lower.add(self._form(raw)[0])
             self._large.add(self._form(raw)[0])

@@ -261,19 +261,53 @@ class EvidenceIndex:
         missing = tuple(dict.fromkeys(term.raw for term in terms if self.words.is_missing(term)))
         if missing and not talk:
             return Evidence(sentence, "not found", missing=missing)
-        nouns = nouns_of(question)
+        best = self._best(question, sentence, terms, asked, favour, places)
+        if best is not None and best.level == "says so":
+            return Evidence(sentence, best.level, (self.words.passage(best.place),))
+        if talk:
+            return Evidence(sentence, "", claims=False)
+        # A heading and a fragment state nothing that the book could lack.
+        is_statement = form == "sentence" and not is_title(sentence) and is_ended(sentence)
+        if is_statement and not asks_for_whole(question):
+            strange = self._absent_subject(question, sentence, terms, asked, best)
+            if strange is not None:
+                return Evidence(sentence, "not found", missing=strange)
+        if best is None or not best.level:
+            return Evidence(sentence, "")
+        return Evidence(sentence, best.level, (self.words.passage(best.place),))
+
+    def _best(
+        self,
+        question: str,
+        sentence: str,
+        terms: Sequence[Term],
+        asked: Sequence[Term],
+        favour: Sequence[float],
+        places: int,
+    ) -> _Judged | None:
+        """Judge the passages that share most words with a sentence, and return the best one; None if there are none.
+
+        Args:
+            terms: words of the sentence.
+            asked: words of the question.
+        """
         said = {term.key for term in terms}
         stranger = any(self._absence.is_unknown(term) and term.key in said for term in asked)
         negated = is_negated(sentence)
         ranked = self.words.ranked(terms, asked, favour, places)
         rest = _besides_a_year(question, asked, terms)
-        judged = (self._judged(place, terms, asked, rest, stranger, negated) for place in ranked)
+        about = [term for term in asked if self.words.has(term) or not is_generic(term)]
+        judged = (self._judged(place, terms, about, rest, stranger, negated) for place in ranked)
         found = [self._if_same_subject(one, sentence) for one in judged]
-        best = min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
-        if talk and (best is None or best.level != "says so"):
-            return Evidence(sentence, "", claims=False)
-        if best is not None and best.level == "says so":
-            return Evidence(sentence, best.level, (self.words.passage(best.place),))
+        return min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
+
+    def _absent_subject(
+        self, question: str, sentence: str, terms: Sequence[Term], asked: Sequence[Term], best: _Judged | None
+    ) -> tuple[str, ...] | None:
+        """Return the words of the question's subject that the book never uses, if the best passage is not about this
+        subject or the sentence only repeats the question. None otherwise.
+        """
+        nouns = nouns_of(question)
         # Words that the book has only in related compounds ("Wohnfläche" for "Wohnung") are left out, because no
         # passage counts as having such a word.
         located = [term for term in asked if self.words.has(term) or self._absence.is_unknown(term)]
@@ -283,17 +317,11 @@ class EvidenceIndex:
         if best is not None and best.is_sure:
             subject = [term for term in subject if term.kind == "name"]
         place = best.place if best is not None else None
-        beside = self._absence.is_beside_the_point(subject, asked, said, place)
+        beside = self._absence.is_beside_the_point(subject, asked, {term.key for term in terms}, place)
         beside = beside or self._absence.is_elsewhere(question, subject, place)
-        # A heading and a fragment state nothing that the book could lack.
-        is_statement = form == "sentence" and not is_title(sentence) and is_ended(sentence)
-        beside = beside or only_repeats(question, sentence, terms, asked)
-        if beside and is_statement and not asks_for_whole(question):
-            strange = tuple(term.raw for term in subject if self._absence.is_unknown(term))
-            return Evidence(sentence, "not found", missing=strange)
-        if best is None or not best.level:
-            return Evidence(sentence, "")
-        return Evidence(sentence, best.level, (self.words.passage(best.place),))
+        if not beside and not only_repeats(question, sentence, terms, asked):
+            return None
+        return tuple(term.raw for term in subject if self._absence.is_unknown(term))
 
     def _judged(
         self,
@@ -337,8 +365,7 @@ class EvidenceIndex:
         words = [term for term in terms if term.kind != "number"]
         plain = [term for term in terms if term.kind == "word"]
         said, fact = share(terms), share(new)
-        about = [term for term in question_terms if self.words.has(term) or not is_generic(term)]
-        subject = 1.0 if subject_terms and all(term.key in own for term in subject_terms) else share(about)
+        subject = 1.0 if subject_terms and all(term.key in own for term in subject_terms) else share(question_terms)
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
         most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
         level: Level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
