@@ -15,6 +15,12 @@ DELETE_LAST = """
 const { id } = document.querySelector("#notes-list").lastChild.dataset;
 fetch("/notes/delete", { method: "POST", body: JSON.stringify({ id }) });
 """
+CHANGE_FIRST = """
+async () => {
+  const { id, colour } = document.querySelector("#notes-list").firstChild.dataset;
+  await fetch("/notes/change", { method: "POST", body: JSON.stringify({ id, colour, words: "Of another tab" }) });
+}
+"""
 OWN = "Compare the lamp of the harbour"
 
 
@@ -71,7 +77,12 @@ def test_a_passage_becomes_a_note_and_notes_answer(scripted: Server, open_page: 
     page.evaluate(DELETE_LAST)
     until(page, lambda: page.locator("#notes .note").count() == 2)
     first.get_by_text("Add words").click()
+    page.evaluate(CHANGE_FIRST)
     page.keyboard.type(OWN)
+    page.keyboard.press("Control+Enter")  # another tab was faster: its words are shown, and ours stay in the field
+    until(page, lambda: page.locator("#notes .meanwhile span").all_inner_texts() == ["Of another tab"])
+    assert page.input_value("#notes textarea") == OWN
+    fine(page)
     page.keyboard.press("Control+Enter")
     until(page, lambda: page.locator("#notes .words").all_inner_texts() == [OWN])
     page.fill("#notes-words", "HÁRBOUR")
