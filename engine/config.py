@@ -1,4 +1,6 @@
-"""Defines the settings of the engine and of one answer. Settings are checked when they are made, and frozen afterwards.
+"""Defines the settings of the engine and of one answer, and how an option is declared (``Option``).
+
+Settings are checked when they are made, and frozen afterwards.
 
 An unknown key or a value out of range raises an ``OptionError``, which names the nearest key or the allowed range.
 Values that depend on a model (a window larger than the model's) are checked when the model is loaded.
@@ -11,11 +13,142 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from engine.errors import OptionError
 from engine.quantization import FITTED
+
+_MOST_SHOWN = 40  # maximum characters of a refused value that an error shows
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number on the page: its label, what its default means, and the range that the page offers."""
+
+    label: str
+    hint: str
+    low: float
+    high: float
+    step: float
+
+
+@dataclass(frozen=True)
+class Checkbox:
+    label: str
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of an option of an answer. ``option`` declares one as a field of ``SamplingParams``, of
+    ``engine.Question`` or of the app's ``Ask``:
+
+        top_k: int | None = option(None, kind=int, high=1_000_000, off=0, help="sample from ...", page=Slider(...))
+
+    The record checks the value. The terminal, the page, /v1, a server elsewhere, a GGUF file's header and the line
+    under an answer read the declarations (``options_of``). So a new option is a new field, and the code that obeys it.
+
+    Args:
+        kind: type of a value: bool, int, float, or str with ``choices``.
+        help: what the option does, for the terminal.
+        low, high: range of a number, both included.
+        off: the value that counts if neither the person nor the model gives one. It need not be in the range. None for
+            an option that a model's own settings cannot give; its default counts instead.
+        if_greedy: whether the setting of a model that does not sample counts too.
+        in_openai: whether OpenAI's protocol has the option.
+        gguf: name of the model's setting in a GGUF header, after "general.sampling."; "" for none.
+        said: how the line under an answer states a value; "" leaves it out.
+        said_if_off: whether the line also states ``off``.
+        page: the control in the page's answer settings; None for an option with markup of its own, or without any.
+        name, default: of the field; filled in by ``options_of``.
+    """
+
+    kind: type
+    help: str
+    low: float = 0
+    high: float = 0
+    choices: tuple[str, ...] = ()
+    off: Any = None
+    if_greedy: bool = False
+    in_openai: bool = False
+    gguf: str = ""
+    said: str = ""
+    said_if_off: bool = True
+    page: Slider | Checkbox | None = None
+    name: str = ""
+    default: Any = None
+
+    @property
+    def is_models(self) -> bool:
+        """Whether a model's own settings can give the option."""
+        return self.off is not None
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        if self.kind is bool:
+            return "true or false"
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        span = f"between {_digits(self.low)} and {_digits(self.high)}"
+        whole = f"a whole number {span}" if self.kind is int else span
+        return whole if self.off is None or self.low <= self.off <= self.high else f"{_digits(self.off)} or {whole}"
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as the option's type. A whole number is also taken for a fraction.
+
+        Raises:
+            OptionError: the value has another type, or is out of range.
+        """
+        if value is None and self.default is None:
+            return None
+        number = isinstance(value, (int, float) if self.kind is float else int) and not isinstance(value, bool)
+        if self.kind is bool:
+            fits = isinstance(value, bool)
+        elif self.choices:
+            fits = value in self.choices
+        else:
+            fits = number and (value == self.off or self.low <= value <= self.high)
+        if not fits:
+            text = repr(value)
+            shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+            raise OptionError(f"The setting {self.name} is {shown}.", f"It must be {self.allowed}.")
+        return self.kind(value)
+
+
+def _digits(number: float) -> str:
+    return f"{number:f}".rstrip("0").rstrip(".") if isinstance(number, float) else str(number)
+
+
+def option(default: Any, **declared: Any) -> Any:
+    """Declare a field of a frozen dataclass as an ``Option``. ``declared``: the arguments of ``Option``."""
+    return field(default=default, metadata={Option: Option(**declared)})
+
+
+@cache
+def options_of(record: Any) -> tuple[Option, ...]:
+    """The options that a dataclass declares, in the order of its fields."""
+    found = ((one, one.metadata.get(Option)) for one in fields(record))
+    return tuple(
+        replace(declared, name=one.name, default=None if one.default is MISSING else one.default)
+        for one, declared in found
+        if declared is not None
+    )
+
+
+def check(record: Any) -> None:
+    """Check every option of a frozen dataclass while it is made, and give each value its type.
+
+    Raises:
+        OptionError: a value has the wrong type, or is out of range.
+    """
+    kind: Any = type(record)
+    for one in options_of(kind):
+        object.__setattr__(record, one.name, one.checked(getattr(record, one.name)))
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
 
 Mode = Literal["hierarchical", "plain"]
 MODES: tuple[Mode, ...] = ("hierarchical", "plain")
@@ -27,53 +160,98 @@ MIN_TOP_P = 1e-6
 """Minimum top_p. A lower one selects no token in float32."""
 MIN_PENALTY = 0.1
 """Minimum repetition penalty. Penalties below 1 favour repetition."""
-MAX_PENALTY = 10.0
-"""Maximum repetition penalty."""
 MAX_COUNT = 1_000_000
 """Maximum value of settings that count tokens. No window or vocabulary is larger."""
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one answer is sampled. If one of the first five options is None, the model's own setting is used
+    """How one answer is sampled. If an option that a model can give is None, the model's own setting is used
     (``own_sampling``). If the model has none, the value in ``GREEDY`` is used.
-
-    Args:
-        temperature: 0 is greedy; at most 5.
-        top_p: sample from the most probable tokens that together have this probability; 1 takes every token.
-        top_k: sample from this many of the most probable tokens; 0 takes every token.
-        repetition_penalty: above 1, tokens of the answer are less likely to be repeated; 1 is off.
-        exact_quotes: whether only the book's own words may come between quotation marks (``decode.quotations``).
-        max_tokens: maximum length of the answer, in tokens.
-        seed: makes an answer repeatable; None draws a new answer every time.
 
     Raises:
         OptionError: a value is out of its range.
     """
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    exact_quotes: bool | None = None
-    max_tokens: int = 512
-    seed: int | None = None
+    temperature: float | None = option(
+        None,
+        kind=float,
+        low=MIN_TEMPERATURE,
+        high=5,
+        off=0.0,
+        help="0 always takes the most probable token",
+        in_openai=True,
+        gguf="temp",
+        said="temperature {:g}",
+        page=Slider("Temperature", "0: the likeliest word", 0, 2, 0.05),
+    )
+    top_p: float | None = option(
+        None,
+        kind=float,
+        low=MIN_TOP_P,
+        high=1,
+        off=1.0,
+        help="sample from the most probable tokens that together have this probability",
+        in_openai=True,
+        gguf="top_p",
+        said="top-p {:g}",
+        page=Slider("Top-p", "1: any word may come", 0.05, 1, 0.05),
+    )
+    top_k: int | None = option(
+        None,
+        kind=int,
+        high=MAX_COUNT,
+        off=0,
+        help="sample from this many of the most probable tokens; 0 takes all",
+        gguf="top_k",
+        said="top-k {}",
+        said_if_off=False,
+        page=Slider("Top-k", "0: any word may come", 0, 200, 1),
+    )
+    repetition_penalty: float | None = option(
+        None,
+        kind=float,
+        low=MIN_PENALTY,
+        high=10,
+        off=1.0,
+        if_greedy=True,
+        help="above 1, tokens of the answer are less likely to be repeated",
+        gguf="penalty_repeat",
+        said="repetition penalty {:g}",
+        said_if_off=False,
+        page=Slider("Repetition penalty", "1: words may come again", 1, 2, 0.05),
+    )
+    exact_quotes: bool | None = option(
+        None,
+        kind=bool,
+        off=False,
+        if_greedy=True,
+        help="allow only words of the book between quotation marks",
+        said="quotes only what stands in the book",
+        said_if_off=False,
+        page=Checkbox("Quote only what stands in the book, word for word"),
+    )
+    max_tokens: int = option(
+        512,
+        kind=int,
+        low=1,
+        high=MAX_COUNT,
+        help="maximum length of the answer, in tokens",
+        in_openai=True,
+        said="at most {} tokens",
+        page=Slider("Length", "tokens at most", 32, 2048, 32),
+    )
+    seed: int | None = option(
+        None,
+        kind=int,
+        high=MAX_SEED,
+        help="makes a sampled answer repeatable if all settings are equal; so give --budget and --chunk-size too",
+        in_openai=True,
+        said="seed {}",
+    )
 
     def __post_init__(self) -> None:
-        heat, top_p, penalty = self.temperature or 0.0, self._or_off("top_p"), self._or_off("repetition_penalty")
-        warm = heat == 0.0 or MIN_TEMPERATURE <= heat <= 5.0
-        _check(warm, "temperature", self.temperature, f"0 or between {MIN_TEMPERATURE:f} and 5")
-        _check(MIN_TOP_P <= top_p <= 1.0, "top_p", self.top_p, f"between {MIN_TOP_P:f} and 1")
-        _check(0 <= (self.top_k or 0) <= MAX_COUNT, "top_k", self.top_k, f"0 (off) or more, at most {MAX_COUNT}")
-        allowed = f"1 (off), or between {MIN_PENALTY} and {MAX_PENALTY}"
-        _check(MIN_PENALTY <= penalty <= MAX_PENALTY, "repetition_penalty", self.repetition_penalty, allowed)
-        _check(self.exact_quotes in (None, False, True), "exact_quotes", self.exact_quotes, "true or false")
-        _check(1 <= self.max_tokens <= MAX_COUNT, "max_tokens", self.max_tokens, f"between 1 and {MAX_COUNT}")
-        _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"between 0 and {MAX_SEED}")
-
-    def _or_off(self, name: str) -> float:
-        value = getattr(self, name)
-        return 1.0 if value is None else value
+        check(self)
 
     def over(self, defaults: SamplingParams) -> SamplingParams:
         """Replace each option that is None by the same option of ``defaults``."""
@@ -252,19 +430,17 @@ def _check(ok: object, name: str, value: object, allowed: str) -> None:
         raise OptionError(f"The setting {name} is {value!r}.", f"It must be {allowed}.")
 
 
-OWN_SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "exact_quotes")
-"""Options that a model's own settings can give. If the model is greedy, only ``repetition_penalty`` and
-``exact_quotes`` are used.
-"""
+OWN_SAMPLING = tuple(one.name for one in options_of(SamplingParams) if one.is_models)
+"""Options that a model's own settings can give."""
 
-GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, repetition_penalty=1.0, exact_quotes=False)
+GREEDY = SamplingParams(**{one.name: one.off for one in options_of(SamplingParams) if one.is_models})
 """The values of options that are given neither by the person nor by the model."""
 
 
 def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
     """Read the sampling options that a model's maker recommends.
 
-    Without ``do_sample`` the model is greedy, and only ``repetition_penalty`` and ``exact_quotes`` are read.
+    Without ``do_sample`` the model is greedy, and only options are read that count then (``Option.if_greedy``).
     ``exact_quotes`` is Trifold's own key, which other programs ignore. Options that ``settings`` lacks stay None,
     because the defaults of transformers (a top-k of 50, say) were not chosen for this model. The exception is the
     temperature of a model that samples: if missing, it is 1. Values out of range are ignored.
@@ -273,11 +449,12 @@ def own_sampling(settings: Mapping[str, Any]) -> SamplingParams:
         settings: content of the model's ``generation_config.json``.
     """
     sampled = settings.get("do_sample") is True
-    said = {name: settings.get(name) for name in (OWN_SAMPLING if sampled else OWN_SAMPLING[-2:])}
-    own = SamplingParams(temperature=1.0) if sampled and said["temperature"] is None else SamplingParams()
-    for name, value in said.items():
-        kind = type(getattr(GREEDY, name))
-        if isinstance(value, int | float) and isinstance(value, bool) == (kind is bool):
-            with suppress(OptionError, ValueError, OverflowError):
-                own = replace(own, **{name: kind(value)})
+    own = SamplingParams(temperature=1.0 if sampled and settings.get("temperature") is None else None)
+    for one in options_of(SamplingParams):
+        value: Any = settings.get(one.name)
+        if one.is_models and (sampled or one.if_greedy) and value is not None:
+            if one.kind is int and isinstance(value, float):
+                value = int(value) if math.isfinite(value) else None
+            with suppress(OptionError):
+                own = replace(own, **{one.name: value})
     return own

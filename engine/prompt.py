@@ -28,7 +28,7 @@ from typing import Any
 
 from engine import foreign, model_files
 from engine.chat_template import FALLBACK_TEMPLATE, ChatFormat
-from engine.config import Mode, SamplingParams
+from engine.config import MODES, Mode, SamplingParams, check, option
 from engine.contents import guided
 from engine.document import Document
 from engine.errors import ModelError
@@ -408,13 +408,14 @@ class Question:
     text: str
     history: Sequence[Turn] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    mode: Mode = "hierarchical"
+    mode: Mode = option("hierarchical", kind=str, choices=MODES, help="decoding mode")
     begun: str = ""
     chat: str = ""
     wait: float = 0.0
     excerpt: Document | None = None
 
     def __post_init__(self) -> None:
+        check(self)
         # A copy, because the caller may append to the list later.
         object.__setattr__(self, "history", tuple(self.history))
 

@@ -13,9 +13,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from app.core.question import ALL_PARTS
+from app.core.question import ALL_PARTS, Ask
 from app.core.settings import COMMAND, DEFAULT_PORT, INSTALLED, READER, READER_DRAFT
-from engine.config import GREEDY, MODES, OWN_SAMPLING, EngineConfig, SamplingParams
+from engine.config import EngineConfig, SamplingParams, options_of
 from engine.errors import OptionError, TrifoldError
 from engine.version import VERSION
 
@@ -54,15 +54,6 @@ _SHORT_NAMES = {
     "num_draft_tokens": "--gamma1",
     "num_pending_tokens": "--gamma2",
     "retrieval_budget": "--budget",
-}
-_SAMPLING_HELP = {
-    "max_tokens": "maximum length of the answer, in tokens",
-    "temperature": "0 always takes the most probable token",
-    "top_p": "sample from the most probable tokens that together have this probability",
-    "top_k": "sample from this many of the most probable tokens; 0 takes all",
-    "repetition_penalty": "above 1, tokens of the answer are less likely to be repeated",
-    "exact_quotes": "allow only words of the book between quotation marks",
-    "seed": "makes a sampled answer repeatable if all settings are equal; so give --budget and --chunk-size too",
 }
 _MODEL_FIELDS = ("model", "draft", "context")
 _MAX_PORT = 65535
@@ -210,33 +201,24 @@ def _ask_parser() -> Parser:
     parser.add_argument(
         "--fit", action="store_true", help="if a book is too long: read only its start, as much as fits"
     )
-    parser.add_argument(
-        "--mode", choices=MODES, default=MODES[0], metavar="|".join(MODES), help=f"decoding mode ({MODES[0]})"
-    )
-    _add_sampling(parser)
-    parser.add_argument(
-        "--now", action="store_true", help="answer at once from the passages that fit best, without reading the book"
-    )
-    parser.add_argument(
-        "--evidence",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="after the answer, show the passages that support its sentences (yes)",
-    )
+    _add_options(parser, SamplingParams)
+    _add_options(parser, Ask)
     _add_model(parser)
     return parser
 
 
-def _add_sampling(parser: Parser) -> None:
-    usual = SamplingParams()
-    for name, meaning in _SAMPLING_HELP.items():
-        default = getattr(usual, name)
-        otherwise = "the model's own" if name in OWN_SAMPLING else "random" if default is None else default
-        kind = type(getattr(GREEDY, name) if name in OWN_SAMPLING else 0)
-        form: dict[str, Any] = {"type": kind, "metavar": "N"}
-        if kind is bool:
+def _add_options(parser: Parser, record: type) -> None:
+    """Add the options of an answer that a record declares."""
+    for one in options_of(record):
+        otherwise = "the model's own" if one.is_models else "random" if one.default is None else one.default
+        form: dict[str, Any] = {"type": one.kind, "metavar": "N"}
+        if one.kind is bool:
             form = {"action": argparse.BooleanOptionalAction}
-        parser.add_argument("--" + name.replace("_", "-"), default=default, help=f"{meaning} ({otherwise})", **form)
+            otherwise = {True: "yes", False: "no"}.get(one.default, otherwise)
+        elif one.choices:
+            form = {"choices": one.choices, "metavar": "|".join(one.choices)}
+        name = "--" + one.name.replace("_", "-")
+        parser.add_argument(name, default=one.default, help=f"{one.help} ({otherwise})", **form)
 
 
 def _read_parser() -> Parser:

@@ -26,7 +26,7 @@ from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from app.trust.citations import Notes, NoteTaker, evidence
 from engine import Question
-from engine.config import SamplingParams
+from engine.config import SamplingParams, options_of
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
@@ -146,14 +146,8 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
 
 def ask_of(question: str, sampling: SamplingParams, options: argparse.Namespace) -> Ask:
     """The record of the question that a command line asks."""
-    return Ask(
-        question,
-        sampling=sampling,
-        mode=options.mode,
-        evidence=options.evidence,
-        parts=options.parts or 0,
-        now=options.now,
-    )
+    said = {one.name: getattr(options, one.name) for one in options_of(Ask)}
+    return Ask(question, sampling=sampling, parts=options.parts or 0, **said)
 
 
 def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
@@ -273,7 +267,7 @@ def sampling_of(options: argparse.Namespace) -> SamplingParams:
     Raises:
         OptionError: a value is out of range.
     """
-    return SamplingParams(**{field.name: getattr(options, field.name) for field in dataclasses.fields(SamplingParams)})
+    return SamplingParams(**{one.name: getattr(options, one.name) for one in options_of(SamplingParams)})
 
 
 @contextlib.contextmanager

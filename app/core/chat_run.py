@@ -32,7 +32,7 @@ from app.core.state import AppState
 from app.trust.citations import TARGET, Notes
 from app.trust.evidence import EvidenceIndex
 from engine import HANDOVER_S, Request, Status, Turn
-from engine.config import GREEDY, OWN_SAMPLING, SamplingParams
+from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
@@ -646,7 +646,7 @@ def _how(sampling: SamplingParams, defaults: SamplingParams | None) -> dict[str,
         return asdict(sampling)
     whole = asdict(sampling.over(defaults).over(GREEDY))
     said = [name for name in OWN_SAMPLING if getattr(sampling, name) is None and getattr(defaults, name) is not None]
-    off = [name for name in ("top_k", "repetition_penalty", "exact_quotes") if whole[name] == getattr(GREEDY, name)]
+    off = [one.name for one in options_of(SamplingParams) if not one.said_if_off and whole[one.name] == one.off]
     return {**whole, **dict.fromkeys(off), "own": said}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from app.core.forecast import Remaining
 from app.core.speed import WHY_NO_SPEED, speedup, than_plain, words_of
+from engine.config import SamplingParams, options_of
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
 
@@ -125,16 +126,6 @@ _SPARK_HEIGHT = 14  # height in pixels of the small pace curve under an answer
 
 _TIERS = (("device", "GPU"), ("host", "memory"), ("disk", "disk"))
 _PARTS = ("draft", "middle", "verify", "transfer", "other")
-
-_SETTINGS = {
-    "temperature": "temperature {:g}",
-    "top_p": "top-p {:g}",
-    "top_k": "top-k {}",
-    "repetition_penalty": "repetition penalty {:g}",
-    "exact_quotes": "quotes only what stands in the book",
-    "max_tokens": "at most {} tokens",
-    "seed": "seed {}",
-}
 
 MODES = {"hierarchical": "fast", "plain": "plain"}
 """The decoding loops, with the names that the page uses."""
@@ -480,9 +471,9 @@ def made_line(made: Mapping[str, Any]) -> str:
     parts = [" with ".join(models), MODES.get(str(made.get("mode", "")), "")]
     own = made.get("own", ())
     parts += [
-        words.format(made[name]) + (" (the model's own)" if name in own else "")
-        for name, words in _SETTINGS.items()
-        if made.get(name) is not None
+        one.said.format(made[one.name]) + (" (the model's own)" if one.name in own else "")
+        for one in options_of(SamplingParams)
+        if one.said and made.get(one.name) is not None
     ]
     return " · ".join(part for part in parts if part)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine import Question
+from engine.config import Checkbox, option
 
 ALL_PARTS = 10_000
 """The number of parts that stands for all of them: more parts than any book has."""
@@ -30,10 +31,17 @@ class Ask(Question):
             closed (``AppState.leave``).
     """
 
-    evidence: bool = True
+    evidence: bool = option(
+        True,
+        kind=bool,
+        help="after the answer, show the passages that support its sentences",
+        page=Checkbox("Look up what each sentence rests on"),
+    )
+    now: bool = option(
+        False, kind=bool, help="answer at once from the passages that fit best, without reading the book"
+    )
     parts: int = 0
     position: int | None = None
-    now: bool = False
     tab: str = ""
 
     @property

@@ -22,7 +22,7 @@ from app.core.settings import Remote
 from app.models.openai_client import Client, finish_of, parse_address, text_of
 from engine import BookInfo, EngineConfig, ModelInfo, Question, Request, SamplingParams, Status, Turn
 from engine.chat_template import book_message
-from engine.config import OWN_SAMPLING
+from engine.config import options_of
 from engine.document import Document, Reading
 from engine.errors import (
     Closed,
@@ -57,8 +57,6 @@ ARCHITECTURE = "remote"
 DEFAULT_CONTEXT = 131_072  # window in tokens that is assumed if neither the user nor the server states it
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
-# options that OpenAI does not have; many other servers, including Trifold's own, accept them
-_BEYOND_OPENAI = ("top_k", "repetition_penalty", "exact_quotes")
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
 # Assumed characters per token, to estimate the tokens of a book. The value is low, so that the estimate is high rather
@@ -287,10 +285,10 @@ class RemoteEngine:
                 "This server cannot restrict quotations to the book's words.", "Turn that off in the answer settings."
             )
         # An option that the user has not set is not sent, so that the server's own default applies.
-        said = {
-            name: getattr(sampling, name) for name in (*OWN_SAMPLING, "seed") if getattr(sampling, name) is not None
-        }
-        extra: dict[str, Any] = {name: said.pop(name) for name in _BEYOND_OPENAI if name in said}
+        options = [one for one in options_of(SamplingParams) if getattr(sampling, one.name) is not None]
+        said = {one.name: getattr(sampling, one.name) for one in options if one.in_openai}
+        # many servers, including Trifold's own, accept options that OpenAI does not have
+        extra: dict[str, Any] = {one.name: getattr(sampling, one.name) for one in options if not one.in_openai}
         if self._is_trifold:
             extra["trifold"] = {"book": "messages"}
         return {
@@ -298,7 +296,6 @@ class RemoteEngine:
             "messages": [book, *messages],
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": sampling.max_tokens,
             **said,
             "extra_body": extra,
         }

@@ -12,12 +12,12 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from app.core.question import Ask
 from engine import Turn
-from engine.config import MODES, OWN_SAMPLING, SamplingParams
-from engine.errors import Busy, ContextTooSmall, InputError, ModelError, TrifoldError
+from engine.config import SamplingParams, options_of
+from engine.errors import Busy, ContextTooSmall, InputError, ModelError, OptionError, TrifoldError
 from engine.events import AnswerDone, Figures, StopReason
 
 MESSAGES = "messages"
@@ -81,12 +81,6 @@ def _some_messages(messages: Any) -> Any:
     return messages
 
 
-def _known_mode(mode: Any) -> Any:
-    if mode not in MODES:
-        raise ApiError(400, f"trifold.mode must be one of {', '.join(MODES)}.", "invalid_value", "trifold.mode")
-    return mode
-
-
 def _few_stops(stop: Any) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(stops, list) or len(stops) > MOST_STOPS or not all(isinstance(s, str) and s for s in stops):
@@ -119,16 +113,12 @@ class StreamOptions(_Wire):
 
 
 class TrifoldOptions(_Wire):
-    """The options in the field ``trifold``, which OpenAI's protocol lacks. ``book``: None for the open book,
-    ``MESSAGES`` for the text of the system message, or the hash of a book in the library. ``evidence``: whether to look
-    for evidence for each sentence of the answer. ``now``: whether to answer from passages, even if the book has not
-    been read.
+    """The options in the field ``trifold``, which OpenAI's protocol lacks: those that ``Ask`` declares, and ``book``:
+    None for the open book, ``MESSAGES`` for the text of the system message, or the hash of a book in the library.
     """
 
-    mode: Annotated[Any, AfterValidator(_known_mode)] = MODES[0]
+    model_config = ConfigDict(extra="allow")
     book: str | None = None
-    evidence: bool = True
-    now: bool = False
 
 
 # Unsupported fields that would change the answer. Each field is accepted only with one of the listed values, because
@@ -164,20 +154,14 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class ChatRequest(_Wire):
-    """A request for an answer. If several fields are wrong, only the first error is reported, in the order of the
-    fields.
+    """A request for an answer. The options that ``SamplingParams`` declares stand in it under their own names. If
+    several fields are wrong, only the first error is reported, in the order of the fields and then of the options.
     """
 
+    model_config = ConfigDict(extra="allow")
     messages: Annotated[list[Message], BeforeValidator(_some_messages), Field(validate_default=True)] = []
     trifold: TrifoldOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    exact_quotes: bool | None = None
     max_completion_tokens: int | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -201,14 +185,12 @@ class ChatRequest(_Wire):
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    @cached_property
+    @property
     def sampling(self) -> SamplingParams:
-        named = self.model_dump(include={*OWN_SAMPLING, "seed"}, exclude_none=True)
-        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        try:
-            return SamplingParams(**named if most is None else {**named, "max_tokens": most})
-        except InputError as error:
-            raise ApiError(400, f"{error.cause} {error.remedy}", "invalid_value") from error
+        sent = dict(self.model_extra or {})
+        if self.max_completion_tokens is not None:
+            sent["max_tokens"] = self.max_completion_tokens
+        return SamplingParams(**_options(SamplingParams, sent))
 
     @cached_property
     def conversation(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
@@ -235,14 +217,12 @@ class ChatRequest(_Wire):
         joined = tuple(("\n\n".join(asked), "".join(answer)) for asked, answer in turns)
         return "\n\n".join(system), joined[:-1], joined[-1][0]
 
-    @property
+    @cached_property
     def ask(self) -> Ask:
         """The record of the question."""
         _, history, question = self.conversation
         turns = tuple(Turn(*turn) for turn in history)
-        return Ask(
-            question, turns, self.sampling, self.options.mode, evidence=self.options.evidence, now=self.options.now
-        )
+        return Ask(question, turns, self.sampling, **_options(Ask, self.options.model_extra or {}, "trifold."))
 
     @property
     def instructed(self) -> Ask:
@@ -268,9 +248,21 @@ def parse(body: bytes) -> ChatRequest:
         asked = ChatRequest.model_validate_json(body)
     except ValidationError as error:
         raise _refusal_of(error.errors(include_url=False, include_input=False)[0]) from None
-    # both properties are computed now, so that an error in them refuses the request
-    _ = asked.conversation, asked.sampling
+    _ = asked.ask  # made now, so that an error in it refuses the request
     return asked
+
+
+def _options(record: type, sent: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The options of a record that a request has, checked. ``where``: the path before their names, for errors."""
+    said = {}
+    for one in options_of(record):
+        if (value := sent.get(one.name)) is not None:
+            try:
+                said[one.name] = one.checked(value)
+            except OptionError as error:
+                name = f"{where}{one.name}"
+                raise ApiError(400, f"{name} is {shown(value)}. {error.remedy}", "invalid_value", name) from error
+    return said
 
 
 _KINDS = {

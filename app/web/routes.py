@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -25,7 +25,7 @@ from app.core.state import AppState
 from app.core.suggestions import Sample
 from app.web.auth import MEGABYTE, AllowedRoute
 from engine import HANDOVER_S
-from engine.config import OWN_SAMPLING, Mode, SamplingParams, from_mapping
+from engine.config import SamplingParams, options_of
 from engine.errors import Busy, DocumentError, InputError, ModelError, OptionError, TrifoldError
 
 SMALL_BODY = 16 << 10
@@ -104,24 +104,6 @@ def _number_if_said(value: Any, info: ValidationInfo) -> int | None:
     return _number(value, info) if value else None
 
 
-def _count_if_said(value: Any, info: ValidationInfo) -> int | None:
-    return None if value is None else _number(value, info)
-
-
-def _fraction_if_said(value: Any, info: ValidationInfo) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or abs(value) > _MOST_NUMBER:
-        raise OptionError(f"The {info.field_name} must be a number.")
-    return float(value)
-
-
-def _known_mode(value: str) -> str:
-    if value not in get_args(Mode):
-        raise OptionError(f"There is no mode {value!r}.", f"Choose one of: {', '.join(get_args(Mode))}.")
-    return value
-
-
 Text = Annotated[str, BeforeValidator(_text)]
 Number = Annotated[int, BeforeValidator(_number)]
 NumberIfSaid = Annotated[int | None, BeforeValidator(_number_if_said)]
@@ -166,28 +148,23 @@ class ChaptersAsked(RequestBody):
 
 
 class AnswerAsked(RequestBody):
-    """A request for an answer. ``tab``: the browser tab that waits for the answer. ``length``: maximum tokens of the
-    answer. If a sampling option is null or missing, the model's own setting is used.
+    """A request for an answer. ``tab``: the browser tab that waits for the answer. The options of the answer stand
+    beside it under their own names; an option that is null or missing has its default.
     """
 
-    mode: Annotated[str, AfterValidator(_known_mode), BeforeValidator(_text)] = Field(default="", validate_default=True)
-    temperature: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
-    top_p: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
-    top_k: Annotated[int | None, BeforeValidator(_count_if_said)] = None
-    repetition_penalty: Annotated[float | None, BeforeValidator(_fraction_if_said)] = None
-    exact_quotes: Any = None
-    length: Number = REQUIRED
+    model_config = ConfigDict(extra="allow")
     tab: Text = ""
-    evidence: Any = True
 
     def ask(self, question: str, **more: Any) -> Ask:
         """Make the record of a question. ``more``: its fields that are no options of an answer. Raises OptionError for
-        a value out of its range.
+        an option with a value that is not allowed.
         """
-        said = {name: value for name in OWN_SAMPLING if (value := getattr(self, name)) is not None}
-        sampling = from_mapping(SamplingParams, {**said, "max_tokens": self.length})
-        options: dict[str, Any] = {"mode": self.mode, "tab": self.tab, "evidence": self.evidence is not False}
-        return Ask(question, sampling=sampling, **options, **more)
+        sent = self.model_extra or {}
+        sampling, own = (
+            {one.name: sent[one.name] for one in options_of(record) if sent.get(one.name) is not None}
+            for record in (SamplingParams, Ask)
+        )
+        return Ask(question, sampling=SamplingParams(**sampling), tab=self.tab, **own, **more)
 
 
 def _some_question(value: str) -> str:

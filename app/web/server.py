@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.core.question import Ask
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, SAMPLE_BOOKS, Settings
 from app.web.auth import (
     EVERYWHERE,
@@ -29,6 +30,7 @@ from app.web.auth import (
     load_secret,
     prove,
 )
+from engine.config import Checkbox, Option, SamplingParams, Slider, options_of
 from engine.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -183,10 +185,37 @@ def page_files() -> dict[str, Path]:
 
 
 def start_page(files: Mapping[str, Path]) -> str:
-    """The page's HTML with all style sheets of Trifold. The style sheet with the colours comes first."""
+    """The page's HTML with all style sheets of Trifold, and the options of an answer. The style sheet with the colours
+    comes first.
+    """
     names = sorted((name for name in files if name.endswith(".css")), key=lambda name: (name != _FIRST_STYLE, name))
     styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
-    return (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
+    page = (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
+    return page.replace("<!-- options -->", option_controls((*options_of(SamplingParams), *options_of(Ask))))
+
+
+def option_controls(options: Iterable[Option]) -> str:
+    """The controls of the answer settings as HTML: the checkboxes, then the numbers. An option that the model's own
+    settings can give has a button that returns to them.
+    """
+    boxes, numbers = [], []
+    for one in options:
+        begin = f'data-setting="{one.name}"><label>'
+        own = '<button class="tf-link" type="button" hidden></button>' if one.is_models else ""
+        if isinstance(one.page, Checkbox):
+            checked = " checked" if one.default else ""
+            box = f'<input type="checkbox"{checked}> {one.page.label}'
+            boxes.append(f'<div class="setting check" {begin}{box}</label> {own}</div>')
+        elif isinstance(one.page, Slider):
+            label, value = one.page.label, one.off if one.is_models else one.default
+            span = f'min="{one.page.low:g}" max="{one.page.high:g}" step="{one.page.step:g}" value="{value:g}"'
+            numbers.append(
+                f'<div class="setting" {begin}<span>{label}</span>'
+                f'<input type="number" {span} aria-label="number input for {label}"></label>'
+                f"<small><span>{one.page.hint}</span>{own}</small>"
+                f'<input type="range" {span} aria-label="range slider for {label}"></div>'
+            )
+    return "\n".join([*boxes, '<div id="sampling">', *numbers, "</div>"])
 
 
 def _own_routes(settings: Settings) -> list[Route]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from engine.config import SamplingParams, options_of
 from engine.model.families import LAYOUTS
 from engine.model.families.gguf_layout import OUTPUT, Header, head_dim, rope_settings
 
@@ -26,12 +27,6 @@ _NUMBERS = {
     "vocab_size": "vocab_size",
 }
 _IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
-_SAMPLING = {
-    "temp": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "penalty_repeat": "repetition_penalty",
-}
 _ENDS = ("eos", "eot", "eom")
 """Fields with the tokens that end a text, a turn and a message. A model stops after each of these tokens."""
 
@@ -77,6 +72,7 @@ def generation_of(header: Header, more_ends: Sequence[int] = ()) -> dict[str, An
     ids: dict[str, Any] = {here: header.token(there) for there, here in _IDS.items()}
     ends = (header.token(f"{end}_token_id") for end in _ENDS)
     ids["eos_token_id"] = list(dict.fromkeys(end for end in (*ends, *more_ends) if end is not None)) or None
-    sampling = {here: header.fields.get(f"general.sampling.{there}") for there, here in _SAMPLING.items()}
+    named = {one.name: one.gguf for one in options_of(SamplingParams) if one.gguf}
+    sampling = {here: header.fields.get(f"general.sampling.{there}") for here, there in named.items()}
     found = {name: value for name, value in {**ids, **sampling}.items() if value is not None}
     return {**found, "do_sample": True} if sampling["temperature"] else found

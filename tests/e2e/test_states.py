@@ -432,7 +432,7 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     assert "hierarchical, temperature 0.9, at most 512 tokens, exact quotes True" in last_answer(page)
     assert words.inner_text() == "use the model's own"
     ask(page, "Are there no quotes?")
-    until(page, lambda: not page.locator("#quotes").is_visible())
+    until(page, lambda: not page.locator("[data-setting=exact_quotes]").is_visible())
     answered(page)
     ask(page, "Which settings?")
     answered(page)

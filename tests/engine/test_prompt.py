@@ -13,7 +13,7 @@ from engine.chat_template import FALLBACK_TEMPLATE, INSTRUCTION, chat_format
 from engine.config import GREEDY, EngineConfig, SamplingParams, from_mapping, own_sampling
 from engine.document import Document, Page
 from engine.errors import ModelError, OptionError
-from engine.prompt import BookTokenizer
+from engine.prompt import BookTokenizer, Question
 
 TEMPLATES = {
     "plain fallback": FALLBACK_TEMPLATE,
@@ -198,7 +198,12 @@ def test_settings_are_checked() -> None:
         with pytest.raises(OptionError, match=next(iter(bad))):
             from_mapping(EngineConfig, {"model": "m", **bad})
     with pytest.raises(OptionError, match="kind"):
-        from_mapping(SamplingParams, {"temperature": "hot"})
+        from_mapping(EngineConfig, {"model": "m", "context": "long"})
+    for bad in ({"temperature": "hot"}, {"top_k": True}, {"top_k": 1.5}, {"exact_quotes": 1}, {"max_tokens": None}):
+        with pytest.raises(OptionError, match=next(iter(bad))):
+            from_mapping(SamplingParams, bad)
+    with pytest.raises(OptionError, match="one of hierarchical, plain"):
+        Question("Who?", mode="fast")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

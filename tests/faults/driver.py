@@ -243,7 +243,7 @@ class App:
         """Ask, and yield whenever the page would draw."""
         tab = secrets.token_hex(6)
         wanted = {
-            "question": question, "mode": mode, "temperature": temperature, "top_p": 1.0, "length": tokens, "tab": tab
+            "question": question, "mode": mode, "temperature": temperature, "max_tokens": tokens, "tab": tab
         }  # fmt: skip
         with self.live(tab, seconds) as live:
             live.more()

@@ -140,57 +140,49 @@ let own = {}; // the model's default settings by name; empty for a remote server
 let whose = "";
 const chosen = new Set(); // names of the settings that the person changed
 
-const settings = () => document.querySelectorAll("#sampling .setting");
+const settings = () => document.querySelectorAll("#how-parts .setting");
 
-// Returns the answer settings chosen under the question box.
+// The button that returns to the model's default; none if the model has no say in the setting.
+const ownButton = (setting) => setting.querySelector("button");
+
+// Returns the answer settings chosen under the question box. Null means the default.
 export function how() {
-  const values = { mode: document.querySelector("#mode input:checked").value };
+  const values = { mode: document.querySelector("#mode input:checked").value, every: asksEvery() };
   for (const setting of settings()) {
     const name = setting.dataset.setting;
-    // Null means the model's default. The length has no default, so a number is always sent.
-    values[name] = chosen.has(name) || name === "length" ? settle(setting.querySelector('[type="number"]')) : null;
+    const left = setting.hidden || (ownButton(setting) && !chosen.has(name));
+    values[name] = left ? null : valueOf(setting.querySelector("input"));
   }
-  const made = chosen.has("exact_quotes") && !byId("quotes").hidden;
-  values.exact_quotes = made ? document.querySelector("#quotes input").checked : null;
-  values.every = asksEvery();
-  values.evidence = document.querySelector("#evidence input").checked;
   return values;
 }
+
+const valueOf = (field) => (field.type === "checkbox" ? field.checked : settle(field));
 
 // Shows the default settings of a new model. Settings that the person changed stay.
 /** @param {View["sampling"]} now */
 export function showSampling(now) {
   ({ own, whose } = now);
-  byId("quotes").hidden = !now.can_quote;
+  document.querySelector('[data-setting="exact_quotes"]').hidden = !now.can_quote;
   settings().forEach(showOwn);
-  showQuotes();
 }
 
 const isElsewhere = () => !whose.includes("model"); // a remote server answers
 
-function showQuotes() {
-  const [field, button] = document.querySelectorAll("#quotes :is(input, button)");
-  if (!chosen.has("exact_quotes")) field.checked = own.exact_quotes ?? false;
-  showWhose(button, "exact_quotes");
-}
-
-function showWhose(button, name) {
-  button.hidden = !(name in own || isElsewhere());
-  button.disabled = !chosen.has(name);
-  button.textContent = chosen.has(name) ? `use ${whose}` : whose;
-}
-
 function showOwn(setting) {
   const name = setting.dataset.setting;
-  const button = setting.querySelector("button");
+  const button = ownButton(setting);
   if (!button) return;
   const [field, slider] = setting.querySelectorAll("input");
-  if (!chosen.has(name)) {
+  if (!chosen.has(name) && !slider) field.checked = own[name] ?? false;
+  else if (!chosen.has(name)) {
     field.value = own[name] ?? (isElsewhere() ? "" : field.defaultValue);
     slider.value = own[name] ?? slider.defaultValue;
   }
-  showWhose(button, name);
-  button.previousElementSibling.hidden = !button.hidden; // the explanation makes room for the button
+  button.hidden = !(name in own || isElsewhere());
+  button.disabled = !chosen.has(name);
+  button.textContent = chosen.has(name) ? `use ${whose}` : whose;
+  // the explanation of a number makes room for the button
+  if (slider) button.previousElementSibling.hidden = !button.hidden;
 }
 
 // Returns the number in a field, limited to the field's minimum and maximum.
@@ -207,18 +199,17 @@ function bindHow() {
     parts.hidden = !parts.hidden;
     fold.setAttribute("aria-expanded", String(!parts.hidden));
   });
-  bindEvidence();
-  const [quotes, quotesOwn] = document.querySelectorAll("#quotes :is(input, button)");
-  const chooseQuotes = (made) => {
-    if (made) chosen.add("exact_quotes");
-    else chosen.delete("exact_quotes");
-    showQuotes();
-  };
-  quotes.addEventListener("change", () => chooseQuotes(true));
-  quotesOwn.addEventListener("click", () => chooseQuotes(false));
   for (const setting of settings()) {
     const name = setting.dataset.setting;
     const [field, slider] = setting.querySelectorAll("input");
+    ownButton(setting)?.addEventListener("click", () => {
+      chosen.delete(name);
+      showOwn(setting);
+    });
+    if (!slider) {
+      bindCheckbox(setting, field);
+      continue;
+    }
     const choose = () => {
       if (field.value) chosen.add(name);
       else chosen.delete(name); // an emptied field means the default
@@ -237,26 +228,24 @@ function bindHow() {
       if (field.value) field.value = slider.value = settle(field);
       choose();
     });
-    setting.querySelector("button")?.addEventListener("click", () => {
-      chosen.delete(name);
-      showOwn(setting);
-    });
   }
 }
 
-// localStorage key: whether to look for evidence.
-const EVIDENCE = "trifold-evidence";
-
-function bindEvidence() {
-  const field = document.querySelector("#evidence input");
+// A checkbox in which the model has no say is remembered in this browser.
+function bindCheckbox(setting, field) {
+  const name = setting.dataset.setting;
+  const key = `trifold-${name}`;
+  const isOwn = Boolean(ownButton(setting));
   try {
-    field.checked = localStorage.getItem(EVIDENCE) !== "no";
+    if (!isOwn) field.checked = { yes: true, no: false }[localStorage.getItem(key)] ?? field.checked;
   } catch {
     // without storage the choice is not remembered
   }
   field.addEventListener("change", () => {
+    chosen.add(name);
+    showOwn(setting);
     try {
-      localStorage.setItem(EVIDENCE, field.checked ? "yes" : "no");
+      if (!isOwn) localStorage.setItem(key, field.checked ? "yes" : "no");
     } catch {
       // as above
     }

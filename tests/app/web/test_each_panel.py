@@ -21,7 +21,7 @@ from tests import loops
 from tests.app.scripted import ScriptedEngine, wait_for
 
 ANSWER = "The **rent** is 1,200 euros. Bruno Keller pays <b>it</b>."
-HOW = {"question": "What is the rent?", "mode": "plain", "length": 64}
+HOW = {"question": "What is the rent?", "mode": "plain", "max_tokens": 64}
 
 
 def reader(path: Path, password: str | None = None) -> Document:

@@ -24,7 +24,10 @@ from pathlib import Path
 
 from playwright._impl._driver import compute_driver_executable
 
+from app.core.question import Ask
+from app.web.server import start_page
 from engine import errors
+from engine.config import SamplingParams, options_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "app" / "web" / "page"
@@ -42,6 +45,7 @@ OTHERS = (
     "settings",
     "trial",
     "references",
+    "question",
 )
 # What is said of a book, and in its place of notes (``messages``).
 NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
@@ -250,7 +254,7 @@ def refusals(module: Path) -> frozenset[str]:
 @cache
 def html_texts() -> tuple[str, ...]:
     texts = _Texts()
-    texts.feed((PAGE / "frame.html").read_text(encoding="utf-8"))
+    texts.feed(start_page({}))
     return tuple(map(normal, texts.found))
 
 
@@ -485,6 +489,13 @@ def test_what_is_put_together_of_several_strings_is_german_as_a_whole() -> None:
     assert left == [], "\n".join(left)
     of_keys = [OF_NO_LANGUAGE.sub("", form) for (form,) in shown[len(texts) :]]
     assert [key for key, form in zip(keys, of_keys, strict=True) if re.search("[A-Za-z]{4}", form)] == []
+
+
+def test_what_an_option_may_be_is_german() -> None:
+    options = [one for record in (SamplingParams, Ask) for one in options_of(record) if not one.choices]
+    shown = blackened([[f"It must be {one.allowed}."] for one in options])
+    assert len(shown) > 6
+    assert [form for (form,) in shown if re.search("[A-Za-z]{2}", form)] == []
 
 
 def test_a_sentence_about_a_file_is_german_to_its_end() -> None:

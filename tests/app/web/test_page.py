@@ -179,9 +179,13 @@ def test_the_sample_is_one_press_away(browser: TestClient, state: AppState) -> N
         ("/reading/chapters", b'{"pages": [[1]]}', "a list of ranges"),
         ("/reading/chapters", b'{"pages": null}', "a list of ranges"),
         ("/asking", b'{"question": " "}', "no question"),
-        ("/asking", b'{"question": "Who?", "mode": "guess"}', "no mode"),
-        ("/asking", b'{"question": "Who?", "mode": "plain", "temperature": "hot"}', "must be a number"),
-        ("/asking", b'{"question": "Who?", "mode": "plain", "temperature": 9, "top_p": 1, "length": 9}', "temperature"),
+        ("/asking", b'{"question": "Who?", "mode": "guess"}', "setting mode is 'guess'"),
+        ("/asking", b'{"question": "Who?", "mode": "plain", "temperature": "hot"}', "setting temperature is 'hot'"),
+        (
+            "/asking",
+            b'{"question": "Who?", "mode": "plain", "temperature": 9, "max_tokens": 9}',
+            "temperature",
+        ),
         ("/asking/again", b'{"message": "12"}', "whole number"),
         ("/asking/again", b'{"message": 999999}', "no such answer"),
         ("/asking/continue", b'{"message": 999999}', "no answer here that was cut"),
@@ -199,7 +203,7 @@ _HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "add
 
 
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
-    unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "length": 64}
+    unsaid = {"mode": "plain", "temperature": None, "top_p": None, "top_k": None, "max_tokens": 64}
     assert AnswerAsked.model_validate(unsaid).ask("Who?") == Ask(
         "Who?", sampling=SamplingParams(max_tokens=64), mode="plain"
     )
@@ -209,7 +213,7 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
         "top_k": 20,
         "repetition_penalty": 1.1,
         "exact_quotes": True,
-        "length": 64,
+        "max_tokens": 64,
         "tab": "t",
         "evidence": False,
     }
@@ -217,7 +221,7 @@ def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
     asked = AnswerAsked.model_validate(said).ask("Who?", position=2)
     assert asked == Ask("Who?", sampling=expected, mode="plain", evidence=False, position=2, tab="t")
     with pytest.raises(OptionError, match="whole number"):
-        AnswerAsked.model_validate({**said, "top_k": 1.5})
+        AnswerAsked.model_validate({**said, "top_k": 1.5}).ask("Who?")
 
 
 def test_exact_quotes_are_offered_where_they_can_be_had() -> None:
@@ -225,7 +229,7 @@ def test_exact_quotes_are_offered_where_they_can_be_had() -> None:
         assert live.sampling_view(engine_status(model=model))["can_quote"] is has
 
 
-_HOW = {"mode": "plain", "temperature": 0, "top_p": 1, "length": 9}
+_HOW = {"mode": "plain", "temperature": 0, "top_p": 1, "max_tokens": 9}
 _ODD = (
     b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
     b"[" * 5000,
@@ -522,7 +526,7 @@ def test_of_an_answer_that_grows_only_what_is_new_is_sent() -> None:
     ]
 
 
-HOW = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "length": 64}
+HOW = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "max_tokens": 64}
 
 
 def with_book(state: AppState) -> None:

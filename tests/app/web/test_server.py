@@ -57,7 +57,7 @@ def test_a_tab_that_asks_and_asks_keeps_nothing_of_it(tmp_path: Path) -> None:
     with enter(state, tmp_path, PORT) as client:
         shows = next(part for part in client.get("/config").json()["dependencies"] if part["api_name"] == "show")
         assert shows["inputs"] == []
-        how = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "length": 32}
+        how = {"mode": "hierarchical", "temperature": 0, "top_p": 1, "max_tokens": 32}
         parts_before = len(_living(Chatbot)), len(_living(Button))
         for number in range(QUESTIONS):
             assert "answer" in client.post("/asking", json={"question": f"Who {number}?", **how}).json()

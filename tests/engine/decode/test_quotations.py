@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET, open_text
-from engine.config import OWN_SAMPLING, SamplingParams, own_sampling
+from engine.config import SamplingParams, options_of, own_sampling
 from engine.decode.quotations import Quotable
 from engine.decode.verify import Sampler
 from engine.document import Document
@@ -206,7 +206,7 @@ def test_a_tokenizer_of_another_kind_is_refused(
 
 
 def test_a_model_says_it_itself(tmp_path: Path) -> None:
-    assert OWN_SAMPLING[-2:] == ("repetition_penalty", "exact_quotes")
+    assert [one.name for one in options_of(SamplingParams) if one.if_greedy] == ["repetition_penalty", "exact_quotes"]
     assert own_sampling({"exact_quotes": True}).exact_quotes is True
     assert own_sampling({"exact_quotes": 1}).exact_quotes is None
     assert own_sampling({}).exact_quotes is None
