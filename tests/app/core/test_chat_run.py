@@ -262,6 +262,8 @@ def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Pa
     assert f"From {len(excerpt.pages)} passages. Read so far: to page 24 of 60." in told
     assert (state.current.stage, engine.readings) == (Stage.READING, [0.0]), "it was not interrupted"
     assert engine.asked[0].chat == "", "its KV is not the book's"
+    state.stop_reading()
+    wait_for(lambda: state.current.stage is Stage.READY)
 
 
 def test_stop_ends_the_answer_and_not_the_reading(make_state: Make, a_file: Path) -> None:
