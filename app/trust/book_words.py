@@ -81,6 +81,8 @@ FEW_WORDS = 2
 """Maximum words of a sentence that counts as a fragment. Each capitalised word in a fragment that the book lacks counts
 as a name (``BookWords._as_fact``).
 """
+LONGEST_TABLE = 200
+"""Maximum number of rows above a row among which the table's head is searched."""
 SHORTEST_HEADING = 3
 """Minimum words of a sentence for it to count as a heading because most of its words are capitalised."""
 ROMAN = re.compile(r"[ivxlc]{2,}")
@@ -435,6 +437,18 @@ class BookWords:
         """The keys of a passage (``keys_of``) and of up to ``reach`` passages before and after."""
         near = self.places[max(0, place - reach) : place + reach + 1]
         return set(self.keys_of(place)).union(*(other.keys for other in near))
+
+    def table_head(self, number: int) -> str:
+        """Return the first row of the table to which a passage belongs; "" if it is no row or the first one."""
+        first = number
+        while first >= 0 and self._is_row(first) and number - first < LONGEST_TABLE:
+            first -= 1
+        place = self.places[first + 1] if first + 1 < number else None
+        return self.document.text[place.start : place.end] if place else ""
+
+    def _is_row(self, number: int) -> bool:
+        place = self.places[number]
+        return _ROW.search(self.document.text, place.start, place.end) is not None
 
     def passage(self, number: int) -> Passage:
         """Return the text of the passage with this index, and its places on the pages."""

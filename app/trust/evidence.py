@@ -27,6 +27,7 @@ from typing import Literal
 
 from app.language.words import is_german, tokenize
 from app.trust import roles
+from app.trust.agreement import disagrees
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
 from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats
 from engine.document import Document
@@ -298,7 +299,7 @@ class EvidenceIndex:
         rest = _besides_a_year(question, asked, terms)
         about = [term for term in asked if self.words.has(term) or not is_generic(term)]
         judged = (self._judged(place, terms, about, rest, stranger, negated) for place in ranked)
-        found = [self._if_same_subject(one, sentence) for one in judged]
+        found = [self._if_it_agrees(one, sentence, question) for one in judged]
         return min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
 
     def _absent_subject(
@@ -357,7 +358,8 @@ class EvidenceIndex:
             return had / whole if whole else 1.0
 
         new = [term for term in terms if term.key not in question]
-        facts = all(term.key in own for term in new if term.kind != "word")
+        told = [term for term in terms if term.kind != "word"]
+        facts = all(term.key in (beside if term.kind == "name" and term not in new else own) for term in told)
         others = sum(self.words.has(term) and term.key not in beside for term in new if term.kind == "word")
         same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
         # If the question already has all words of the sentence, the passage must have them too.
@@ -380,14 +382,19 @@ class EvidenceIndex:
         passage = self.words.places[place]
         return passage.negated if negated else not any(term.key in passage.denied for term in terms)
 
-    def _if_same_subject(self, judged: _Judged, sentence: str) -> _Judged:
+    def _if_it_agrees(self, judged: _Judged, sentence: str, question: str) -> _Judged:
         """Lower the level from "says so" to "near" if the passage attributes the sentence's statement to another
-        person.
+        person, or its numbers to another thing (``app.trust.agreement``).
         """
+        if judged.level != "says so":
+            return judged
         place = self.words.places[judged.place]
         passage = self.document.text[place.start : place.end]
         ordered = not is_german(raw for raw, _ in tokenize(sentence))
-        if judged.level == "says so" and roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
+        head = self.words.table_head(judged.place)
+        if disagrees(sentence, question, passage, head):
+            return replace(judged, level="near")
+        if roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
             return replace(judged, level="near")
         return judged
 
