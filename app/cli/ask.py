@@ -431,7 +431,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
     """
     missing = record.get("missing")
     lines = [] if missing is None else [f"{not_found(missing)}."]
-    words = {"says": "{}", "near": "near {}", "quoted": "{}", "verbatim": "{}"}
+    words = {"says": "{}", "near": "check {}", "quoted": "{}", "verbatim": "{}"}
     for chip in record["chips"]:
         if chip["kind"] in words:
             place = words[chip["kind"]].format(place_named(chip, unit, long=False))

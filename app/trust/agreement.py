@@ -34,7 +34,10 @@ _RATE_AFTER = 6
 """Maximum number of words after a number among which the period stands that it is counted for ("a month")."""
 _UNITS = {
     "%": "% percent per cent prozent pourcent",
-    "money": "$ € £ ¥ dollar euro pound pfund yen franc livre cent pence",
+    "dollar": "$ dollar",
+    "euro": "€ euro",
+    "pound": "£ pound pfund livre sterling",
+    "yen": "¥ yen",
     "trillion": "trillion",
     "day": "day tag jour dia",
     "week": "week woche semaine semana",

@@ -20,6 +20,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Literal
 
@@ -231,12 +232,17 @@ class BookWords:
         for raw, _ in tokenize(f"{document.title} {document.author}"):
             self._lower.add(self._form(raw)[0])
             self._large.add(self._form(raw)[0])
-        self._names = {without_ending(whole) for whole in self._large}
         self._known = {without_ending(whole) for whole, _ in self._forms.values()}
+        self._heads: dict[int, frozenset[str]] = {}  # keys of the head of a row's table, by the row's index
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
         self._titles, self._told_apart = self._index_titles()
         self._in_titles = self._title_keys(document.title).union(*self._titles)
+
+    @cached_property
+    def _names(self) -> set[str]:
+        """The stems of the words that the book writes with a capital anywhere."""
+        return {without_ending(whole) for whole in self._large}
 
     def _index_titles(self) -> tuple[list[frozenset[str]], list[tuple[range, frozenset[str]]]]:
         """Index the titles of several documents. For a book of one document, all keys and the second list are empty.
@@ -409,9 +415,12 @@ class BookWords:
 
     def keys_of(self, place: int) -> frozenset[str]:
         """Return the keys of a passage. In a book of several documents, the keys of the document's title are added,
-        because an answer names the document and the passage may not.
+        because an answer names the document and the passage may not. For the same reason the keys of the table's head
+        are added to a row.
         """
-        return self.places[place].keys | self._titles[place]
+        if place not in self._heads:
+            self._heads[place] = self._title_keys(self.table_head(place)) if self._is_row(place) else frozenset()
+        return self.places[place].keys | self._titles[place] | self._heads[place]
 
     def documents_named(self, terms: Sequence[Term], least: float = NAMED) -> list[range]:
         """Return the passages of each document that ``terms`` name by its title. Only those words of a title count that

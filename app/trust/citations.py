@@ -423,9 +423,11 @@ class Notes:
         chip: dict[str, Any] = {"kind": _KINDS.get(evidence.level), "at": where.end, "from": where.start}
         if evidence.passages:
             spans = (PageSpan(part.page, part.start, part.end) for found in evidence.passages for part in found.parts)
-            yield chip | placed(self._index.document, tuple(spans))
-        elif evidence.level:
-            self._missing += evidence.missing
+            lacks = {"lacks": list(evidence.lacks)} if evidence.lacks else {}
+            yield chip | placed(self._index.document, tuple(spans)) | lacks
+            return
+        self._missing += evidence.missing
+        if evidence.level:
             yield chip | {"pages": [], "marks": [], "missing": list(evidence.missing)}
 
     def _attended(self, page: int, times: float, where: Span, sentence: str) -> dict[str, Any]:

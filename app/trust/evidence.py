@@ -20,14 +20,14 @@ attribute an action to the wrong person (assets/evaluation), and asking takes a 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 from app.language.words import is_german, tokenize
 from app.trust import roles
-from app.trust.agreement import disagrees
+from app.trust.agreement import CELLS, disagrees
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
 from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats
 from engine.document import Document
@@ -112,6 +112,14 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 
+# "There is no gym": the sentence denies a thing of the world, and says nothing about the text.
+_DENIAL = re.compile(
+    r"^\W*(?:no, )?(?:there (?:is|are|was|were) no|es gibt keine?[nmr]?|il n['’]y a (?:pas|aucun)e? d?e?|no hay) "
+    r"(?!(?:\w+ )?(?:information|mention|indication|reference|record|evidence|answer|details?|passage|doubt|need|way"
+    r"|reason|angaben?|informationen|hinweise?|mención|información))((?:[\w'’-]+ ?){1,4})[.!]?$",
+    re.IGNORECASE,
+)
+
 # matches a comma before a clause that contrasts one document with another
 _CONTRAST = re.compile(
     r"[,;] +(?=(?:while|whereas|but|and|während|aber|und|wohingegen|tandis qu|alors qu|mais|et|mientras|pero|y)\b)",
@@ -140,6 +148,7 @@ class Evidence:
     """The evidence for a sentence of an answer.
 
     ``missing``: names and numbers of the sentence that occur nowhere in the book, as the sentence spells them.
+    ``lacks``: words of the sentence that the passage of the level "near" lacks.
     ``claims``: whether the sentence claims anything about the book; small talk, opinions and refusals do not.
     """
 
@@ -148,6 +157,7 @@ class Evidence:
     passages: tuple[Passage, ...] = ()
     missing: tuple[str, ...] = ()
     claims: bool = True
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -254,6 +264,8 @@ class EvidenceIndex:
         last = sentence.split()[-1] if sentence.split() else ""
         if form == "cut":
             terms = [term for term in terms if term.raw not in last]
+        if denial := _DENIAL.match(sentence):
+            return self._find_denied(sentence, denial[1], favour, places)
         if not terms or sentence.rstrip().endswith("?") or _REFUSAL.search(sentence):
             return Evidence(sentence, "", claims=False)
         talk = bool(_TALK.search(sentence))
@@ -264,7 +276,8 @@ class EvidenceIndex:
             return Evidence(sentence, "not found", missing=missing)
         best = self._best(question, sentence, terms, asked, favour, places)
         if best is not None and best.level == "says so":
-            return Evidence(sentence, best.level, (self.words.passage(best.place),))
+            repeats = only_repeats(question, sentence, terms, asked)
+            return Evidence(sentence, "near" if repeats else "says so", (self.words.passage(best.place),))
         if talk:
             return Evidence(sentence, "", claims=False)
         # A heading and a fragment state nothing that the book could lack.
@@ -275,7 +288,27 @@ class EvidenceIndex:
                 return Evidence(sentence, "not found", missing=strange)
         if best is None or not best.level:
             return Evidence(sentence, "")
-        return Evidence(sentence, best.level, (self.words.passage(best.place),))
+        return Evidence(sentence, "near", (self.words.passage(best.place),), lacks=self._lacks(terms, best.place))
+
+    def _lacks(self, terms: Sequence[Term], place: int) -> tuple[str, ...]:
+        """The words of a sentence that neither a passage nor the ones directly before and after it have."""
+        near = self.words.keys_around(place, 1)
+        return tuple(dict.fromkeys(term.raw for term in terms if term.key not in near))
+
+    def _find_denied(self, sentence: str, thing: str, favour: Sequence[float], places: int) -> Evidence:
+        """Find the evidence for "There is no ...". If the book lacks a word of the ``thing``, this word is missing, and
+        the sentence has no level. A passage says so if it negates the thing. Otherwise the passage that names it is
+        near.
+        """
+        terms = self.words.terms(thing)
+        missing = tuple(term.raw for term in terms if self._absence.is_unknown(term))
+        ranked = [] if missing else self.words.ranked(terms, (), favour, places)
+        having = [place for place in ranked if all(term.key in self.words.keys_of(place) for term in terms)]
+        if not terms or not having:
+            return Evidence(sentence, "", missing=missing, claims=False)
+        denied = [place for place in having if any(term.key in self.words.places[place].denied for term in terms)]
+        place = next(iter(denied or having))
+        return Evidence(sentence, "says so" if denied else "near", (self.words.passage(place),))
 
     def _best(
         self,
@@ -358,8 +391,7 @@ class EvidenceIndex:
             return had / whole if whole else 1.0
 
         new = [term for term in terms if term.key not in question]
-        told = [term for term in terms if term.kind != "word"]
-        facts = all(term.key in (beside if term.kind == "name" and term not in new else own) for term in told)
+        facts = _has_facts(terms, question, own, beside)
         others = sum(self.words.has(term) and term.key not in beside for term in new if term.kind == "word")
         same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
         # If the question already has all words of the sentence, the passage must have them too.
@@ -394,9 +426,19 @@ class EvidenceIndex:
         head = self.words.table_head(judged.place)
         if disagrees(sentence, question, passage, head):
             return replace(judged, level="near")
-        if roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
+        # the first cell of a row is the subject of its figures, which ``disagrees`` compares
+        is_row = CELLS in passage and any(term.kind == "number" for term in self.words.terms(sentence))
+        if not is_row and roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
             return replace(judged, level="near")
         return judged
+
+
+def _has_facts(terms: Sequence[Term], question: set[str], own: Set[str], beside: Set[str]) -> bool:
+    """Whether a passage has each number and name of a sentence. A name of the question may also stand ``beside`` it.
+    Every argument but ``terms`` has keys of words.
+    """
+    facts = [term for term in terms if term.kind != "word"]
+    return all(term.key in (beside if term.kind == "name" and term.key in question else own) for term in facts)
 
 
 def _besides_a_year(question: str, question_terms: Sequence[Term], terms: Sequence[Term]) -> list[Term]:

@@ -96,6 +96,7 @@ _SAFE = " .,–-"
 _HASH = re.compile(r"[0-9a-f]{12}")
 # if at least this share of a quotation's words stand together in the book, its button says how many words these are
 _NEARLY = 0.5
+_MOST_LACKING = 5  # maximum words of a sentence that are listed because the nearest passage lacks them
 
 _WORDS = {
     "quoted": "verified, {}",
@@ -103,7 +104,7 @@ _WORDS = {
     "missing": "not found",
     "nearly": "not exact, {} of {} words, {}",
     "says": "{}",
-    "near": "near {}",
+    "near": "check {}",
     "absent": "not in the book",
     "drew": "drew on {}",
     "names": "{}",
@@ -125,6 +126,7 @@ _SAID = {
     "partly": "These words do not stand in the book like this. {} of {} stand on {}.",
     "says": "The book says so on {}: a passage has the names, the numbers and most of the words of this sentence.",
     "near": "The nearest passage stands on {}. It does not say all of this sentence.",
+    "lacks": "The nearest passage stands on {}. It does not have: {}.",
     "names": "These words stand on {}.",
     "passage": "This passage has words of your question. It stands on {}.",
     "drew": "The model attended to {} while it wrote this sentence, {} times as much as to an average page. "
@@ -260,6 +262,8 @@ def _said(chip: Mapping[str, Any], places: str) -> str:
         return _SAID["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
     if kind == "absent":
         return f"{format.not_found(chip['missing'])}."
+    if kind == "near" and chip.get("lacks"):
+        return _SAID["lacks"].format(places, ", ".join(chip["lacks"][:_MOST_LACKING]))
     if kind == "drew":
         return _SAID[kind].format(places, f"{chip['times']:.0f}")
     return _SAID[kind].format(places)

@@ -33,7 +33,7 @@ def notes(*chips: dict[str, Any], unit: str = "page") -> dict[str, Any]:
         (chip("verbatim", 4, "xii"), "word for word, p. xii"),
         (chip("missing", 4, matched=0, total=5), "not found"),
         (chip("missing", 4, "9", matched=4, total=10), "not found"),
-        (chip("near", 4, "7"), "near p. 7"),
+        (chip("near", 4, "7"), "check p. 7"),
         (chip("absent", 4, missing=["$40"]), "not in the book"),
         (chip("absent", 4, missing=[]), "no passage found"),
         (chip("drew", 4, "7", times=8.2), "drew on p. 7"),
