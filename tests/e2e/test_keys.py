@@ -55,7 +55,11 @@ def test_a_book_is_opened_asked_and_asked_otherwise_by_keys(page: Page) -> None:
     page.keyboard.press("Enter")
     until(page, lambda: questions(page) == before + 1)
     writing(page)
+    nothing_but_the_topmost_closes(page)
     page.keyboard.press("Escape")
+    assert page.get_attribute("#trifold", "data-asking") == "yes", "Escape stops no answer"
+    tab_to(page, "stop")
+    page.keyboard.press("Enter")
     answered(page)
     assert focus(page) == "question"
     page.keyboard.press("ArrowUp")
@@ -64,6 +68,22 @@ def test_a_book_is_opened_asked_and_asked_otherwise_by_keys(page: Page) -> None:
     page.keyboard.press("Escape")
     page.wait_for_selector("#editing", state="hidden")
     assert page.input_value("#ask-box textarea") == ""
+
+
+def nothing_but_the_topmost_closes(page: Page) -> None:
+    """Opens four parts above each other while an answer is written, and closes one with each Escape."""
+    page.click("#open-notes")
+    page.click("#map-canvas", position={"x": 5, "y": 5})
+    page.wait_for_selector("#page-panel", state="visible")
+    page.click("#page-find")
+    page.evaluate("document.querySelector('#chats button.more').click()")
+    page.keyboard.press("ArrowDown")
+    parts = ["#menu", "#find", "#page-panel", "#notes"]
+    for closed in range(len(parts) + 1):
+        assert [page.locator(part).is_visible() for part in parts] == [at >= closed for at in range(len(parts))]
+        if closed < len(parts):
+            page.keyboard.press("Escape")
+    page.locator("#ask-box textarea").focus()
 
 
 def test_a_new_name_leaves_the_focus_at_the_chat(page: Page) -> None:

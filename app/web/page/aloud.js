@@ -1,6 +1,7 @@
 // Reads an answer aloud with a local voice. Voices that send the text to a server are never used. Without a local voice
 // the buttons for reading aloud are hidden.
 
+import { closedByEscape } from "./escape.js";
 import { byId, call, tell } from "./frame.js";
 import { spokenSentences } from "./spoken.js";
 
@@ -82,14 +83,5 @@ export function bindAloud() {
   });
   byId("aloud-stop").addEventListener("click", stop);
   addEventListener("pagehide", stop);
-  // Captures Escape before other listeners, so that the key only ends the reading.
-  addEventListener(
-    "keydown",
-    (event) => {
-      if (event.key !== "Escape" || byId("aloud").hidden || document.querySelector("dialog[open]")) return;
-      event.stopPropagation();
-      stop();
-    },
-    true,
-  );
+  closedByEscape("aloud", () => !byId("aloud").hidden, stop);
 }

@@ -1,5 +1,6 @@
 // Asking: the question box, the answer settings, and the actions under questions and answers.
 import { readAloud } from "./aloud.js";
+import { closedByEscape } from "./escape.js";
 import { openFind } from "./find.js";
 import { followChat } from "./follow.js";
 import { byId, call, made, post, tell } from "./frame.js";
@@ -302,13 +303,6 @@ function actOn(button) {
 // Keys ----------------------------------------------------------------------------------------------------------------
 
 function onKey(event) {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
-    if (mine) stop();
-    else if (edited) {
-      event.stopPropagation();
-      cancelEditing();
-    }
-  }
   if (event.target !== box()) return;
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -352,12 +346,16 @@ export function bindAsking() {
     send();
   });
   box().addEventListener("input", fit);
-  byId("stop").addEventListener("click", stop);
+  byId("stop").addEventListener("click", (event) => {
+    stop();
+    if (!event.detail) box().focus(); // pressed by a key, so the focus must not vanish with the button
+  });
   byId("editing-cancel").addEventListener("click", cancelEditing);
   byId("begin-chat").addEventListener("click", beginChat);
   byId("stop-reading").addEventListener("click", () => post("/reading/stop"));
   byId("read-rest").addEventListener("click", () => post("/reading/again"));
   document.addEventListener("keydown", onKey);
+  closedByEscape("editing", () => edited > 0, cancelEditing);
   document.addEventListener("click", (event) => {
     const button = event.target.closest("#chat button.action");
     if (button && !button.disabled) actOn(button);

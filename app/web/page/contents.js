@@ -182,7 +182,6 @@ async function open(from) {
 }
 
 function keys(event) {
-  if (side.closedBy(event)) return;
   const chapters = [...panel().querySelectorAll("button.open")];
   const at = chapters.indexOf(document.activeElement);
   const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: chapters.length - 1 }[event.key];

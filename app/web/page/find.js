@@ -1,4 +1,5 @@
 // Search in the book: Ctrl+F while a page is open, "/find" in the question box, or the button above the page.
+import { closedByEscape } from "./escape.js";
 import { byId, call, made, tell } from "./frame.js";
 import { openPage, pageShown } from "./pages.js";
 
@@ -125,6 +126,7 @@ export function bindFind() {
     if (field().value.trim() === words) step(event.shiftKey ? -1 : 1);
     else look();
   });
+  closedByEscape("find", () => !byId("find").hidden, () => byId("find-close").click());
   byId("find-before").addEventListener("click", () => step(-1));
   byId("find-after").addEventListener("click", () => step(1));
   for (const part of ["find", "find-hits"]) byId(part).addEventListener("keydown", move);

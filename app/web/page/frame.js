@@ -1,6 +1,7 @@
 // The frame of the page: requests to the server, messages, the model's line, light and dark, and two panels that are
 // drawers on a narrow screen. On a wide screen, the figures are a hidden column until the person turns on the demo
 // view. The browser remembers the demo view.
+import { closedByEscape } from "./escape.js";
 
 export const byId = (id) => document.getElementById(id);
 
@@ -119,9 +120,15 @@ export function bindFrame() {
     });
   }
   byId("veil").addEventListener("click", () => open(""));
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && root.dataset.drawer) open("");
-  });
+  closedByEscape(
+    "drawer",
+    () => Boolean(root.dataset.drawer),
+    () => {
+      const button = drawers[root.dataset.drawer];
+      open("");
+      button.focus();
+    },
+  );
   byId("shelf").addEventListener("click", (event) => {
     if (event.target.closest("li button.open, #begin-chat, #add-book")) open("");
   });

@@ -2,6 +2,7 @@
 import { isOpen, mayOpen } from "./books.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, isShown, openTitle } from "./documents.js";
+import { closedByEscape } from "./escape.js";
 import { byId, made, post, tell } from "./frame.js";
 import { drawAgain, fillList } from "./lists.js";
 
@@ -168,9 +169,8 @@ function moveInMenu(event) {
   if (step) {
     event.preventDefault();
     items[(at + step + items.length) % items.length].focus();
-  } else if (event.key === "Escape" || event.key === "Tab") {
+  } else if (event.key === "Tab") {
     event.preventDefault();
-    event.stopPropagation();
     closeMenu(true);
   }
 }
@@ -196,6 +196,7 @@ function rename(id, title) {
   field.value = title;
   field.maxLength = 120;
   field.setAttribute("aria-label", "Name of this chat");
+  field.dataset.escape = "";
   let done = false;
   const end = async (keep) => {
     if (done) return;
@@ -210,7 +211,6 @@ function rename(id, title) {
     tell(trouble);
   };
   field.addEventListener("keydown", (event) => {
-    event.stopPropagation();
     if (event.key === "Enter") end(true);
     if (event.key === "Escape") end(false);
   });
@@ -266,6 +266,7 @@ export function bindLibrary() {
     });
   }
   byId("menu").addEventListener("keydown", moveInMenu);
+  closedByEscape("menu", () => Boolean(menuOf), () => closeMenu(true));
   document.addEventListener("pointerdown", (event) => {
     if (menuOf && !event.target.closest("#menu, button.more")) closeMenu();
   });

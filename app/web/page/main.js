@@ -8,6 +8,7 @@ import { showFigures, showMemory, showPace } from "./figures.js";
 import { bindContents, showContents, showContentsGlow, showContentsPaging } from "./contents.js";
 import { bindDocuments, showDocuments, showDocumentsBook } from "./documents.js";
 import { bindEach, showEach, showEachBook, showEachBooks, showEachPaging, showEachTable } from "./each.js";
+import { bindEscape } from "./escape.js";
 import { bindFind } from "./find.js";
 import { bindFirst, showFirst, showFirstSetup, showOthers, showRates } from "./first.js";
 import { bindFrame, showModel } from "./frame.js";
@@ -156,6 +157,7 @@ function leaveIfHidden() {
 }
 
 bindLanguage();
+bindEscape();
 bindFrame();
 bindBooks(showSending);
 bindChat();

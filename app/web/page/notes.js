@@ -155,9 +155,9 @@ function edit(item, note) {
     }
     end();
   });
+  form.dataset.escape = "";
   form.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
-      event.stopPropagation();
       end();
     } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
@@ -217,7 +217,6 @@ async function open(from) {
 }
 
 function keys(event) {
-  if (side.closedBy(event)) return;
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!by || event.target.matches("textarea, input[type=radio]")) return;
   const stops = [field(), ...panel().querySelectorAll("#notes-list .open:not(:disabled)")];

@@ -1,5 +1,6 @@
 // The pages behind the citations: the card at a citation, and the page panel that a click opens next to the chat.
 import { documentsShown } from "./documents.js";
+import { closedByEscape } from "./escape.js";
 import { byId, made } from "./frame.js";
 import { bindMap } from "./map.js";
 
@@ -284,10 +285,6 @@ function showZoom() {
 
 function keys(event) {
   if (byId("page-panel").hidden || !byId("race").hidden || document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape") {
-    event.stopImmediatePropagation(); // this key only closes the page; the next Escape stops the answer
-    return byId("find").hidden ? closePage() : byId("find-close").click();
-  }
   if (!byId("page-panel").contains(event.target) || event.target.matches("input")) return;
   const action = { ArrowLeft: () => turn(-1), ArrowRight: () => turn(1), "+": () => setZoom(1), "-": () => setZoom(-1) }[event.key];
   if (!action) return;
@@ -306,6 +303,7 @@ export function bindPages() {
   document.addEventListener("keydown", keys, true);
   bindMap((page, from) => openPage(numbers[page] ?? first + page, { from }));
   byId("page-close").addEventListener("click", closePage);
+  closedByEscape("page", () => !byId("page-panel").hidden, closePage);
   byId("page-before").addEventListener("click", () => turn(-1));
   byId("page-after").addEventListener("click", () => turn(1));
   byId("page-words").addEventListener("click", () => {

@@ -1,4 +1,5 @@
 // The race: two recorded runs, replayed next to each other on one clock. All texts come from the server.
+import { closedByEscape } from "./escape.js";
 import { byId, made, nextFrame, post } from "./frame.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -189,14 +190,9 @@ function setSpeed(button) {
   for (const other of byId("race-speeds").children) other.setAttribute("aria-pressed", String(other === button));
 }
 
-// Keeps the focus inside the dialog, which Escape closes.
+// Keeps the focus inside the dialog.
 function keys(event) {
-  if (byId("race").hidden) return;
-  if (event.key === "Escape") {
-    event.stopImmediatePropagation();
-    return close();
-  }
-  if (event.key !== "Tab") return;
+  if (byId("race").hidden || event.key !== "Tab") return;
   const stops = [...byId("race").querySelectorAll("button")].filter((button) => button.checkVisibility() && !button.disabled);
   const at = stops.indexOf(document.activeElement);
   const next = event.shiftKey ? (at <= 0 ? stops.length - 1 : at - 1) : (at + 1) % stops.length;
@@ -213,6 +209,7 @@ export function bindRace() {
     } else start();
   });
   byId("race-close").addEventListener("click", close);
+  closedByEscape("race", () => !byId("race").hidden, close);
   byId("race-stop").addEventListener("click", stop);
   byId("race-again").addEventListener("click", () => {
     for (const run of recorded.runs) run.shown = "";

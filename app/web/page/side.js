@@ -1,5 +1,6 @@
 // A side panel. It replaces the shelf on a wide screen and covers the chat on a phone. After closing, the button that
 // opened the panel has the focus.
+import { closedByEscape } from "./escape.js";
 import { byId } from "./frame.js";
 
 export class SidePanel {
@@ -40,21 +41,11 @@ export class SidePanel {
     if (had) this.#opener?.focus({ preventScroll: true });
   }
 
-  /**
-   * Closes the panel on Escape. Stops the event, so that Escape does not also stop an answer.
-   * @returns {boolean} whether the key was Escape.
-   */
-  closedBy(event) {
-    if (event.key !== "Escape") return false;
-    event.stopPropagation();
-    this.close();
-    return true;
-  }
-
   /** Binds the panel's buttons. The panel closes when no book is open, but not while another book is being opened. */
   bind(open) {
     byId(`open-${this.name}`).addEventListener("click", (event) => (this.isOpen ? this.close() : open(event.currentTarget)));
     byId(`${this.name}-close`).addEventListener("click", () => this.close());
+    closedByEscape(this.name, () => this.isOpen, () => this.close());
     const frame = byId("trifold");
     const left = () => frame.dataset.map !== "yes" && ["empty", "failed", "locked"].includes(frame.dataset.stage) && this.close();
     new MutationObserver(left).observe(frame, { attributeFilter: ["data-map", "data-stage"] });
