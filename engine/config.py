@@ -25,13 +25,16 @@ _MOST_SHOWN = 40  # maximum characters of a refused value that an error shows
 
 @dataclass(frozen=True)
 class Slider:
-    """A number on the page: its label, what its default means, and the range that the page offers."""
+    """A number on the page: its label, what its default means, and the range that the page offers. ``value``: the
+    number that the page begins with; None for the option's default.
+    """
 
     label: str
     hint: str
     low: float
     high: float
     step: float
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +242,7 @@ class SamplingParams:
         help="maximum length of the answer, in tokens",
         in_openai=True,
         said="at most {} tokens",
-        page=Slider("Length", "tokens at most", 32, 2048, 32),
+        page=Slider("Length", "tokens at most", 32, 8192, 32, value=4096),
     )
     seed: int | None = option(
         None,

@@ -132,7 +132,7 @@ MODES = {"hierarchical": "fast", "plain": "plain"}
 
 WHY_STOPPED = {
     StopReason.END: "",
-    StopReason.LENGTH: "cut at the chosen length",
+    StopReason.LENGTH: "cut at the greatest length",
     StopReason.CONTEXT: "the window is full",
     StopReason.CANCELLED: "stopped",
     StopReason.LOOP: "stopped, it only repeated itself",
@@ -403,6 +403,28 @@ def glow(scores: Sequence[float]) -> list[int]:
     if strongest <= usual:
         return [0] * len(scores)
     return [round(SCORE_LEVELS * max(0.0, (score - usual) / (strongest - usual))) for score in scores]
+
+
+_CITED = ("quoted", "verbatim", "says")  # kinds of citations whose page supports a sentence
+
+
+def short_line(
+    figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", chips: Sequence[View] = ()
+) -> str:
+    """The line under an answer without figures of the engine: "84 words · 6.3 s · 3 pages". The seconds pass between
+    question and last word, and the pages are those that support a sentence.
+
+    Args:
+        chips: the citations of the answer. The other arguments are those of ``answer_line``.
+    """
+    parts = []
+    if figures is not None and (last := figures.answer_tokens):
+        parts.append(_written(answer, max(tokens, last)))
+        if figures.ttft_s is not None and figures.ms_per_token_mean is not None and tokens <= last:
+            parts.append(duration(figures.ttft_s + figures.ms_per_token_mean * last / 1000))
+    cited = {(chip.get("of"), page["label"]) for chip in chips if chip["kind"] in _CITED for page in chip["pages"]}
+    parts.append(counted(len(cited), "page") if cited else "")
+    return " · ".join(part for part in (*parts, _ended(stopped)) if part)
 
 
 def answer_line(

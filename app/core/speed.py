@@ -36,15 +36,24 @@ _HALF = 0.5
 _LONGEST_WORD = 16
 
 
+STEPS_FOR_SLOWER = 30
+"""Minimum plain steps that were timed before an answer is called slower than plain decoding. The first rounds of an
+answer try which way of decoding pays. If none does, plain steps follow, so that a slow answer soon has this many.
+"""
+
+
 def speedup(figures: Figures | None, why_not: str = "") -> float | None:
-    """The speedup of an answer over plain decoding; None if the speedup is unknown or does not count.
+    """The speedup of an answer over plain decoding; None if the speedup is unknown or does not count, or if the answer
+    was slower and has too few plain steps to say so.
 
     Args:
         why_not: the result of ``uncounted`` for the answer.
     """
     if figures is None or why_not or figures.mode == "plain":
         return None
-    return figures.speedup_vs_plain
+    times = figures.speedup_vs_plain
+    is_slower = times is not None and times < 1 - _EQUAL
+    return None if is_slower and figures.plain_steps < STEPS_FOR_SLOWER else times
 
 
 def speed_in_words(times: float | None) -> str:

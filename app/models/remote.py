@@ -22,7 +22,7 @@ from app.core.settings import Remote
 from app.models.openai_client import Client, finish_of, parse_address, text_of
 from engine import BookInfo, EngineConfig, ModelInfo, Question, Request, SamplingParams, Status, Turn
 from engine.chat_template import book_message
-from engine.config import options_of
+from engine.config import MAX_COUNT, options_of
 from engine.document import Document, Reading
 from engine.errors import (
     Closed,
@@ -57,6 +57,8 @@ ARCHITECTURE = "remote"
 DEFAULT_CONTEXT = 131_072  # window in tokens that is assumed if neither the user nor the server states it
 _LOOK_SECONDS = 0.1
 _CONTEXT_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
+# minimum tokens of an answer that a server is asked for, however full its window is
+_LEAST_ANSWER = 512
 _ENDS = {"length": StopReason.LENGTH, "stop": StopReason.END}
 
 # Assumed characters per token, to estimate the tokens of a book. The value is low, so that the estimate is high rather
@@ -257,7 +259,10 @@ class RemoteEngine:
         metrics = RemoteMetrics(asked, self._book_tokens, limit)
         answer, reason = "", StopReason.CANCELLED
         try:
-            async for chunk in self._client.chat(self._body(document, messages, question.sampling)):
+            asked_for = sum(guess_tokens(message["content"]) for message in messages)
+            room = max(_LEAST_ANSWER, limit - self._book_tokens - asked_for) if limit else MAX_COUNT
+            sampling = replace(question.sampling, max_tokens=min(question.sampling.max_tokens, room))
+            async for chunk in self._client.chat(self._body(document, messages, sampling)):
                 metrics.usage(chunk.get("usage") or {})
                 if finish := finish_of(chunk):
                     reason = _ENDS.get(finish, StopReason.END)

@@ -27,9 +27,9 @@ from app.core.settings import READER
 from app.web.markdown import closed, rendered
 
 AGAIN, GO_ON, EDIT, COPY, NOTE, SHOW, USE = "again", "continue", "edit", "copy", "note", "show", "use"
-PAGES, ALOUD, REST = "pages", "aloud", "rest"
+PAGES, ALOUD, REST, FIGURES = "pages", "aloud", "rest", "figures"
 """Message actions. ``NOTE`` keeps a sentence, ``SHOW`` shows another version, ``USE`` lets another model answer,
-``PAGES`` copies with passages, ``REST`` asks the remaining parts of the book.
+``PAGES`` copies with passages, ``REST`` asks the remaining parts of the book, ``FIGURES`` shows an answer's figures.
 """
 
 
@@ -90,6 +90,7 @@ def _row(*parts: str) -> str:
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _END = "\ue002"  # a private character for the caret at the end of a growing answer
+_BREAKS = re.compile(r"[^\S\u00a0]+")
 _PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}{_END}]")
 _SAFE = " .,–-"
 # matches the first 12 digits of a document's hash, from which the CSS class of its citation buttons is made
@@ -289,8 +290,10 @@ def _only_words(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Escape a line for HTML. It has no line breaks, because in Markdown an empty line would end the HTML."""
-    return html.escape(" ".join(text.split()))
+    """Escape a line for HTML. It has no line breaks, because in Markdown an empty line would end the HTML. Spaces that
+    hold a number and its unit together stay.
+    """
+    return html.escape(_BREAKS.sub(" ", text).strip())
 
 
 ChatMessage = dict[str, Any]
@@ -446,23 +449,28 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
 
 
 def _under(exchange: Exchange) -> str:
-    """Make the HTML of the line under an answer, with a small drawing of the pace curve (milliseconds per token). On a
-    phone the line has fewer words.
+    """Make the HTML of the line under an answer. A click on the line opens the figures of the answer, with a small
+    drawing of the pace curve (milliseconds per token). On a phone the figures have fewer words.
     """
-    line, brief = _line(exchange, format.answer_line), _line(exchange, format.brief_answer_line)
-    drawn = _spark(exchange) if exchange.figures else ""
-    if brief == line:
-        return drawn + _one_line(line)
-    return f'{drawn}<span class="line">{_one_line(line)}</span><span class="brief">{_one_line(brief)}</span>'
+    why_not = str((exchange.notes or {}).get("uncounted", ""))
+    short = _one_line(_line(exchange, format.short_line, _own_chips(exchange.notes)))
+    if exchange.figures is None:
+        return short
+    line, brief = (_line(exchange, told, why_not) for told in (format.answer_line, format.brief_answer_line))
+    name = f'class="figures" value="{FIGURES}:{exchange.answer_id}"'
+    return (
+        f'<button type="button" {name} aria-expanded="false">{short}</button><span class="full">{_spark(exchange)}'
+        f'<span class="line">{_one_line(line)}</span><span class="brief">{_one_line(brief)}</span></span>'
+    )
 
 
-def _line(exchange: Exchange, figures_line: Callable[..., str]) -> str:
-    """The line under an answer. It begins with the result of ``figures_line``. It also says if the program ended before
-    the answer did, and if the answer comes from notes or from the first pages instead of the whole book.
+def _line(exchange: Exchange, told: Callable[..., str], more: object) -> str:
+    """The line under an answer. It begins with the result of ``told``, whose last argument is ``more``. It also says if
+    the program ended before the answer did, and if the answer comes from notes or from the first pages instead of the
+    whole book.
     """
     stopped = None if exchange.interrupted else exchange.stopped
-    why_not = str((exchange.notes or {}).get("uncounted", ""))
-    parts = [figures_line(exchange.figures, stopped, len(exchange.stages), exchange.answer, why_not)]
+    parts = [told(exchange.figures, stopped, len(exchange.stages), exchange.answer, more)]
     if exchange.interrupted:
         parts.append("cut off when Trifold ended")
     if (exchange.notes or {}).get("from_notes"):

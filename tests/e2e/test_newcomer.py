@@ -70,7 +70,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery | None) -> 
 
 def speeds(page: Page) -> list[float]:
     """Every speedup of the last answer that can be seen, as times plain decoding; a race over several names them."""
-    found = [page.locator("#chat .under").last, page.locator("#race-verdict"), page.locator("#race-why")]
+    found = [page.locator("#chat .under .line").last, page.locator("#race-verdict"), page.locator("#race-why")]
     shown = [place.inner_text() for place in found if place.count() and place.is_visible()]
     said = [line for line in shown if not SEVERAL.search(line)]
     times = [float(number) ** (1 if way == "faster" else -1) for line in said for number, way in FASTER.findall(line)]
@@ -205,7 +205,11 @@ def supported(page: Page, fact: str) -> None:
     until(page, lambda: fact in " ".join(page.locator("#page-text mark").all_inner_texts()))
     page.keyboard.press("Escape")
     page.wait_for_selector("#page-panel", state="hidden")
-    assert " ms a token" in answer.locator(".under").first.inner_text()
+    under = answer.locator(".under:has(.figures)").first
+    assert re.match(r"\d+ words · [\d.]+ s", under.inner_text())
+    assert "token" not in under.inner_text()
+    under.locator(".figures").click()
+    assert " ms a token" in under.inner_text()
 
 
 def round_it(page: Page, data: Path) -> None:

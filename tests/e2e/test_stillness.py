@@ -102,7 +102,8 @@ def test_an_answer_is_drawn_a_few_times_a_second_and_shows_that_it_lives(scripte
     assert page.evaluate(ENDLESS) == []
     until(page, lambda: page.locator("#chat .bot .caret[data-dim]").count() > 0)
     until(page, lambda: page.locator("#chat .bot .caret:not([data-dim])").count() > 0)
-    until(page, lambda: "a token now" in page.locator("#chat .live").inner_text())
+    until(page, lambda: "a token now" in (page.locator("#chat .live").text_content() or ""))
+    assert page.locator("#chat .live").is_hidden() == (page.get_attribute("#trifold", "data-demo") == "no")
     assert page.evaluate(PACE_COLUMNS)[0], "the chart fills its width from the first tokens on"
     page.click("#stop")
     answered(page)

@@ -200,6 +200,7 @@ function bindHow() {
     parts.hidden = !parts.hidden;
     fold.setAttribute("aria-expanded", String(!parts.hidden));
   });
+  bindFigures();
   for (const setting of settings()) {
     const name = setting.dataset.setting;
     const [field, slider] = setting.querySelectorAll("input");
@@ -230,6 +231,27 @@ function bindHow() {
       choose();
     });
   }
+}
+
+// Shows the figures of answers outside of the demo view, if the person wants them. The browser remembers it.
+function bindFigures() {
+  const key = "trifold-figures";
+  const field = document.querySelector("#live-figures input");
+  const show = () => (byId("trifold").dataset.figures = field.checked ? "yes" : "no");
+  try {
+    field.checked = localStorage.getItem(key) === "yes";
+  } catch {
+    // without storage the choice is not remembered
+  }
+  show();
+  field.addEventListener("change", () => {
+    show();
+    try {
+      localStorage.setItem(key, field.checked ? "yes" : "no");
+    } catch {
+      // as above
+    }
+  });
 }
 
 // A checkbox in which the model has no say is remembered in this browser.
@@ -297,6 +319,7 @@ function actOn(button) {
   else if (name === "note") noteSentence(message);
   else if (name === "use") call("/models/use", { model: number, draft: "" }).then(tell);
   else if (name === "again" || name === "continue") begin(`/asking/${name}`, { message });
+  else if (name === "figures") button.setAttribute("aria-expanded", String(button.ariaExpanded !== "true"));
   else if (name === "rest") begin("/asking/continue", { message, every: true });
 }
 
@@ -357,7 +380,7 @@ export function bindAsking() {
   document.addEventListener("keydown", onKey);
   closedByEscape("editing", () => edited > 0, cancelEditing);
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("#chat button.action");
+    const button = event.target.closest("#chat :is(button.action, button.figures)");
     if (button && !button.disabled) actOn(button);
   });
 }

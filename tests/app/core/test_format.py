@@ -245,14 +245,30 @@ def test_the_line_under_an_answer() -> None:
     assert format.answer_line(plain, StopReason.END, 180) == f"180 tokens · at last {pace}", (
         "an answer that was continued: the figures are of its end"
     )
-    assert format.answer_line(replace(done, speedup_vs_plain=0.7), StopReason.END, answer=words).endswith(
-        "1.4 times slower than plain"
-    )
+    slower = replace(done, speedup_vs_plain=0.7, plain_steps=30)
+    assert format.answer_line(slower, StopReason.END, answer=words).endswith("1.4 times slower than plain")
+    early = format.answer_line(replace(slower, plain_steps=29), StopReason.END, answer=words)
+    assert early == f"100 words · {pace} · {accepted}", "too early to say"
+    assert "×" not in format.brief_answer_line(replace(slower, plain_steps=29), StopReason.END, answer=words)
     assert format.answer_line(done, StopReason.END, answer=words, why_not="circles") == (
         f"100 words · {pace} · {accepted} · repeats itself, so no speed to compare"
     )
     assert format.answer_line(None, StopReason.CANCELLED) == "stopped"
     assert format.answer_line(None, None) == ""
+
+
+def test_the_line_under_an_answer_without_figures() -> None:
+    done = replace(figures(142), ms_per_token_mean=20.0, ttft_s=2.16)
+    pages = [{"label": "7"}, {"label": "9"}]
+    chips = [{"kind": kind, "pages": pages} for kind in ("near", "drew")]
+    words = "Maren Holt kept the light. " * 20
+    assert format.short_line(done, StopReason.END, answer=words, chips=chips) == "100 words · 5.0 s"
+    chips += [{"kind": "says", "pages": pages[:1]}, {"kind": "quoted", "pages": pages[:1]}]
+    assert format.short_line(done, StopReason.LOOP, answer=words, chips=chips) == (
+        "100 words · 5.0 s · 1 page · stopped, it only repeated itself"
+    )
+    assert format.short_line(done, StopReason.END, 180) == "180 tokens", "the figures are of its end"
+    assert format.short_line(None, StopReason.CANCELLED) == "stopped"
 
 
 def test_the_line_under_an_answer_takes_two_rows_of_a_phone() -> None:

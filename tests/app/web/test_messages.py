@@ -187,14 +187,18 @@ def test_only_the_last_exchange_waits() -> None:
     assert "Thinking" in shown[3]["content"]
 
 
-def test_a_phone_has_the_line_under_an_answer_in_fewer_words() -> None:
+def test_words_and_seconds_stand_under_an_answer_and_figures_behind_a_button() -> None:
     shown = messages.messages([Exchange("Who?", "She.", StopReason.END, figures=figures(20))])[1]["content"]
     under = re.search(
-        r'<div class="under"><span class="line">(.+?)</span><span class="brief">(.+?)</span></div>', shown
+        r'<div class="under"><button[^>]+aria-expanded="false">([^<]+)</button><span class="full">.*'
+        r'<span class="line">(.+?)</span><span class="brief">(.+?)</span></span></div>',
+        shown,
     )
     assert under is not None
-    assert "faster than plain" in under[1]
-    assert "× plain" in under[2]
+    assert re.fullmatch(r"1 word · [\d.]+ m?s", under[1])
+    assert "faster than plain" in under[2]
+    assert "62\u00a0%" in under[2], "a number and its unit are on one line"
+    assert "× plain" in under[3], "a phone has fewer words"
 
 
 def test_trouble_keeps_what_was_written_and_offers_the_way_out() -> None:
