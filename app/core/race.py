@@ -183,8 +183,8 @@ class Race:
             times = RaceResult(0, "", 0.0, (raced,)).times if raced else None
             if chat and raced and raced.fast.figures and times and turn.figures and turn.figures.mode != "plain":
                 steps = len(raced.plain.token_ids)
-                plain = {"plain_ms": mean_ms((raced.plain,)), "plain_steps": steps, "speedup_vs_plain": times}
-                figures = replace(raced.fast.figures, **plain)
+                figures = replace(raced.fast.figures, plain_ms=mean_ms((raced.plain,)), plain_steps=steps)
+                figures = replace(figures, speedup_vs_plain=times)
                 notes = {**(turn.notes or {}), "pace": raced.fast.pace}
                 self._app_state.chats.update(chat.id, at, replace(turn, figures=figures, notes=notes))
 

@@ -311,7 +311,7 @@ def test_several_files_are_read_together_and_asked_one_by_one(scripted: Server, 
     assert " to read" in page.inner_text("#confirm-words")
     page.click("#confirm-yes")
     until(page, lambda: page.locator("#documents li").count() == 2)
-    assert page.inner_text("#book-title") == "Dropped one + Dropped three"
+    until(page, lambda: page.inner_text("#book-title") == "Dropped one + Dropped three")
     assert page.locator("#map-documents span").all_inner_texts() == ["Dropped one", "Dropped three"]
     until(page, lambda: page.locator("[data-stage=ready]").count() == 1)
     page.click("#documents li:nth-child(2) button[title='Move up']")
@@ -393,7 +393,7 @@ def test_nothing_jumps_while_an_answer_streams(page: Page) -> None:
         boxes.append([page.locator(part).bounding_box() for part in ("#ask-row", "#figures", "#map")])
         page.wait_for_timeout(100)
     assert all(box == boxes[0] for box in boxes)
-    page.keyboard.press("Escape")
+    page.click("#stop")
     answered(page)
     assert "stopped" in page.locator("#chat .under").last.inner_text()
 
@@ -404,7 +404,7 @@ def test_an_answer_is_made_as_the_page_says(scripted: Server, open_page: Open) -
     clean_page(page)
     ask(page, "Which settings?")
     answered(page)
-    assert "hierarchical, temperature None, at most 512 tokens" in last_answer(page)
+    assert "hierarchical, temperature None, at most 4096 tokens" in last_answer(page)
     answer_length(page, 256)
     page.click("#how > button")
     page.click("#mode input[value='plain']")
@@ -429,7 +429,7 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     page.get_by_label("Quote only what stands in the book").check()
     ask(page, "Which settings?")
     answered(page)
-    assert "hierarchical, temperature 0.9, at most 512 tokens, exact quotes True" in last_answer(page)
+    assert "hierarchical, temperature 0.9, at most 4096 tokens, exact quotes True" in last_answer(page)
     assert words.inner_text() == "use the model's own"
     ask(page, "Are there no quotes?")
     until(page, lambda: not page.locator("[data-setting=exact_quotes]").is_visible())
@@ -441,7 +441,7 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     assert (heat.input_value(), words.is_enabled()) == ("0.6", False)
     ask(page, "Which settings now?")
     answered(page)
-    assert "hierarchical, temperature None, at most 512 tokens" in last_answer(page)
+    assert "hierarchical, temperature None, at most 4096 tokens" in last_answer(page)
 
 
 def test_an_answer_that_ran_in_a_loop_says_so_and_can_go_on(page: Page) -> None:
@@ -462,7 +462,7 @@ def test_a_new_chat_waits_for_the_end_of_the_answer(page: Page) -> None:
     said = "An answer is being written. Stop it, or wait for its end."
     until(page, lambda: page.text_content("#toast") == said)
     assert questions(page) == 1
-    page.keyboard.press("Escape")
+    page.click("#stop")
     answered(page)
     page.click("#begin-chat")
     until(page, lambda: questions(page) == 0)

@@ -116,7 +116,7 @@ def test_words_and_figures_come_while_it_answers(endless: Server, open_page: Ope
     ask(page, "Continue the story.")
     until(page, lambda: page.evaluate("window.steps.size") >= 3, READ_SECONDS / 1000)
     until(page, lambda: page.evaluate("window.figures.size") >= 2, READ_SECONDS / 1000)
-    page.keyboard.press("Escape")
+    page.click("#stop")
     answered(page)
     assert page.inner_text('[data-figure="ms"]').endswith(("ms", "s"))
 

@@ -268,7 +268,8 @@ HOSTILE = (
 # What an answer holds beside words: all buttons but the program's own, ids, styles, forms, pictures, foreign classes.
 FOREIGN = """
 () => [...document.querySelectorAll('#chat .bot .prose *')].filter(one =>
-    one.id || one.matches('form, input, img, details') || (one.hasAttribute('style') && !one.closest('.under')) ||
+    one.id || one.matches('form, input, img, details:not(.passages)') ||
+    (one.hasAttribute('style') && !one.closest('.under')) ||
     (one.matches('button') && !/^([a-z]+:[0-9]+|[0-9]+[.][0-9]+)$/.test(one.value)) ||
     (one.matches('button') && one.textContent.includes('part 2'))).map(one => one.outerHTML)
 """
