@@ -199,7 +199,7 @@ def test_a_bad_request_is_answered_in_a_sentence(browser: TestClient, path: str,
     assert cause in answer.json()["cause"]
 
 
-_HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "address", "key", "tab"), "\ud800")
+_HALF = dict.fromkeys(("question", "id", "words", "name", "model", "draft", "address", "key", "tab", "mode"), "\ud800")
 
 
 def test_what_is_not_said_of_sampling_is_left_to_the_model() -> None:
