@@ -206,7 +206,7 @@ def report(root: Path = ROOT) -> str:
     return "\n".join(lines)
 
 
-QUESTION = "Who lit the lamp?"
+QUESTION = "Where does it say “lit at dusk by the keeper”?"  # the bundled demo only quotes
 BOOK = "CHAPTER 1\n\n" + "The lamp was lit at dusk by the keeper of the north light. " * 100
 LOOK_SECONDS = 0.2
 QUIET_MS = 4_000  # what goes on behind a book that has just been opened has ended by then
