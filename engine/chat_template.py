@@ -52,7 +52,7 @@ def book_message(title: str, text: str) -> str:
 
 
 def book_frame(title: str) -> tuple[str, str]:
-    """The words before and after the book's text in the message that carries the book."""
+    """The words before the book's text in the message that carries the book, and those after it, which are none."""
     return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
 
 

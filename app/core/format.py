@@ -176,8 +176,8 @@ def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:
 
 
 def reading_view(progress: ReadingProgress, document: Document, remaining: Remaining) -> View:
-    """The status line and the progress bar during a reading. Both show the share that is read. They show no page
-    number, because the model reads many pages at once, layer by layer.
+    """The status line and the progress bar during a reading. Both show the share that is read, because the model reads
+    many pages at once, layer by layer. ``pages`` are those that have been read completely.
     """
     fraction = _share(progress.tokens_done, progress.tokens_total)
     return {

@@ -52,7 +52,7 @@ _WIDE = 1.2  # minimum gap, in line heights, between columns that have neither n
 _CLEAR = 0.8  # minimum gap, in line heights, between columns whose cells have exactly equal left edges
 _STRIPE = 0.4  # minimum width of an empty stripe between columns, in line heights
 _CROSSED = 0.1  # maximum share of rows that cross the stripe between two columns
-_FEW_ROWS = 3  # maximum rows of a small table; several tests need more rows
+_FEW_ROWS = 3  # minimum full rows of a table; a table with only this many has to pass stricter tests
 _UNPARTED = 0.3  # maximum share of rows that are a single piece of text across a column border
 # minimum share of a table's printed rows that have several pieces of text; a row that continues a cell has only one
 # piece

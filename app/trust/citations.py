@@ -294,8 +294,8 @@ class Notes:
         return self.sketch()
 
     def sketch(self) -> dict[str, Any]:
-        """The same as ``record``, but with the citations of the most recent look-up. Nothing is looked up, so this is
-        fast enough for every event of a growing answer.
+        """The same as ``record``, but with the citations of the most recent look-up. The answer's new text is not
+        looked up, which would take too long for every event of a growing answer.
         """
         document = self._index.document
         record = {"v": VERSION, "unit": document.unit, "ink": self.provenance(), "chips": self._chips}

@@ -96,7 +96,9 @@ class Placement:
         return self.tiers.count(tier)
 
     def bytes(self, shape: KvShape, tokens: int) -> KvBytes:
-        """Bytes of the KV of ``tokens`` tokens, keyed by tier. Without a GPU, ``DEVICE`` is host memory."""
+        """Bytes of the KV of ``tokens`` tokens on each device, in host memory and on disk. A device that has no memory
+        of its own counts as host memory.
+        """
         layer = tokens * shape.bytes_per_token // shape.layers
         devices = [part.bounded_bytes(tokens) for part in shape.parts]
         for index, tier in enumerate(self.tiers):

@@ -77,7 +77,7 @@ class PackedLinear(nn.Module):
             out = torch.mm(rows.to(weight.dtype), weight).to(x.dtype)
             out = out if self.bias is None else (out + self.bias).to(x.dtype)  # the bias may be in a wider dtype than x
             return out.view(*x.shape[:-1], self.out_features)
-        # With so few rows prefill has ended, so that no layer needs its unpacked weights.
+        # A decoding step, or the short last block of a prefill: only long blocks need unpacked weights.
         if rows.shape[0] <= MOST_ROWS:
             self.unpacked_last.forget()
         out = self._product(rows)[:, : self.out_features]
