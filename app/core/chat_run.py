@@ -218,7 +218,7 @@ def answers_at_once(current: OpenBook, asked: Ask) -> bool:
         return False
     if asked.now or current.stage is Stage.CHOOSING:
         return current.stage is not Stage.WAITING
-    return current.stage is Stage.READING and _seconds_left(current) > _WORTH_WAITING
+    return current.stage is Stage.READING and not asked.whole and _seconds_left(current) > _WORTH_WAITING
 
 
 def _seconds_left(current: OpenBook) -> float:

@@ -117,6 +117,11 @@ class Exchange:
         return "by_passages" in (self.notes or {})
 
     @property
+    def is_first(self) -> bool:
+        """Whether the answer comes from passages, because the book had not been read."""
+        return "first" in (self.notes or {})
+
+    @property
     def can_be_continued(self) -> bool:
         """Whether the answer can be continued: it was cut off, interrupted or ended by an error, and it has text or
         stored answers of the book's parts.

@@ -27,6 +27,7 @@ class Ask(Question):
         position: index of an earlier question of the open chat. This question replaces it, and the earlier one stays
             as another version; or its answer is continued (``chat_run.go_on``). None for a new question.
         now: whether to answer from passages at once, even if the book has been read or could be read soon.
+        whole: whether to wait until the book has been read, instead of answering from passages meanwhile.
         tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
             closed (``AppState.leave``).
     """
@@ -40,6 +41,7 @@ class Ask(Question):
     now: bool = option(
         False, kind=bool, help="answer at once from the passages that fit best, without reading the book"
     )
+    whole: bool = False
     parts: int = 0
     position: int | None = None
     tab: str = ""

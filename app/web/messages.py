@@ -55,7 +55,7 @@ def under_answer(exchange: Exchange) -> str:
         _button(PAGES, exchange.answer_id, "Copy with pages") if has_pages(exchange.notes) else "",
         _button(ALOUD, exchange.answer_id, "Read aloud", "action aloud") if exchange.answer else "",
         _button(NOTE, exchange.answer_id, "Note") if exchange.answer else "",
-        _button(AGAIN, exchange.answer_id, "Ask again"),
+        _button(AGAIN, exchange.answer_id, "Ask the whole book" if exchange.is_first else "Ask again"),
         _button(REST, exchange.answer_id, "Ask the other parts") if _parts(exchange.notes).get("left") else "",
     )
 

@@ -321,13 +321,14 @@ class ChatRoutes:
         return await self._begin(chat_run.ask(self._state, question))
 
     async def ask_again(self, request: Request) -> Response:
-        """Ask the question of the answer ``message`` again."""
+        """Ask the question of the answer ``message`` again. If it was answered from passages, ask the whole book."""
         asked = await parsed(request, MessageAsked)
         chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None:
             raise OptionError("There is no such answer in this chat.", "Look at the newest one.")
         options = await parsed(request, AnswerAsked)
-        question = options.ask(chat.exchanges[position].question, position=position)
+        exchange = chat.exchanges[position]
+        question = options.ask(exchange.question, position=position, whole=exchange.is_first)
         return await self._begin(chat_run.ask(self._state, question))
 
     async def go_on(self, request: Request) -> Response:

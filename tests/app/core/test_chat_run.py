@@ -266,6 +266,21 @@ def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Pa
     wait_for(lambda: state.current.stage is Stage.READY)
 
 
+def test_the_whole_book_answers_in_place_of_the_first_answer(make_state: Make, a_file: Path) -> None:
+    engine = ScriptedEngine(reading_seconds=None)
+    state = make_state(engine)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
+    list(ask(state, "Where is lamp7?"))
+    assert state.chat.exchanges[0].is_first
+    steps = chat_run.ask(state, Ask("Where is lamp7?", position=0, whole=True))
+    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
+    state.stop_reading()
+    list(steps)
+    (turn,) = state.chat.exchanges
+    assert (engine.asked[1].excerpt, turn.is_first, len(turn.answers)) == (None, False, 2)
+
+
 def test_stop_ends_the_answer_and_not_the_reading(make_state: Make, a_file: Path) -> None:
     engine = ScriptedEngine(reading_seconds=None, answer=LONG, word_seconds=0.25)
     state = make_state(engine)
