@@ -386,7 +386,9 @@ class Engine:
                 self._serve_asides()
                 if handed != _ASIDE:
                     self._serve(*handed, self._admission)
-                    self._work_ahead()
+                # Also after a question about an excerpt: one that was served during a reading has left its wake-up
+                # call in the inbox, which ended the work that followed the reading.
+                self._work_ahead()
             if self._session is not None:
                 self._session.close()
         finally:

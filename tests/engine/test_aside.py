@@ -161,3 +161,24 @@ def test_the_time_of_answers_does_not_count_as_reading(session: Session, book: D
     assert session._reading_clock() - before < 0.5 * (time.perf_counter() - real)
     assert isinstance(events[0], Loading)
     assert any(isinstance(event, AnswerStarted) for event in events)
+
+
+def test_work_for_the_next_answer_is_done_after_a_reading_that_was_interrupted(
+    engine: Engine, book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wake-up call of the question was still in the inbox, and ended that work."""
+    completed = threading.Event()
+
+    def work(_: Session) -> Iterator[None]:
+        yield None
+        yield None
+        completed.set()
+
+    monkeypatch.setattr(Session, "work_ahead", work)
+    reading = engine.read(Reading(Document.from_pages("Long", [page.text * 8 for page in book.pages]), fit=True))
+    reading.next_event(10)
+    done_of(list(engine.ask(QUESTION)))
+    assert not reading.finished
+    assert not completed.is_set()
+    reading.result(60)
+    assert completed.wait(10)
