@@ -100,6 +100,59 @@ def test_imports_point_down(name: str) -> None:
             assert rank(other, layers) <= rank(name, layers), f"{name} imports {other}"
 
 
+# The modules of the engine that the app may import: its words, planning, prompts and passages, files of models, what is
+# kept on disk, and processes. All others are private. A new one is a decision; one that the app has left goes.
+DOORS = [
+    "engine",
+    "engine.bench",
+    "engine.chat_template",
+    "engine.config",
+    "engine.contents",
+    "engine.devices",
+    "engine.document",
+    "engine.errors",
+    "engine.events",
+    "engine.foreign",
+    "engine.kv.snapshots",
+    "engine.languages",
+    "engine.model.architectures",
+    "engine.model.families.gguf_layout",
+    "engine.model.gguf",
+    "engine.model.gguf_header",
+    "engine.model.gguf_settings",
+    "engine.model.real_model",
+    "engine.model.weights",
+    "engine.model_files",
+    "engine.passages",
+    "engine.plan",
+    "engine.plan.hardware",
+    "engine.plan.memory_budget",
+    "engine.prompt",
+    "engine.quantization",
+    "engine.sandbox",
+    "engine.selftest",
+    "engine.sources",
+    "engine.threads",
+    "engine.version",
+    "engine.worker",
+]
+
+
+def test_the_app_enters_the_engine_by_its_doors_and_takes_public_names() -> None:
+    named = {(name, other) for name in APP_MODULES for other in all_imports(graph())[name] & set(ENGINE_MODULES)}
+    assert sorted((name, other) for name, other in named if other not in DOORS) == []
+    assert sorted(set(DOORS) - {other for _, other in named}) == [], "doors that nobody uses"
+    private = [
+        (name, one.name)
+        for name in APP_MODULES
+        for node in ast.walk(ast.parse(graph()[name].path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        for one in node.names
+        if one.name.startswith("_") and not one.name.startswith("__")
+    ]
+    assert private == []
+
+
 def test_no_circles() -> None:
     assert circles(all_imports(graph())) == []
 
