@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,10 @@ _LEVELS = ("says so", "near", "not found")
 # A cell that begins with one of these characters gets an apostrophe in front. Spreadsheets would run a cell with one of
 # the first six as a formula. The apostrophe itself is included, so that ``_plain`` can undo the escape.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+# The same after a character at which a spreadsheet with another separator, such as the German Excel, begins a new cell
+# or row within a text. A list item ("- one") is no formula.
+_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)(?=[=@']|[+-](?! ))")
+_ESCAPED_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)'(?=[=@']|[+-](?! ))")
 
 Row = dict[str, str]
 
@@ -238,9 +243,11 @@ def table_of(rows: Iterable[Row]) -> bytes:
 
 
 def _safe(value: str) -> str:
-    """Put an apostrophe before a cell that spreadsheets would run as a formula."""
+    """Put an apostrophe before everything that spreadsheets would run as a formula."""
+    value = _AFTER_SEPARATOR.sub(r"\1'", value)
     return f"'{value}" if value.startswith(_FORMULA) else value
 
 
 def _plain(cell: str) -> str:
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+    cell = cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+    return _ESCAPED_AFTER_SEPARATOR.sub(r"\1", cell)

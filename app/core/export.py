@@ -15,6 +15,7 @@ from app.core.chats import Chat, Exchange
 FORMAT = 1
 _UNFIT = re.compile(r"[^\w\- ]+")
 _NAME_LENGTH = 60
+_LOADED = re.compile(r"<(?=[A-Za-z/!?])")  # matches the beginning of an HTML tag
 
 
 def as_markdown(chat: Chat, book: str) -> str:
@@ -32,7 +33,14 @@ def as_markdown(chat: Chat, book: str) -> str:
         footnotes += notes
         parts += [f"## {' '.join(turn.question.split())}", answer.strip() or "*No answer.*"]
         parts += [f"*{line}*" for line in _ending(turn)]
-    return "\n\n".join([*parts, *footnotes]) + "\n"
+    return without_pictures("\n\n".join([*parts, *footnotes]) + "\n")
+
+
+def without_pictures(markdown: str) -> str:
+    """Escape pictures and HTML in Markdown, because a program that shows an export would load them from the network.
+    Text of a book or a model may hold them; Markdown of ours has neither.
+    """
+    return _LOADED.sub(r"\\\g<0>", markdown.replace("![", "!\\["))
 
 
 _FOOTNOTES = {
@@ -60,7 +68,7 @@ def answer_with_pages(turn: Exchange, book: str) -> str:
     named at the end.
     """
     answer, notes = _with_footnotes(turn, 0)
-    return "\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n"
+    return without_pictures("\n\n".join([answer.strip(), *notes, f"From *{book}*."]) + "\n")
 
 
 def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from app.core import format
 from app.core.books import Book, Books
+from app.core.export import without_pictures
 from app.core.notes import Note, NoteStore
 from engine.document import Document
 
@@ -40,7 +41,10 @@ _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    # BibTeX counts braces even after a backslash, so that one brace more or less would end the entry elsewhere.
+    "{": r"\textbraceleft{}",
+    "}": r"\textbraceright{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_"},
 }
 _NO_PAGE = "without a page"
 
@@ -123,7 +127,7 @@ def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) ->
         parts += [f"*{about}*"] if about else []
         parts.append(f"{format.counted(len(own), 'note')}, made with Trifold." if own else "No notes.")
         parts += [_markdown(note, source) for note in own]
-    return "\n\n".join(parts) + "\n"
+    return without_pictures("\n\n".join(parts) + "\n")
 
 
 def _markdown(note: Note, source: Source) -> str:

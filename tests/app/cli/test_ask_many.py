@@ -6,6 +6,7 @@ import contextlib
 import csv
 import multiprocessing
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -181,10 +182,13 @@ def test_a_run_that_is_stopped_keeps_what_it_has(
 
 def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
     table = tmp_path / "out.csv"
-    row = dict.fromkeys(COLUMNS, "") | {"file": "-a.txt", "question": "'=", "answer": "=HYPERLINK(1)\n“é”"}
+    answer = "=HYPERLINK(1)\n“é”; =1+1;@a;\n\"=cmd\";'b\n- one\n-1;it's;''=2"
+    row = dict.fromkeys(COLUMNS, "") | {"file": "-a.txt", "question": "'=", "answer": answer}
     write_table(table, {("-a.txt", "'="): row})
     assert ",'=HYPERLINK" in table.read_text("utf-8-sig") or "\"'=HYPERLINK" in table.read_text("utf-8-sig")
     assert read_table(table)["-a.txt", "'="]["answer"] == row["answer"]
+    for cell in re.split(r"[;\n]", table.read_text("utf-8-sig")):  # as the German Excel reads it
+        assert not re.match(r"[ \"]*(?:[=@]|[+-](?! ))", cell), cell
 
 
 def test_a_table_that_a_spreadsheet_has_open_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

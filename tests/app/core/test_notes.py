@@ -13,11 +13,14 @@ import pytest
 
 from app.core import db, notes
 from app.core.books import Books
+from app.core.chats import Chat, Exchange
 from app.core.db import Database
+from app.core.export import as_markdown
 from app.core.notes import Note, NoteStore
 from app.core.references import FORMS, Source, as_bibtex, as_ris, sources_of
 from engine.document import Document
 from engine.errors import OptionError
+from engine.events import StopReason
 
 LEASE, LOG = "a" * 64, "b" * 64
 
@@ -326,3 +329,27 @@ def test_the_sources_of_several_documents_are_these_and_what_is_noted_of_all(tmp
     opened = replace(document("Lease", found[0].sha256, "x"), author="M. Holt", date="2024-05-01")
     (alone,) = sources_of(books, store, found[0], opened)
     assert (alone.year, alone.authors) == ("2024", ("M. Holt",))
+
+
+@pytest.mark.parametrize("title", ["One { brace", "}, note = {forged", "\\}", "{{}", "a \\textbf{b} @misc{x, y = {z}}"])
+def test_a_title_adds_no_fields_to_bibtex(title: str) -> None:
+    """BibTeX counts the braces of "\\{" too."""
+    entry = as_bibtex((Source("a", title, "Holt, Maren"), Source("b", "Next")), ())
+    depth, fields = 0, []
+    for line in entry.splitlines():
+        if depth == 1 and " = " in line:
+            fields.append(line.split(" = ")[0].strip())
+        depth += line.count("{") - line.count("}")
+    assert depth == 0
+    assert fields == ["title", "author", "title"]
+
+
+def test_an_export_loads_no_picture() -> None:
+    text = "![x](http://evil.example/x.png) <img src=http://evil.example/y> ![r][1] 1 < 2"
+    kept = "!\\[x](http://evil.example/x.png) \\<img src=http://evil.example/y> !\\[r][1] 1 < 2"
+    note = Note("n", "a", passage=text, said=text, words=text)
+    shown = FORMS["md"][1](text, (Source("a", text),), (note,))
+    assert shown.count(kept) == 4
+    turns = (Exchange(text, text, StopReason.END), Exchange("b", text, StopReason.END))
+    told = as_markdown(Chat("c", text, 0.0, turns), text)  # the chat's title is cut
+    assert (told.count(kept), "![" in told) == (4, False)
