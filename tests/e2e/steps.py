@@ -187,11 +187,12 @@ def long_answers(page: Page) -> None:
 def unfold_settings(page: Page) -> None:
     """Open what lies below "Answer settings"."""
     page.click("#how > button")
-    page.wait_for_selector("#sampling input[type=number]")
+    page.click("#advanced summary")
+    page.wait_for_selector("#advanced input[type=number]")
 
 
 def _set(page: Page, **fields: int) -> None:
-    if not page.locator("#sampling").is_visible():
+    if not page.locator("#advanced .numbers").is_visible():
         unfold_settings(page)
     for label, value in fields.items():
         field = page.get_by_label(f"number input for {label}")

@@ -55,10 +55,11 @@ def test_a_narrow_screen_cuts_nothing_off(scripted: Server, open_page: Open) -> 
     )
     assert bottom(page, "#suggestions li") <= top(page, "#ask-row")
     page.click("#how > button")
+    page.click("#advanced summary")
     page.wait_for_timeout(SETTLE_MS)
-    page.locator("#sampling input[type='range']").last.scroll_into_view_if_needed()
+    page.locator("#how .numbers input[type='range']").last.scroll_into_view_if_needed()
     assert bottom(page, "#how") <= PHONE[1]
-    assert bottom(page, "#sampling input[type='range']") <= PHONE[1], "the last of the sliders can be reached"
+    assert bottom(page, "#how .numbers input[type='range']") <= PHONE[1], "the last of the sliders can be reached"
     page.click("#how > button")
     page.set_viewport_size({"width": SMALL_PHONE[0], "height": SMALL_PHONE[1]})
     tools = [box["y"] for tool in page.locator("#top .tf-tool:visible").all() if (box := tool.bounding_box())]
