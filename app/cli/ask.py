@@ -19,7 +19,7 @@ from app.cli.read import open_books, parts_of
 from app.core import best_passages, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.forecast import Remaining
-from app.core.format import counted, first_line, not_found, page_of, place_named, size
+from app.core.format import assumed, counted, first_line, not_found, page_of, place_named, size
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
@@ -182,7 +182,15 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
             "ttft_s": done.figures.ttft_s,
         }
         found = evidence(record, done.text)
-        write_json(report | {"evidence": found, "not_found": record.get("missing", []), "passages": first.view})
+        write_json(
+            report
+            | {
+                "evidence": found,
+                "not_found": record.get("missing", []),
+                "assumed": record.get("assumed", []),
+                "passages": first.view,
+            }
+        )
         return
     _say_end(record, done, document, first.card)
 
@@ -231,7 +239,15 @@ def ask_whole(
         report = report_of(document, book, done, status.model)
         found = evidence(record, done.text)
         passages = first.view if question.evidence else []
-        write_json(report | {"evidence": found, "not_found": record.get("missing", []), "passages": passages})
+        write_json(
+            report
+            | {
+                "evidence": found,
+                "not_found": record.get("missing", []),
+                "assumed": record.get("assumed", []),
+                "passages": passages,
+            }
+        )
         return
     _say_end(record, done, document, card)
 
@@ -431,6 +447,8 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
     """
     missing = record.get("missing")
     lines = [] if missing is None else [f"{not_found(missing)}."]
+    if record.get("assumed"):
+        lines.append(f"{assumed(record['assumed'])}.")
     words = {"says": "{}", "near": "check {}", "quoted": "{}", "verbatim": "{}"}
     for chip in record["chips"]:
         if chip["kind"] in words:

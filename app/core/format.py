@@ -564,3 +564,10 @@ def not_found(missing: Sequence[str]) -> str:
         return "No passage of the book says this"
     more = len(missing) - _MOST_MISSING
     return f"Not found in the book: {', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"
+
+
+def assumed(words: Sequence[str]) -> str:
+    """The sentence about a question that assumes something which no passage says. ``words``: the words of the question
+    that no passage has together with its other words.
+    """
+    return f"No passage says what the question assumes: {', '.join(words[:_MOST_MISSING])}"

@@ -184,6 +184,7 @@ class Support:
         self._pages_read = pages_read or None
         self._known: dict[str, Evidence] = {}
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
+        self._assumed: tuple[str, ...] | None = None
 
     def unmentioned(self, answered: bool) -> tuple[str, ...]:
         """Nouns and names of the question that the book never uses; () while the index is being made.
@@ -195,6 +196,12 @@ class Support:
         if answered not in self._unmentioned and self._index.done():
             self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
         return self._unmentioned.get(answered, ())
+
+    def assumed(self) -> tuple[str, ...]:
+        """Words of the question's premise that no passage has; () while the index is being made."""
+        if self._assumed is None and self._index.done():
+            self._assumed = self._index.result().assumed(self._question)
+        return self._assumed or ()
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
         """Return the start and end of each clause of a sentence that needs evidence of its own (``EvidenceIndex``). A
@@ -287,6 +294,9 @@ class Notes:
         claims and the book supports none of them. In the second case the list may be empty, and the page says that no
         passage says this.
 
+        ``assumed``: words of the question's premise that no passage has together with its other words, as "cancelled"
+        in "Why was the survey cancelled?". Left out if a passage supports the answer.
+
         ``read``: the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". Left
         out if the answer is based on all pages.
         """
@@ -305,7 +315,13 @@ class Notes:
         bare = "absent" in kinds and not kinds & {"quoted", "verbatim", "says", "near"}
         missing = [*(self._support.unmentioned("says" in kinds) if self._support and kinds else ()), *self._missing]
         each = {word.casefold(): word for word in missing}
-        return record | ({"missing": list(each.values())} if missing or bare else {})
+        record |= {"missing": list(each.values())} if missing or bare else {}
+        # a passage that supports the answer answers the question, whatever words it has for what the question assumes
+        says = kinds & {"quoted", "verbatim", "says"}
+        assumed = (
+            [word for word in self._support.assumed() if word not in missing] if self._support and not says else []
+        )
+        return record | ({"assumed": assumed} if assumed and (self._chips or self._done) else {})
 
     def provenance(self) -> str:
         """The sources of the answer's letters, as runs: "D12T3" means that twelve letters come from the draft model,

@@ -190,6 +190,12 @@ class EvidenceIndex:
             return ()
         return self._absence.unmentioned(question, answered)
 
+    def assumed(self, question: str) -> tuple[str, ...]:
+        """The words of a question's premise that no passage has, as ``Absence.assumed`` finds them. Empty if the
+        question is in a different language than the book.
+        """
+        return () if self._is_foreign(question, question) else self._absence.assumed(question)
+
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
         """Cut a sentence that compares documents ("The rent of A is 890, while that of B is 980") into clauses, because
         each clause needs its own passage. Return the start and end of each clause. A sentence that compares no

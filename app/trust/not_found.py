@@ -100,11 +100,22 @@ _CHOICE = re.compile(  # a question that names the possible answers: "Which of K
     r".{1,60}?\b(?:and|und|et)\b",
     re.IGNORECASE | re.DOTALL,
 )
+# A question that takes for granted that something happened or is so.
+_ASSUMES = re.compile(
+    r"\W*(?:why|when|how(?= (?:did|was|were)\b))\s+(?:was|were|is|are|did|does|do|has|have|had|will|must)\b"
+    r"|\W*(?:pourquoi|quand|cuándo|por qué)\b",
+    re.IGNORECASE,
+)
 _COUNTING = re.compile(r"\W*(?:how many|wie ?viele|combien)\b", re.IGNORECASE)
 _ONE = re.compile(r"\b(?:one|zero)\b", re.IGNORECASE)
 # The number one in an answer to a ``_COUNTING`` question, where "a horse" also means one.
 _ONE_COUNTED = re.compile(r"\b(?:one|zero|an?|eine?[mnr]?|une?)\b", re.IGNORECASE)
 _THING = re.compile(r"(?:\bhow (?:many|much) |['’]s? )([^\W\d_]+)", re.IGNORECASE)
+_LIGHT = (
+    "use used do make made get got take took give gave go went come came become happen begin began start end occur "
+    "exist mean say said tell told need want try"
+)
+"""Verbs that a book need not have for a question's premise to be right, because they say little."""
 _PRICE = "price cost amount income"
 _MONEY = re.compile(
     r"[$€£¥]|\b(?:dollars?|cents?|euros?|pounds?|shillings?|pence|francs?|marks?|mark|yen)\b", re.IGNORECASE
@@ -112,6 +123,7 @@ _MONEY = re.compile(
 _GENERIC = frozenset(without_ending(fold_word(word)) for word in _ASKING.split())
 _PLAIN = frozenset(_ADJECTIVES.split())
 _PRICES = frozenset(without_ending(word) for word in _PRICE.split())
+_LIGHT_VERBS = frozenset(_LIGHT.split())
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 
 
@@ -139,6 +151,21 @@ class Absence:
         found = [term.raw for term in asked if self.is_unknown(term) or self._is_price_of_nothing(term)]
         kinds = {match[1] for match in _KIND.finditer(question)} if answered else set()
         return tuple(word for word in dict.fromkeys(found) if word not in kinds)
+
+    def assumed(self, question: str) -> tuple[str, ...]:
+        """The words of a question's premise that no passage has together with the other words: ("cancelled",) for "Why
+        was the survey cancelled?". Empty if the question assumes nothing, and in a language that writes compounds as
+        one word, such as German, because forms of a verb differ too much there.
+        """
+        if _ASSUMES.match(question) is None or asks_for_whole(question) or self._words.nouns_capitalized:
+            return ()
+        terms = [
+            term for term in self._words.terms(question) if not is_generic(term) and term.whole not in _LIGHT_VERBS
+        ]
+        ranked = self._words.ranked(terms, (), (), len(self._words.places))
+        near = [self._words.keys_around(place, 1) for place in ranked]
+        best = max(near, key=lambda keys: self._words.share(terms, keys), default=set[str]())
+        return tuple(term.raw for term in terms if term.key not in best)
 
     def is_unknown(self, term: Term) -> bool:
         """Whether the book never uses a word of the question.

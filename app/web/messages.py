@@ -248,6 +248,11 @@ def absent(notes: Mapping[str, Any] | None) -> str:
     return "" if missing is None else _of_notes(format.not_found(missing), notes)
 
 
+def _assumed(notes: Mapping[str, Any] | None) -> str:
+    words = (notes or {}).get("assumed")
+    return format.assumed(words) if words and not (notes or {}).get("from_notes") else ""
+
+
 def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
     """Replace words about the book by words about the person's notes, if the question was put to the notes."""
     if not (notes or {}).get("from_notes"):
@@ -511,7 +516,7 @@ def utf16_length(text: str) -> int:
 
 
 def _above(notes: Mapping[str, Any] | None) -> str:
-    lines = [line for line in (absent(notes), *(notes or {}).get("unread", ())) if line]
+    lines = [line for line in (absent(notes), _assumed(notes), *(notes or {}).get("unread", ())) if line]
     first = (notes or {}).get("first")
     told = f'<div class="under">{_only_words(format.first_line(first))}</div>\n\n' if first else ""
     return told + "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in lines)

@@ -401,7 +401,12 @@ def about_book(
     notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
     record = notes.record()
-    return {**more, "evidence": evidence(record, text), "not_found": record.get("missing", [])}
+    return {
+        **more,
+        "evidence": evidence(record, text),
+        "not_found": record.get("missing", []),
+        "assumed": record.get("assumed", []),
+    }
 
 
 _CHOICES = {

@@ -699,3 +699,19 @@ def test_a_sentence_to_check_comes_with_what_the_passage_lacks() -> None:
         "What does the tenant pay?", "The tenant pays £1,485 a month by standing order."
     )
     assert (found.level, found.lacks) == ("near", ("standing", "order"))
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("Why was the survey cancelled?", ("cancelled",)),
+        ("When did the tenant sell the garden?", ("sell",)),
+        ("Why does the tenant pay £1,485?", ()),
+        ("When was the poverty rate 23.6%?", ()),
+        ("Was the survey cancelled?", ()),
+        ("Warum wurde die Umfrage abgebrochen?", ()),
+    ],
+)
+def test_what_a_question_assumes_is_looked_up_too(question: str, words: tuple[str, ...]) -> None:
+    """ "Why was it cancelled?" was answered with a reason for something else, and nothing was said of the premise."""
+    assert EvidenceIndex(Document.from_text("Report", REPORT)).assumed(question) == words
