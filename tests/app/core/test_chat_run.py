@@ -363,6 +363,8 @@ def test_a_waiting_question_can_be_stopped(make_state: Make, a_file: Path) -> No
     list(steps)
     assert state.chat.exchanges[0].stopped is StopReason.CANCELLED
     assert state.current.stage is Stage.READING
+    state.stop_reading()
+    wait_for(lambda: state.current.stage is not Stage.READING)
 
 
 def test_without_a_book_there_is_nothing_to_ask(make_state: Make) -> None:
