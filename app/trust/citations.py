@@ -75,6 +75,7 @@ _WRITERS = {TokenSource.DRAFT: "D", TokenSource.LOOKUP: "L", TokenSource.MIDDLE:
 # matches punctuation after a quotation; the citation is placed after the punctuation
 # matches a line that is no item of a list, or whose item is in bold type
 _HEADING = re.compile(r"(?:(?:[-*+•]|\d{1,2}[.)])\s+(?=[*_]{2}))?(?![-*+•] |\d{1,2}[.)] ).+", re.DOTALL)
+_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\d{1,2}[.)])\s")
 _LONGEST_HEADING = 8  # maximum words of a line without a full stop that is taken for a heading
 _POINTS = re.compile(r"[.,;:!?)*_]*")
 _RUN = re.compile(r"([A-Z])(\d+)")
@@ -209,14 +210,16 @@ class Support:
         """
         return self._index.result().clauses(sentence) if self._index.done() else [(0, len(sentence))]
 
-    def find(self, sentence: str, favour: Sequence[float], last: bool, form: Form = "sentence") -> Evidence | None:
+    def find(self, sentence: str, favour: Sequence[float], last: bool, form: Form, under: str) -> Evidence | None:
         """Find the evidence for a sentence. ``last``: whether the answer is complete. Only then the call waits for an
         index that is still being made; otherwise it returns None.
         """
         if not last and not self._index.done():
             return None
         if last or sentence not in self._known:
-            self._known[sentence] = self._index.result().find(self._question, sentence, favour, self._pages_read, form)
+            self._known[sentence] = self._index.result().find(
+                self._question, sentence, favour, self._pages_read, form, under
+            )
         return self._known[sentence]
 
 
@@ -386,7 +389,7 @@ class Notes:
                 yield from self._unquoted(Span(sentence.start + start, sentence.start + len(passage[:end].rstrip())))
             return
         evidence = self._support and self._support.find(
-            passage, self._scores(sentence), self._done, self._form(sentence)
+            passage, self._scores(sentence), self._done, self._form(sentence), self._above(sentence)
         )
         if evidence and (evidence.level or not evidence.claims):
             yield from self._rests_on(evidence, sentence)
@@ -406,6 +409,14 @@ class Notes:
         line = self._text[self._text.rfind("\n", 0, sentence.start) + 1 : sentence.end]
         alone = not self._text[sentence.end :].partition("\n")[0].strip()
         return "heading" if alone and _HEADING.fullmatch(line) and len(words(text)) <= _LONGEST_HEADING else "sentence"
+
+    def _above(self, sentence: Span) -> str:
+        """Return the last line above a list of which the sentence is an item; "" if it is no item."""
+        lines = self._text[: sentence.end].split("\n")
+        at = self._text.count("\n", 0, sentence.start)
+        if not _ITEM.match(lines[at]):
+            return ""
+        return next((line for line in reversed(lines[:at]) if line.strip() and not _ITEM.match(line)), "")
 
     def _check(self, passage: str, where: Span) -> QuotationCheck | None:
         """Look up a passage of the answer in the book. While the answer grows, each passage is looked up only once."""

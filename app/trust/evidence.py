@@ -216,6 +216,7 @@ class EvidenceIndex:
         favour: Sequence[float] = (),
         pages_read: int | None = None,
         form: Form = "sentence",
+        under: str = "",
     ) -> Evidence:
         """Find the evidence for one sentence of an answer.
 
@@ -225,13 +226,14 @@ class EvidenceIndex:
             favour: a weight for each page, such as its attention, which decides between equal passages.
             pages_read: number of pages, from the first, that the model had read. Evidence is taken only from these
                 pages; None means all pages. Names and numbers count as not found only if the whole book lacks them.
+            under: the line above a list of which the sentence is an item. Its names belong to the sentence.
             form: a heading claims nothing, and the last word of a cut sentence does not count.
         """
         if form == "heading":
             return Evidence(sentence, "", claims=False)
         if pages_read is None or pages_read >= len(self.document.pages):
-            return self._find(question, sentence, favour, len(self.words.places), form)
-        found = self._find(question, sentence, favour, self.words.places_within(pages_read), form)
+            return self._find(question, sentence, favour, len(self.words.places), form, under)
+        found = self._find(question, sentence, favour, self.words.places_within(pages_read), form, under)
         # the question's subject may be in the part that was not read
         beyond = found.level == "not found" and not found.missing
         return replace(found, level="") if beyond else found
@@ -264,9 +266,12 @@ class EvidenceIndex:
             return Evidence(sentence, "", claims=False)
         return Evidence(sentence, "near", (self.words.passage(best),))
 
-    def _find(self, question: str, sentence: str, favour: Sequence[float], places: int, form: Form) -> Evidence:
+    def _find(
+        self, question: str, sentence: str, favour: Sequence[float], places: int, form: Form, under: str
+    ) -> Evidence:
         """Find the evidence among the first ``places`` passages."""
-        terms, asked = self.words.terms(sentence), self.words.terms(question)
+        above = [term for term in self.words.terms(under) if self.words.is_proper(term)]
+        terms, asked = ([*self.words.terms(text), *above] for text in (sentence, question))
         last = sentence.split()[-1] if sentence.split() else ""
         if form == "cut":
             terms = [term for term in terms if term.raw not in last]

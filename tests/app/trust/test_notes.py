@@ -265,3 +265,19 @@ def test_headings_and_cut_ends_get_no_mark() -> None:
         ("says", "The landlord repairs the roof."),
     ]
     assert "missing" not in record
+
+
+def test_an_item_of_a_list_belongs_to_the_person_above_it() -> None:
+    """Each office of other people was *says so* below a person's name."""
+    filler = " The harbour was quiet, and the boats lay on the sand." * 9
+    book = Document.from_text(
+        "Board",
+        f"Maren Holt keeps the accounts of the harbour.{filler} Walter Rudd inspects the northern bridges.{filler}",
+    )
+    taker = NoteTaker()
+    for name, says in (("Walter Rudd", [False, True]), ("Maren Holt", [True, False])):
+        answer = f"The offices of {name}:\n\n- Keeps the accounts.\n- Inspects the northern bridges."
+        notes = taker.begin(book, "Which offices are there?", so_far=answer)
+        notes.close()
+        found = [chip["kind"] == "says" for chip in notes.record()["chips"] if answer[chip["from"]] == "-"]
+        assert found == says
