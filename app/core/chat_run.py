@@ -457,7 +457,8 @@ class _ExchangeWriter:
         assert document is not None
         if current.read is not None:
             done = current.read.pages_read
-        self._first = {"passages": len(excerpt.pages), "read": format.read_until(document, done)}
+        reading = current.stage is Stage.READING
+        self._first = {"passages": len(excerpt.pages), "read": format.read_until(document, done), "reading": reading}
 
     def begin_parts(self, notes: PartNotes) -> None:
         """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers

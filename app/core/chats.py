@@ -118,8 +118,10 @@ class Exchange:
 
     @property
     def is_first(self) -> bool:
-        """Whether the answer comes from passages, because the book had not been read."""
-        return "first" in (self.notes or {})
+        """Whether the answer comes from passages because the book was being read, so that the whole book can be asked
+        later.
+        """
+        return bool(((self.notes or {}).get("first") or {}).get("reading"))
 
     @property
     def can_be_continued(self) -> bool:

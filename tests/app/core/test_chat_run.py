@@ -257,7 +257,7 @@ def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Pa
     assert excerpt is not None
     assert "lamp7" in excerpt.text
     first = (exchange.notes or {})["first"]
-    assert first == {"passages": len(excerpt.pages), "read": "page 24 of 60"}
+    assert first == {"passages": len(excerpt.pages), "read": "page 24 of 60", "reading": True}
     told = as_markdown(state.chat, "The Light")  # type: ignore[arg-type]
     assert f"From {len(excerpt.pages)} passages. Read so far: to page 24 of 60." in told
     assert (state.current.stage, engine.readings) == (Stage.READING, [0.0]), "it was not interrupted"
@@ -306,6 +306,7 @@ def test_a_book_that_is_read_is_asked_for_passages_only_if_wanted(ready: Make) -
     whole, now = (turn.notes or {} for turn in state.chat.exchanges)
     assert "first" not in whole
     assert now["first"]["read"] == "page 60 of 60"
+    assert not state.chat.exchanges[1].is_first, "a click on it would not wait for anything"
 
 
 def test_a_question_waits_for_a_reading_that_is_nearly_done(make_state: Make, a_file: Path) -> None:
