@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from app.readers import cleaning, css, formulas, lists, scripts, symbols, tables
+from app.readers import cleaning, css, formulas, lists, scripts, struck, symbols, tables
 from app.readers.css import Styles
 from app.readers.lists import List, Lists, whole
 from app.readers.sections import Block
@@ -34,6 +34,7 @@ _BLOCKS = frozenset(
         " level6 line linegroup list note poem prodnote sidebar",
     )
 )
+_STRUCK = frozenset(("s", "strike", "del"))
 _CONDITIONAL = frozenset(("nav", "dialog", "epub:case", "epub:default"))
 _FRAMED = frozenset(("sup", "sub", "ruby", "rt", "rtc", "pagenum", "noteref", "select", "option"))
 _TABLE_PARTS = frozenset(("table", "thead", "tbody", "tfoot", "tr", "td", "th", "colgroup", "col"))
@@ -148,6 +149,7 @@ class BlockCollector:
         # the ``_Frame`` of each open element; None for an element whose text stays as it is
         self._open: list[_Frame | None] = []
         self._frames: list[_Frame] = []
+        self._struck: list[int] = []  # for each open element that is struck out, the number of elements around it
         self._lists = Lists()
         self._marks: dict[str, str] = {}  # marks of footnotes and endnotes, such as "3", keyed by the note's anchor
         self._tables: list[_OpenTable] = []
@@ -178,6 +180,8 @@ class BlockCollector:
             self._reason = reason
             return
         frame = self._opened(tag, attributes)
+        if tag in _STRUCK or (attributes and self._is_struck(tag, attributes)):
+            self._struck.append(len(self._open))
         self._open.append(frame)
         if frame is not None:
             self._frames.append(frame)
@@ -197,6 +201,8 @@ class BlockCollector:
         if ":" in tag and not tag.startswith("epub:"):
             tag = tag.partition(":")[2]
         frame = self._open.pop() if self._open else None
+        if self._struck and self._struck[-1] == len(self._open):
+            self._struck.pop()
         if frame is not None:
             self._frames.pop()
             self._close_frame(frame)
@@ -244,7 +250,8 @@ class BlockCollector:
             return
         if self._drawing and not data.strip() and "\n" in data:
             return
-        self._parts.append(data if self._preformatted else _SPACE.sub(" ", data))
+        text = data if self._preformatted else _SPACE.sub(" ", data)
+        self._parts.append(f"{struck.ON}{text}{struck.OFF}" if self._struck else text)
 
     def comment(self, text: str) -> None:
         """Read the formulas that Word puts into conditional comments, where browsers ignore them."""
@@ -312,6 +319,10 @@ class BlockCollector:
             return False
         kind = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
         return not (_NOTE_TYPES.search(kind) or self._is_linked_note(kind, classes, attributes.get("id", "")))
+
+    def _is_struck(self, tag: str, attributes: Mapping[str, str]) -> bool:
+        found = self._styles.of(tag, attributes.get("class", "").split())
+        return css.strikes({**found, **css.declarations(attributes.get("style", ""))})
 
     def _is_linked_note(self, kind: str, classes: list[str], anchor: str) -> bool:
         """Whether this hidden element is a note that a link points to. E-readers show such a note in a popup."""
@@ -540,7 +551,6 @@ class BlockCollector:
             self._formula.end(tag.rpartition(":")[2])
         if not self._formula_tags and self._formula is not None:
             root, self._formula = self._formula.close(), None
-            self._open.append(None)
             self._open.pop()
             self._add_formula(root)
 
@@ -632,7 +642,7 @@ class BlockCollector:
         if self._parts:
             if self._images:
                 self._spell_images()
-            text = "".join(self._parts)
+            text = struck.spelled("".join(self._parts))
             text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
             if self._initial and len(text) == 1:
                 self._held = text  # a drop cap, which belongs to the next block

@@ -18,7 +18,9 @@ _RULE = re.compile(r"([^{}@;]{1,2000})\{([^{}]{0,5000})\}")
 _AT_BLOCK = re.compile(r"@[^{};]{0,500}(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})")
 _SELECTOR = re.compile(r"([a-z][\w-]*)?(?:\.([\w-]+))?$", re.I)
 _ITEM = re.compile(r"\s*>?\s*\bli(:{1,2}before)?$", re.I)
-_WANTED = frozenset(("content", "list-style", "list-style-type", "display", "visibility", "vertical-align"))
+_WANTED = frozenset(
+    ("content", "list-style", "list-style-type", "display", "visibility", "vertical-align", "text-decoration")
+)
 _STRING = re.compile(r"\"([^\"]{0,40})\"|'([^']{0,40})'")
 _ESCAPE = re.compile(r"\\([0-9a-f]{1,6})\s?", re.I)
 _COUNTER = re.compile(r"\"([^\"]{0,40})\"|counter\(\s*([\w-]+)\s*(?:,\s*([\w-]+)\s*)?\)")
@@ -84,7 +86,7 @@ def declarations(body: str) -> Declarations:
     found: Declarations = {}
     for part in body.split(";"):
         name, _, value = part.partition(":")
-        name = name.strip().casefold()
+        name = name.strip().casefold().removesuffix("-line")
         if name in _WANTED:
             found["list-style-type" if name == "list-style" else name] = (
                 value.strip() if name == "content" else value.strip().casefold()
@@ -125,6 +127,11 @@ def _escaped(escape: re.Match[str]) -> str:
     """Return the character of a CSS escape; "" for a control, surrogate or unassigned code."""
     sign = chr(min(int(escape[1], 16), sys.maxunicode))
     return "" if unicodedata.category(sign) in ("Cc", "Cs", "Cn") else sign
+
+
+def strikes(found: Declarations) -> bool:
+    """Whether a browser draws a line through the text of an element with these declarations."""
+    return "line-through" in found.get("text-decoration", "")
 
 
 def hides(found: Declarations) -> bool:

@@ -90,7 +90,10 @@ _XML_KINDS = (
     ("opml", "is an outline (OPML).", "Export it as text or HTML."),
     ("plist", "is a list of settings of Apple's.", _DOCUMENTS),
 )
-_FRAGMENT = re.compile(r"<(?:p|div|h[1-6]|table|ul|ol|section|article|span|title|meta|center)[\s>]", re.I)
+# matches the comments and instructions at the start of a page
+_FOREWORDS = re.compile(r"\A(?:\s+|<\?[^>]*>|<!--.*?-->)+", re.S)
+_OF_A_HEAD = re.compile(r"<(?:script|style|link|meta|title|base)[\s>]", re.I)
+_TAG = re.compile(r"</[a-z][a-z0-9]*>|<(?:br|hr|p)\s*/?>", re.I)
 _HTML_NAMES = {".html", ".htm", ".xhtml"}
 _ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
@@ -254,16 +257,23 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
             return _zipped(path, limits)
         raise Refused("is not a document: it holds binary data of no known kind.", _DOCUMENTS)
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")
-    start = text.lstrip("\ufeff \t\r\n")[:2000]
+    text = text.lstrip("\ufeff \t\r\n")
+    start = _FOREWORDS.sub("", text)[:2000] or text[:2000]
+    named_html = path.suffix.casefold() in _HTML_NAMES
     if start.startswith("<"):
         root = _ROOT.search(_PROLOGUE.sub("", start))
         for name, what, remedy in _XML_KINDS:
             if root and root[2] == name:
                 raise Refused(what, remedy)
-        if _HTML.search(start) or (path.suffix.casefold() in _HTML_NAMES and _FRAGMENT.match(start)):
+        if _HTML.search(start) or (named_html and not text.startswith("<?xml")):
             return "html"
-    if start.startswith("<?xml"):
+        if _OF_A_HEAD.match(start) and _HTML.search(text):
+            return "html"
+    if text.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
+    if named_html and _TAG.search(text):
+        return "html"
+    start = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]
     if _MAIL.search(start) and _PARTS.search(start) and not _SENT.search(start):
         raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
     if mail.is_mail(start.replace("\r\n", "\n")):

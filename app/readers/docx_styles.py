@@ -24,6 +24,7 @@ class Look:
     hidden: bool | None = None
     script: str | None = None
     font: str | None = None
+    struck: bool | None = None
 
 
 @dataclass
@@ -134,6 +135,8 @@ def look(properties: ElementTree.Element) -> Look:
         tag = local(setting.tag)
         if tag == "vanish":
             found.hidden = attribute(setting, "val") not in _NO
+        elif tag in ("strike", "dstrike"):
+            found.struck = bool(found.struck) or attribute(setting, "val") not in _NO
         elif tag == "vertAlign":
             found.script = attribute(setting, "val")
         elif tag == "position" and found.script is None:
@@ -158,4 +161,5 @@ def over(below: Look, above: Look) -> Look:
         below.hidden if above.hidden is None else above.hidden,
         below.script if above.script is None else above.script,
         below.font if above.font is None else above.font,
+        below.struck if above.struck is None else above.struck,
     )

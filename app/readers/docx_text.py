@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from xml.etree import ElementTree
 
-from app.readers import cleaning, formulas, scripts, symbols, tables
+from app.readers import cleaning, formulas, scripts, struck, symbols, tables
 from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
 from app.readers.docx_numbers import Numbering
@@ -72,10 +73,11 @@ class _Field:
 
 @dataclass(slots=True)
 class _Run:
-    """Text in one script: "superscript", "subscript" or "" (on the line)."""
+    """Text in one script: "superscript", "subscript" or "" (on the line). ``struck``: whether a line strikes it out."""
 
     text: str
     script: str = ""
+    struck: bool = False
 
 
 @dataclass(slots=True)
@@ -328,7 +330,7 @@ class DocxReader:
             elif tag == MARK:
                 self._add(f"[{current.text}]" if current.text else "")
             elif tag == "sym":
-                self._text(_sign(current), Look(own.hidden), script)
+                self._text(_sign(current), Look(own.hidden, struck=own.struck), script)
             elif tag == "fldChar":
                 self._field(current)
             elif tag == "instrText":
@@ -376,32 +378,30 @@ class DocxReader:
             text = symbols.spelled(text, look.font)
         elif not text.isascii() and _PRIVATE.search(text):
             self.left_out["signs"] += len(_PRIVATE.findall(text))
-        self._add(text, script)
+        self._add(text, script, is_struck=bool(look.struck))
 
-    def _add(self, text: str, script: str = "") -> None:
-        if self._runs and self._runs[-1].script == script:
-            self._runs[-1].text += text
+    def _add(self, text: str, script: str = "", *, is_struck: bool = False) -> None:
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.script == script and last.struck == is_struck:
+            last.text += text
         else:
-            self._runs.append(_Run(text, script))
+            self._runs.append(_Run(text, script, is_struck))
         for comment in self._open_comments:
             if len(self.anchors[comment]) < _LONGEST_ANCHOR:
                 self.anchors[comment] += text
 
     def _take(self) -> str:
         """Return the text of the runs so far, and clear the runs. Superscripts and subscripts are written in the line,
-        such as 10^6.
+        such as 10^6. Struck words are written as ~~words~~.
         """
-        if len(self._runs) == 1 and not self._runs[0].script:
+        if len(self._runs) == 1 and not self._runs[0].script and not self._runs[0].struck:
             return self._runs.pop().text
         text = ""
-        for run in self._runs:
-            if run.script == "superscript":
-                text += scripts.raised(text, run.text)
-            elif run.script == "subscript":
-                text = scripts.over_a_line(text)
-                text += scripts.lowered(text, run.text)
-            else:
-                text += f" {run.text}" if scripts.fuses(text, run.text) else run.text
+        for is_struck, runs in groupby(self._runs, key=lambda run: run.struck):
+            joined = _joined(text, runs)
+            if is_struck and joined.startswith(text):  # a subscript may have rewritten the text before it
+                joined = text + struck.marked(joined[len(text) :])
+            text = joined
         self._runs.clear()
         return text
 
@@ -510,6 +510,19 @@ class DocxReader:
         if local(node.tag) == "del":  # text of "moveFrom" is not counted, because it is read at its new place
             texts = (part.text or "" for part in node.iter() if local(part.tag) in ("delText", "t"))
             self.left_out[_DELETED] += sum(map(_size, texts))
+
+
+def _joined(text: str, runs: Iterable[_Run]) -> str:
+    """Append runs to a text. Superscripts and subscripts are written in the line."""
+    for run in runs:
+        if run.script == "superscript":
+            text += scripts.raised(text, run.text)
+        elif run.script == "subscript":
+            text = scripts.over_a_line(text)
+            text += scripts.lowered(text, run.text)
+        else:
+            text += f" {run.text}" if scripts.fuses(text, run.text) else run.text
+    return text
 
 
 def _value(properties: ElementTree.Element | None, name: str) -> str:

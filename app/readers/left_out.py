@@ -22,7 +22,8 @@ _REASONS = {
 
 
 def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
-    """Return one warning for each reason for which a notable share of the text was left out.
+    """Return one warning for each reason for which a notable share of the text was left out. Text that is marked as
+    deleted is told whatever its share, because a deleted "not" changes what a sentence means.
 
     Args:
         counts: number of characters left out, without spaces, keyed by reason.
@@ -32,7 +33,11 @@ def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:
         return []
     whole = sum(len(text) - text.count(" ") - text.count("\n") for text in texts) + sum(counts.values())
     return [
-        f"{count / whole:.0%} of the text was left out: {_REASONS[reason]}."
+        f"{_share(count / whole)} of the text was left out: {_REASONS[reason]}."
         for reason, count in counts.items()
-        if whole and count > _TOLD * whole
+        if whole and count > (0 if reason == "deleted" else _TOLD * whole)
     ]
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else f"{max(share, 0.0001):.2%}"

@@ -35,9 +35,9 @@ _FROM_LINE = re.compile(rb"(?:\A|\n)From [^\n]{0,200}\d\d:\d\d[^\n]{0,60}\n")
 _SENDERS = frozenset(("from", "sender", "received", "return-path"))
 _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-id", "content-type"))
 _DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
-# If the HTML form of a text has more than this many times the characters of the plain form, the plain form is a stub,
-# and the HTML form is read.
-_MORE_IN_HTML = 3
+# maximum share of the words of a text's HTML form that the plain form may lack; if it lacks more, the HTML form is read
+_LACKED = 0.1
+_WORD = re.compile(r"\d[\d.,:]*\d|\w+")
 _MOST_NAMED = 5
 
 
@@ -128,8 +128,8 @@ class _Reader:
         return f"{cleaning.one_line(name)}:\n\n{words}" if attached else words
 
     def _alternative(self, part: Message, depth: int) -> str:
-        """Return the plain form of a text that has a plain and an HTML form. If the plain form is a stub, return the
-        HTML form.
+        """Return the plain form of a text that has a plain and an HTML form. If the HTML form says
+        what the plain form lacks, return the HTML form.
         """
         payload = part.get_payload()
         forms = [one for one in payload if isinstance(one, Message)] if isinstance(payload, list) else []
@@ -138,7 +138,7 @@ class _Reader:
         written = self._part(plain, depth + 1) if plain is not None else ""
         before = Counter(self.left_out)
         shown = self._part(rich[-1], depth + 1) if rich and depth <= _DEEPEST else ""
-        if len(shown) > _MORE_IN_HTML * len(written):
+        if _holds_more(shown, written):
             return shown
         self.left_out = before
         return written
@@ -159,6 +159,14 @@ class _Reader:
         whole = kind != "text/plain" or flowing
         words = cleaning.characters(lines.tabs(raw, whole))
         return words if whole else text.flowed(words)
+
+
+def _holds_more(shown: str, written: str) -> bool:
+    """Whether the HTML form of a text says what its plain form lacks: a number or a notable share of its words."""
+    words = Counter(word.casefold() for word in _WORD.findall(shown))
+    lacked = words - Counter(word.casefold() for word in _WORD.findall(written))
+    numbers = any(len(word) > 1 and word[0].isdigit() for word in lacked)
+    return numbers or lacked.total() > _LACKED * words.total()
 
 
 def _unfolded(raw: str, joint: str) -> str:

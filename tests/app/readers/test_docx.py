@@ -165,6 +165,28 @@ def test_numbers_that_hide_and_numbers_deleted_with_their_paragraph(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (_r("Pay ") + _r("480", "<w:strike/>") + _r(" 520."), "Pay ~~480~~ 520."),
+        (_r("Pay ") + _r("480 ", "<w:dstrike/>") + _r("520."), "Pay ~~480~~ 520."),
+        (_r("x") + _r("2", '<w:vertAlign w:val="superscript"/><w:strike/>') + _r("."), "x~~^2~~."),
+        (_r("A boat ", '<w:strike w:val="0"/>') + _r("stays.", '<w:strike w:val="false"/>'), "A boat stays."),
+        (_r("Pay ") + _r("480", '<w:rStyle w:val="Gone"/>') + _r(" 520."), "Pay ~~480~~ 520."),
+        (_r("480", '<w:rStyle w:val="Gone"/><w:strike w:val="0"/>'), "480"),
+    ],
+)
+def test_struck_words_are_marked(tmp_path: Path, runs: str, expected: str) -> None:
+    styles = '<w:style w:type="character" w:styleId="Gone"><w:rPr><w:strike/></w:rPr></w:style>'
+    assert _text(_document(tmp_path, f"<w:p>{runs}</w:p>", styles=styles)) == expected
+
+
+def test_one_deleted_word_of_a_long_text_is_told(tmp_path: Path) -> None:
+    body = "<w:p><w:r><w:t>You may </w:t></w:r><w:del><w:r><w:delText>not</w:delText></w:r></w:del>" + _r("land.")
+    parsed = _document(tmp_path, f"{body}</w:p>" + _p("word " * 5000))
+    assert parsed.warnings == ["0.01% of the text was left out: it is marked as deleted."]
+
+
+@pytest.mark.parametrize(
     ("style", "expected"),
     [
         ("upperRoman", "MCMXC"),

@@ -100,6 +100,41 @@ def test_a_stub_gives_way_to_the_form_that_has_the_words(files: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("plain", "rich", "read"),
+    [
+        ("Your bill is in the form with pictures, as always.", "<p>Bill 4711: 230.40 euros", "Bill 4711: 230.40 euros"),
+        ("Your berth is ready.", "<p>Your berth is ready: pier 17.", "Your berth is ready: pier 17."),
+        ("Your berth\n> is ready", "<p>Your berth<blockquote>is ready", "Your berth\n> is ready"),
+    ],
+)
+def test_the_form_that_says_more_is_read(files: Any, plain: str, rich: str, read: str) -> None:
+    mail = _mail()
+    mail.set_content(plain + "\n")
+    mail.add_alternative(rich, subtype="html")
+    assert _parse(files, mail.as_bytes()).sections[0].text.endswith(f"\n\n{read}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        (
+            "a.eml",
+            "Delivered-To: a@b.example\nARC-Seal: " + "x" * 3000 + "\nFrom: a@b.example\nDate: 4 May\n\nHi",
+            "mail",
+        ),
+        ("a.txt", "<!-- " + "saved " * 900 + "--><html><body><p>Hi", "html"),
+        ("a", "<script>" + "var a;" * 900 + "</script><html><body><p>Hi", "html"),
+        ("a.html", "<b>Hi</b> &amp; more", "html"),
+        ("a.html", "Hi<br>there", "html"),
+        ("a.txt", "Hi<br>there", "text"),
+        ("a.txt", "<b>Hi</b> there", "text"),
+    ],
+)
+def test_a_long_head_hides_no_kind(files: Any, name: str, text: str, kind: str) -> None:
+    assert detect.kind_of(files.text(name, text), Limits()) == kind
+
+
 def test_mails_of_a_box_and_in_a_mail_are_all_read(files: Any) -> None:
     inner, outer = _mail(Subject="Oil"), _mail()
     inner.set_content("The oil is low.\n")

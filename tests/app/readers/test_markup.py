@@ -213,6 +213,26 @@ def test_a_page_is_read_as_it_is_shown(body: str, expected: str) -> None:
     assert _text(body) == expected
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("<p>Fare <s>45</s> 39</p>", "Fare ~~45~~ 39"),
+        ("<p>Fare <strike>45 <b>euros</b></strike> 39</p>", "Fare ~~45 euros~~ 39"),
+        ("<del><p>One.</p><p>Two.</p></del><p>Three.</p>", "~~One.~~\n\n~~Two.~~\n\nThree."),
+        ("<p style='text-decoration: line-through'>Old.</p><p>New.</p>", "~~Old.~~\n\nNew."),
+        ("<style>.o{text-decoration-line:line-through}</style><p>a <i class=o>b</i> c", "a ~~b~~ c"),
+        ("<style>p{text-decoration:underline}</style><p>kept", "kept"),
+        ("<table><tr><td>Ada<td><s>4</s> 5</table>", "Ada | ~~4~~ 5"),
+    ],
+)
+def test_struck_words_are_marked(body: str, expected: str) -> None:
+    assert _text(body) == expected
+
+
+def test_a_mark_after_a_formula_in_it_is_raised() -> None:
+    assert _text("<p>10<sup><math><mn>6</mn></math></sup> ships") == "10^6 ships"
+
+
 def test_the_header_of_a_long_table_is_said_again() -> None:
     rows = "".join(f"<tr><td>Ship {at}<td>{at}<td>{at * 2}" for at in range(300))
     blocks = markup.read(f"<table><tr><th>Name<th>Masts<th>Guns{rows}</table>").blocks
