@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
@@ -29,6 +29,9 @@ endings of its words.
 MOST_HITS = 1_000  # maximum places that a search returns
 LONGEST = 200  # maximum characters of a search
 _MOST_LOOKED_AT = 20_000  # maximum occurrences of one phrase that a search examines
+# The same for a search with all spellings and words of its phrase: at most some three seconds of one core. Short words
+# took 190 s.
+_MOST_IN_ALL = 100_000
 # maximum distance between the rarest word and each other word, in letters from beginning to beginning
 _NEAR = 250
 # minimum letters of a phrase that is also found inside words; a shorter phrase is only found as a whole word
@@ -61,6 +64,23 @@ class Found:
     hits: tuple[Hit, ...] = ()
     how: How = "words"
     more: bool = False
+
+
+class _Search:
+    """Counts what a search examines, and ends it when it is not wanted any more.
+
+    Args:
+        index: the index of the book.
+        unwanted: returns whether the search is not wanted any more.
+    """
+
+    def __init__(self, index: BookIndex, unwanted: Callable[[], bool]) -> None:
+        self.index, self._unwanted, self._left = index, unwanted, _MOST_IN_ALL
+
+    def may_go_on(self) -> bool:
+        """Count one examined occurrence. Return False if there may be no more."""
+        self._left -= 1
+        return self._left >= 0 and not self._unwanted()
 
 
 @dataclass(frozen=True)
@@ -103,21 +123,28 @@ class Finder:
         self._index = BookIndex(Document("", "", (), "", ""))
         self._last: tuple[Document | None, tuple[str, bool], Found] = None, ("", False), Found()
 
-    def find(self, document: Document, words: str, *, from_end: bool = False) -> Found:
+    def find(
+        self, document: Document, words: str, *, from_end: bool = False, unwanted: Callable[[], bool] = lambda: False
+    ) -> Found:
         """Find the places of ``words``. Return at most ``MOST_HITS`` places: the first ones in the book or, with
-        ``from_end``, the last ones.
+        ``from_end``, the last ones. The search examines at most ``_MOST_IN_ALL`` occurrences.
+
+        Args:
+            unwanted: returns whether the result is not wanted any more; it is then incomplete, and not cached.
         """
         words = words[:LONGEST]
         if self._last[0] is document and self._last[1] == (words, from_end):
             return self._last[2]
         if self._index.document is not document:
             self._index = BookIndex(document)
-        tried = (_find(self._index, each, from_end) for each in _tried(words))
+        search = _Search(self._index, unwanted)
+        tried = (_find(search, each, from_end) for each in _tried(words))
         found = next(filter(lambda found: found.hits, tried), Found())
         if not found.hits and (forms := without_endings(words)) != words and not _QUOTED.fullmatch(words):
-            found = _find(self._index, forms, from_end)
+            found = _find(search, forms, from_end)
             found = replace(found, how="forms") if found.how != "near" else found
-        self._last = document, (words, from_end), found
+        if not unwanted():
+            self._last = document, (words, from_end), found
         return found
 
 
@@ -130,14 +157,14 @@ def _tried(words: str) -> Iterator[str]:
         yield from spellings(words)[1:]
 
 
-def _find(index: BookIndex, words: str, from_end: bool) -> Found:
+def _find(search: _Search, words: str, from_end: bool) -> Found:
     quoted = _QUOTED.fullmatch(words)
     phrase = _phrase(quoted[1] if quoted else words, exact=quoted is not None)
     if not phrase.letters:
         return Found()
     inside: list[_Place] = []
     whole: list[_Place] = []
-    for place in _places(index, phrase):
+    for place in _places(search, phrase):
         (whole if place.begins_word else inside).append(place)
         if len(whole) > MOST_HITS and not from_end:
             break
@@ -145,7 +172,7 @@ def _find(index: BookIndex, words: str, from_end: bool) -> Found:
         return _found(whole, "words", from_end)
     if inside:
         return _found(inside, "inside", from_end)
-    near = _near(index, [_phrase(word, exact=False) for word in words.split()])
+    near = _near(search, [_phrase(word, exact=False) for word in words.split()])
     hits = list(islice(near, None if from_end else MOST_HITS + 1))
     return Found(tuple(hits[_most(from_end)]), "near", len(hits) > MOST_HITS)
 
@@ -174,16 +201,16 @@ def _phrase(words: str, exact: bool) -> _Phrase:
     return _Phrase(letters, frozenset(begins), frozenset(may_begin), exact or len(letters) < _FEWEST_LETTERS)
 
 
-def _places(index: BookIndex, phrase: _Phrase) -> Iterator[_Place]:
+def _places(search: _Search, phrase: _Phrase) -> Iterator[_Place]:
     """Yield the places of the phrase in the order of the book, without overlaps. At most ``_MOST_LOOKED_AT``
     occurrences of its letters are examined.
     """
-    text, size = index.letters, len(phrase.letters)
+    text, size = search.index.letters, len(phrase.letters)
     at = text.find(phrase.letters) if size else -1
     for _ in range(_MOST_LOOKED_AT):
-        if at < 0:
+        if at < 0 or not search.may_go_on():
             return
-        place = _place(index, phrase, at)
+        place = _place(search.index, phrase, at)
         if place is not None:
             yield place
         at = text.find(phrase.letters, at + (size if place else 1))
@@ -224,14 +251,14 @@ def _combines(sign: str) -> bool:
     return "\u0300" <= sign <= "\u036f"
 
 
-def _near(index: BookIndex, words: list[_Phrase]) -> Iterator[Hit]:
+def _near(search: _Search, words: list[_Phrase]) -> Iterator[Hit]:
     """Yield the places where every word begins within ``_NEAR`` letters of an occurrence of the word that is rarest in
     the book.
     """
     words = [word for word in words if word.letters]
     if len(words) < 2:
         return
-    stand = [[place for place in _places(index, word) if place.begins_word] for word in words]
+    stand = [[place for place in _places(search, word) if place.begins_word] for word in words]
     rarest = min(range(len(stand)), key=lambda at: len(stand[at]))
     starts = [[place.start for place in places] for places in stand]
     end = -1

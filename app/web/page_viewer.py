@@ -76,6 +76,7 @@ class PageViewer:
         self._state = state
         self._pictures = pictures or PageImages()
         self._finder = Finder()
+        self._search = 0  # number of the newest search
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -165,10 +166,11 @@ class PageViewer:
         return JSONResponse({"words": self._pictures.words(path, own.number, password) if own.kind == _DRAWN else []})
 
     async def find(self, request: Request) -> Response:
-        """Find the words of the request in the book."""
+        """Find the words of the request in the book. A newer request, as with the next letter, ends the search."""
         words = (await parsed(request, WordsAsked)).words
         _, document = self._open()
-        found = await run_in_threadpool(self._finder.find, document, words)
+        self._search = search = self._search + 1
+        found = await run_in_threadpool(self._finder.find, document, words, unwanted=lambda: self._search != search)
         return JSONResponse({"hits": [_hit(document, hit) for hit in found.hits], "said": found_in_words(found)})
 
     def picture(self, request: Request) -> Response:

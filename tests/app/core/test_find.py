@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.find import MOST_HITS, Finder, Found
+from app.core.find import _MOST_IN_ALL, MOST_HITS, Finder, Found
 from app.language.spellings import without_endings
 from app.language.words import without_ending
 from engine.document import Document
@@ -109,3 +109,24 @@ def test_other_forms_of_a_word_are_found_where_it_does_not_occur(text: str, word
 def test_joined_letters_are_found_by_two() -> None:
     found = Finder().find(Document.from_pages("", ["L’œuvre est là."]), "oeuvre")
     assert (len(found.hits), found.how) == (1, "words")
+
+
+def test_short_words_have_an_end_whatever_their_spellings() -> None:
+    """Each spelling and word had a bound of its own: 190 s for some short words in a long book."""
+    book = Document.from_pages("Long", tuple("in of a the to ss ae oe ue " * 200 for _ in range(100)))
+    asked: list[None] = []
+    Finder().find(book, "ss ae oe ue ss ae oe ue to", unwanted=lambda: bool(asked.append(None)))
+    assert 1_000 < len(asked) <= _MOST_IN_ALL + 1
+
+
+def test_a_search_that_is_not_wanted_any_more_ends_and_is_not_kept() -> None:
+    finder, asked = Finder(), [0]
+
+    def unwanted() -> bool:
+        asked[0] += 1
+        return asked[0] > 1
+
+    book = Document.from_pages("Long", ("light " * 5_000,))
+    assert len(finder.find(book, "light", unwanted=unwanted).hits) == 1
+    assert asked[0] == 3
+    assert len(finder.find(book, "light").hits) == MOST_HITS
