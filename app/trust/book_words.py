@@ -115,9 +115,10 @@ _ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "profes
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
 _TITLE = re.compile(r"#|(?:(?:[-+*•]|\d{1,2}[.)])\s+)?(\*\*|__)(?:(?!\1).)*[^\s.!?]\1\s*$")
-# A label: the words before a colon at the start of a line or of bold type, such as "Name des Vermieters:".
+# A label: the words before a colon at the start of a line or of bold type, such as "Name des Vermieters:". The marks
+# around it have a maximum, because a line of many marks took a time that grew with their square.
 _LABEL = re.compile(
-    r"(?:^|\n|\*\*|__)[ \t]*(?:(?:[-+*•]|\d{1,2}[.)])\s+)?[*_]*((?:[^\W\d_]+[ /-])*[^\W\d_]+)[*_ ]*:(?!\d)"
+    r"(?:^|\n|\*\*|__)[ \t]*(?:(?:[-+*•]|\d{1,2}[.)])\s+)?[*_]{0,3}((?:[^\W\d_]+[ /-])*[^\W\d_]+)[*_ ]{0,8}:(?!\d)"
 )
 _CALLED = frozenset(["heißt", "hieß", "heißen", "hießen", "namens"])
 _ENDS = re.compile(r"[,;:.!?)]|\s[–—(-]")  # the end of a clause
