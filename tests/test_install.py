@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import tomllib
 
 from app.web.auth import opening_address
 from engine.version import VERSION
@@ -79,7 +80,12 @@ def test_the_wheel_takes_one_name_and_holds_what_runs(wheel: Path, checkout: Pat
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].removesuffix(".dist-info").split("-")[0] for name in names} == {"trifold"}
     page = [*checkout.glob("app/web/page/*"), *checkout.glob("assets/style/*"), *checkout.glob("assets/icons/*")]
-    code = [file for side in ("app", "engine") for file in (checkout / side).rglob("*.py")]
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+    left_out = project["tool"]["setuptools"]["exclude-package-data"]["trifold"]  # what measures and trains
+    outside = {file for pattern in left_out for file in checkout.glob(pattern)}
+    assert outside
+    assert not [file for file in outside if f"trifold/{file.relative_to(checkout).as_posix()}" in names]
+    code = [file for side in ("app", "engine") for file in (checkout / side).rglob("*.py") if file not in outside]
     kept = (
         "abilities.json",
         "adapter.safetensors",

@@ -17,6 +17,7 @@ import pytest
 from transformers.utils import logging
 
 import engine
+from engine.config import options_of
 from tests.house import ROOT
 
 PAGE = ROOT / "engine" / "README.md"
@@ -115,7 +116,9 @@ def test_installed_it_is_one_package_under_two_names(tmp_path: Path) -> None:
 
 
 def test_every_option_has_its_words() -> None:
-    """In the docstring of its record, which the command line's help takes them from too."""
+    """In its declaration, which the command line's help takes them from, or in the docstring of its record."""
     for record in (engine.EngineConfig, engine.SamplingParams, engine.Question):
         told = inspect.getdoc(record) or ""
-        assert [field.name for field in dataclasses.fields(record) if field.name not in told] == []
+        declared = {option.name for option in options_of(record) if option.help}
+        missing = [field.name for field in dataclasses.fields(record) if field.name not in told]
+        assert [name for name in missing if name not in declared] == []

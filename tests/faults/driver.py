@@ -32,10 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 HOST = "127.0.0.1"
 
-# The line under an answer: it begins with what was written, and how fast, only where the engine ended the answer.
+# The figures under an answer: they begin with what was written, and how fast, only where the engine ended the answer.
 _LINE = re.compile(
-    r'<div class="under">(?:<svg>.*?</svg>)?(?:<span class="line">)?[\d,]+ (?:word|token)s? · '
-    r"(?:at last )?[\d,.]+ m?s a token · [\d,.]+ tokens a second((?: · [^<]*)?)</(?:div|span)>"
+    r'<span class="full">(?:<svg>.*?</svg>)?<span class="line">[\d,]+ (?:word|token)s? · '
+    r"(?:at last )?[\d,.]+ m?s a token · [\d,.]+ tokens a second((?: · [^<]*)?)</span>"
 )
 _CUT = ("stopped", "cut off when Trifold ended")  # by a person or a crash, not at the length or for its repetitions
 
