@@ -28,8 +28,8 @@ from tests.app.scripted import ScriptedEngine, book, engine_status, model_info
 
 QUOTING = (
     "Maren Holt did. The book says that “Maren Holt kept the north light, as her mother had kept it before her”, and "
-    "that “she counted every lamp in Orre twice before the dawn came”. After the winter of the gale nobody else would "
-    "climb the stairs at night.\n\nThe lamps were counted every evening, and the number was written into the book."
+    "that “she counted every lamp in Orre twice before the dawn came”. She was a long woman with steel spectacles "
+    "mended at the bridge with line.\n\nThe lamps were counted every evening, and the number was written into the book."
 )
 FURTHER = (
     "The boats: “"

@@ -171,7 +171,11 @@ def reload(page: Page) -> None:
 
 
 def last_answer(page: Page) -> str:
-    return page.locator("#chat .bot .prose").last.inner_text()
+    """The words of the last answer, without the passages that stand above it."""
+    answer = page.locator("#chat .bot .prose").last
+    above = answer.locator("> details.passages")
+    found = above.first.inner_text() if above.count() else ""
+    return answer.inner_text().removeprefix(found).lstrip("\n")
 
 
 def answer_length(page: Page, tokens: int = 32) -> None:
@@ -187,7 +191,8 @@ def long_answers(page: Page) -> None:
 def unfold_settings(page: Page) -> None:
     """Open what lies below "Answer settings"."""
     page.click("#how > button")
-    page.click("#advanced summary")
+    if page.locator("#advanced[open]").count() == 0:
+        page.click("#advanced summary")
     page.wait_for_selector("#advanced input[type=number]")
 
 

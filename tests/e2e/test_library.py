@@ -179,6 +179,7 @@ def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
         page.wait_for_timeout(300)
         assert page.locator(".toast-wrap:visible, #refusal, #toast:visible").count() == 0
         with started(command, data, port, nursery=nursery):
+            page.request.get(Server(port, data).login_address())  # as the page that a start opens in this browser does
             until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
             assert not page.locator("#gone").is_visible()
             assert page.evaluate(_DOT) == green

@@ -47,7 +47,16 @@ def ask(book: Path, folder: Path, *options: str) -> Run:
     folder.mkdir()
     peak = folder / "peak.txt"
     line = [sys.executable, "-c", _MEASURE, str(peak)]
-    line += [sys.executable, "-m", "app.cli", "ask", str(book), "Who kept the lamp?", "--json", "--no-snapshot"]
+    line += [
+        sys.executable,
+        "-m",
+        "app.cli",
+        "ask",
+        str(book),
+        "Find: asked two deckhands whether they had heard a splash",
+        "--json",
+        "--no-snapshot",
+    ]
     line += ["--max-tokens", "24", "--dtype", "float32", "--speeds-file", "", *options]
     environment = {**os.environ, "TRIFOLD_DATA": str(folder), "OMP_NUM_THREADS": "2"}
     done = subprocess.run(line, capture_output=True, env=environment)

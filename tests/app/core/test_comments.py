@@ -37,11 +37,13 @@ def test_the_open_book_is_opened_again_without_comments(make_state: Make, a_file
     other.write_text("Another one.", encoding="utf-8")
     state.open(state.books.copy_in(other))
     assert _opened(state) == 2
+    state.read_comments(True)
+    assert (state.comments, _opened(state)) == (True, 3)
+    state.read_comments(False)
+    assert _opened(state) == 2
     again = AppState(ScriptedEngine(), state.books, state.chats, TextCache(_read))
     assert not again.comments, "after a restart too"
     again.close()
-    state.read_comments(True)
-    assert (state.comments, _opened(state)) == (True, 3)
 
 
 def test_what_is_so_already_reads_nothing_again(make_state: Make, a_file: Path) -> None:
