@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import window
-from app.core.private import hide_new_files, tighten
+from app.core.private import hide_new_files, tighten, umask
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, Settings
 from app.launcher import lock
 from app.launcher.console import say
@@ -57,11 +57,11 @@ EXIT_SIGNALLED = 128
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    hide_new_files()
+    own_umask = hide_new_files()
     tighten(settings.own_files)
     running = find_running(settings.instance_file)
     if running is not None:
-        return _show_running(running, options, settings)
+        return _show_running(running, options, settings, own_umask)
     if options.listen:
         settings = dataclasses.replace(settings, password=auth.demand_password())
         say(auth.MEANING)
@@ -69,16 +69,16 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     with ExitStack() as held:
         running = _hold_or_find(held, settings)
         if running is not None:
-            return _show_running(running, options, settings)
+            return _show_running(running, options, settings, own_umask)
         port = pick_port(settings.port)
         if port != settings.port:
             say(f"Another program uses port {settings.port}; Trifold takes {port}.")
-        return _serve(dataclasses.replace(settings, port=port), _how(options))
+        return _serve(dataclasses.replace(settings, port=port), _how(options), own_umask)
 
 
-def _show_running(port: int, options: argparse.Namespace, settings: Settings) -> int:
+def _show_running(port: int, options: argparse.Namespace, settings: Settings, own_umask: int) -> int:
     say("Trifold is running already. To start it with other settings, close it first.")
-    _show(dataclasses.replace(settings, port=port), _how(options))
+    _show(dataclasses.replace(settings, port=port), _how(options), own_umask)
     return 0
 
 
@@ -136,7 +136,7 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def _serve(settings: Settings, how: str) -> int:
+def _serve(settings: Settings, how: str, own_umask: int) -> int:
     say("Starting. Ctrl-C ends it.")
     from app.web.server import serve
 
@@ -144,7 +144,7 @@ def _serve(settings: Settings, how: str) -> int:
     closed, ended = threading.Event(), threading.Event()
 
     def show() -> None:
-        if _show(settings, how):
+        if _show(settings, how, own_umask):
             closed.set()
             _thread.interrupt_main()  # acts like Ctrl-C, which ends the server
 
@@ -166,7 +166,7 @@ def _serve(settings: Settings, how: str) -> int:
     return 0
 
 
-def _show(settings: Settings, how: str) -> bool:
+def _show(settings: Settings, how: str, own_umask: int) -> bool:
     """Print the page's address, and open the page. Each address works only once, so the printed address and the address
     for the browser differ.
 
@@ -182,8 +182,12 @@ def _show(settings: Settings, how: str) -> bool:
         if window.show(opening_address(settings.data, settings.port), settings.data) == 0:
             return True
         say("The window could not be opened; the page opens in the browser.")
-    if how != NOWHERE and not _open_browser(opening_address(settings.data, settings.port), settings.data):
-        say("No browser could be opened here: open that address in one.")
+    if how == NOWHERE:
+        return False
+    address = opening_address(settings.data, settings.port)
+    with umask(own_umask):  # files that the browser saves are the person's own affair
+        if not _open_browser(address, settings.data):
+            say("No browser could be opened here: open that address in one.")
     return False
 
 

@@ -1,6 +1,6 @@
 """Shows the page in a separate window (pywebview) instead of a browser tab, if pywebview is installed.
 
-    python -m app.cli.window ADDRESS FOLDER
+    python -m app.cli.window FOLDER < ADDRESS
 
 The window runs in its own process, because pywebview and the server both need the main thread, and because a crash of
 the window must not stop a reading. Closing the window ends the program.
@@ -39,8 +39,11 @@ def show(address: str, data: Path) -> int:
     Returns:
         the window's exit status; 0 when the person has closed it.
     """
-    command = [sys.executable, "-m", "app.cli.window", address, str(data / "window")]
-    return subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    command = [sys.executable, "-m", "app.cli.window", str(data / "window")]
+    quiet = subprocess.DEVNULL
+    # not as an argument, because other users of the machine can read a command line, and the token in it
+    done = subprocess.run(command, cwd=CHECKOUT, input=address, encoding="ascii", stdout=quiet, stderr=quiet)
+    return done.returncode
 
 
 def main(address: str, folder: str) -> int:
@@ -55,4 +58,4 @@ def main(address: str, folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(sys.stdin.read(), sys.argv[1]))

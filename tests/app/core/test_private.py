@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.core.private import foreign_user, make_private, tighten
+from app.web import secret_file
 from tests.house import ROOT
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has no POSIX permissions")
@@ -102,3 +103,20 @@ def test_new_files_are_closed() -> None:
     code += "p = os.path.join(tempfile.mkdtemp(), 'f'); open(p, 'w').close(); print(oct(os.stat(p).st_mode & 0o777))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "0o600"
+
+
+def test_a_data_folder_behind_a_link_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o755)
+    (tmp_path / "data").symlink_to(tmp_path / "real")
+    assert make_private(tmp_path / "data")
+    assert mode(tmp_path / "real") == 0o700
+
+
+@is_root
+def test_a_secret_that_another_user_has_left_is_not_believed(tmp_path: Path) -> None:
+    """In a folder that was open to others."""
+    planted = tmp_path / "page.key"
+    planted.write_text("p" * 43)
+    os.chown(planted, NOBODY, NOBODY)
+    assert secret_file.load(planted) != "p" * 43
+    assert planted.stat().st_uid == os.getuid()
