@@ -65,6 +65,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
     starts = [match.start() + (match[0][:1] == b"\n") for match in _FROM_LINE.finditer(data)]
     starts = starts if starts and starts[0] == 0 else [0]
+    if len(starts) > limits.pages:  # before they are read, which takes minutes
+        raise Refused(f"has more than {limits.pages:,} sections.", "Split it into smaller files.")
     reader = _Reader()
     chapters = []
     for at, (start, end) in enumerate(zip(starts, [*starts[1:], len(data)], strict=True)):

@@ -150,6 +150,14 @@ def test_mails_of_a_box_and_in_a_mail_are_all_read(files: Any) -> None:
     assert parsed.sections[1].text.endswith("The oil is low.")
 
 
+def test_a_box_of_too_many_mails_is_refused_before_they_are_read(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusing 400,000 mails took 133 s."""
+    monkeypatch.setattr(mail_reader, "message_from_bytes", lambda *_, **__: pytest.fail("it was read"))
+    box = b"From ada@orre Mon Mar  2 09:00:00 2026\nFrom: a@b\nSubject: Lamp\n\nLit.\n\n" * (Limits().pages + 1)
+    with pytest.raises(Refused, match="more than 20,000 sections"):
+        _parse(files, box, "box.mbox")
+
+
 def test_flowed_lines_are_joined_and_hard_ones_are_not(files: Any) -> None:
     data = _HEAD % b"utf-8; format=flowed" + b"\nThe lamp was \nlit at nine.\nThe oil is low.\n> so \n-- \nAda\n"
     assert _parse(files, data).sections[0].text.endswith("The lamp was lit at nine.\nThe oil is low.\n> so\n--\nAda")
