@@ -14,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.core import chat_run
+from app.core.bookmark import kept_value
 from app.core.books import Books
 from app.core.chats import Chats
 from app.core.db import Database
@@ -121,7 +122,9 @@ def test_books_and_chats_are_listed(state: AppState) -> None:
 def test_lists_are_made_again_only_when_something_was_written(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
     # A while alone makes them again, and would where this test crosses one.
     monkeypatch.setattr("app.web.library.time", SimpleNamespace(time=lambda: 0.0))
-    open_book(state)
+    opened = open_book(state)
+    # The thread that opens a book writes down that it is ready after others can see it.
+    wait_for(lambda: kept_value(state.chats.database, "open") == [opened, state.current.chat, True])
     library = Library(state, Sample(Path("nowhere")))
     first = library._lists()
     assert library._lists() is first
