@@ -305,13 +305,13 @@ def answers(port: int, data: Path) -> bool:
         return False
     challenge = secrets.token_hex(16)
     health = read_health(port, challenge)
-    proof = auth.prove(auth.load_secret(data), challenge, port)
+    proof = auth.LoginTokens(auth.load_secret(data)).prove(challenge, port)
     return health.get("app") == PROGRAM_NAME and hmac.compare_digest(str(health.get("proof")).encode(), proof.encode())
 
 
 def read_health(port: int, challenge: str = "") -> dict[str, Any]:
-    """Ask the app on a port for its health report, which answers a ``challenge`` (``auth.prove``). Return {} if no app
-    answers.
+    """Ask the app on a port for its health report, with its answer to a ``challenge`` (``LoginTokens.prove``). Return
+    {} if no app answers.
     """
     # no proxy is used, because a proxy could not reach an address of this machine
     local = urllib.request.build_opener(urllib.request.ProxyHandler({}))

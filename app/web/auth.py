@@ -53,19 +53,12 @@ SECRET_FILE = "page.key"
 USED_FILE = "page.used"
 TOKEN_SECONDS = 24 * 3600
 LONGEST_CHALLENGE = 64
-"""Maximum characters of a challenge (``prove``); further ones are ignored."""
+"""Maximum characters of a challenge (``LoginTokens.prove``); further ones are ignored."""
 
 
 def opening_address(data: Path, port: int) -> str:
     """The address that opens the page of the program on ``port`` with this data folder. The address works once."""
     return f"http://127.0.0.1:{port}/?token={LoginTokens(load_secret(data)).issue()}"
-
-
-def prove(secret: str, challenge: str, port: int) -> str:
-    """The proof that a program on ``port`` knows the secret of a data folder. It tells nothing about the secret, and is
-    worth nothing for another challenge or port.
-    """
-    return hmac.new(secret.encode(), f"health {port} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 
 def load_secret(data: Path) -> str:
@@ -103,6 +96,12 @@ class LoginTokens:
     def cookie_for(self, password: str) -> str:
         """The value of the cookie for a password. The cookie becomes invalid when the password changes."""
         return self._sign(f"password {password}")
+
+    def prove(self, challenge: str, port: int) -> str:
+        """The proof that a program on ``port`` knows the secret of the data folder. It tells nothing about the secret,
+        and is worth nothing for another challenge or port.
+        """
+        return self._sign(f"health {port} {challenge}")
 
     def issue(self) -> str:
         content = f"{int(self._clock())}.{secrets.token_urlsafe(12)}"

@@ -28,7 +28,6 @@ from app.web.auth import (
     LanAuth,
     LoginTokens,
     load_secret,
-    prove,
 )
 from engine.config import Checkbox, Option, SamplingParams, Slider, options_of
 from engine.errors import ResourceError
@@ -121,7 +120,7 @@ def guarded_app(state: AppState, settings: Settings) -> App:
 
     tokens = LoginTokens(load_secret(settings.data), used_file=settings.data / USED_FILE)
     panels = make_panels(state, settings)
-    page = _page(state, settings, Sample(SAMPLE_BOOKS), panels)
+    page = _page(state, settings, Sample(SAMPLE_BOOKS), panels, tokens)
     allowed = [route for panel in panels for route in panel.allowed]
     lan = LanAuth(settings.password) if settings.password else None
     return Guard(page, settings.port, tokens, (*_ALLOWED, *ALLOWED, *allowed), lan)
@@ -222,7 +221,7 @@ def option_controls(options: Iterable[Option]) -> str:
     return "\n".join([*boxes, '<div class="numbers">', *plain, "</div>", *folded])
 
 
-def _own_routes(settings: Settings) -> list[Route]:
+def _own_routes(port: int, tokens: LoginTokens) -> list[Route]:
     """The routes of the page itself: its HTML, its files, Gradio's script for embedding in other pages, and the health
     check.
     """
@@ -250,8 +249,7 @@ def _own_routes(settings: Settings) -> list[Route]:
 
     async def healthz(request: Request) -> Response:
         challenge = request.query_params.get("challenge", "")[:LONGEST_CHALLENGE]
-        proof = prove(load_secret(settings.data), challenge, settings.port)
-        return JSONResponse({"app": PROGRAM_NAME, "status": "ok", "proof": proof})
+        return JSONResponse({"app": PROGRAM_NAME, "status": "ok", "proof": tokens.prove(challenge, port)})
 
     return [
         Route("/", start),
@@ -261,7 +259,7 @@ def _own_routes(settings: Settings) -> list[Route]:
     ]
 
 
-def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[Panel]) -> App:
+def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[Panel], tokens: LoginTokens) -> App:
     quiet_gradio(settings.uploads)
     from fastapi import FastAPI
 
@@ -271,7 +269,7 @@ def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.router.routes += [
-        *_own_routes(settings),
+        *_own_routes(settings.port, tokens),
         Live(state, panels).route(),
         *BookRoutes(state, sample).routes(),
         *ChatRoutes(state).routes(),

@@ -33,7 +33,7 @@ class Health(http.server.BaseHTTPRequestHandler):
         path, _, challenge = self.path.partition("?challenge=")
         self.send_response(200 if path == "/healthz" else 404)
         self.end_headers()
-        proof = auth.prove(self.secret, challenge, self.connection.getsockname()[1])
+        proof = auth.LoginTokens(self.secret).prove(challenge, self.connection.getsockname()[1])
         self.wfile.write(json.dumps({"app": self.name, "status": "ok", "proof": proof}).encode())
 
     def log_message(self, *_: object) -> None:
