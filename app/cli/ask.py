@@ -181,18 +181,18 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
             "answer_tokens": done.figures.answer_tokens,
             "ttft_s": done.figures.ttft_s,
         }
-        found = evidence(record, done.text)
-        write_json(
-            report
-            | {
-                "evidence": found,
-                "not_found": record.get("missing", []),
-                "assumed": record.get("assumed", []),
-                "passages": first.view,
-            }
-        )
+        write_json(report | _looked_up(record, done.text) | {"passages": first.view})
         return
     _say_end(record, done, document, first.card)
+
+
+def _looked_up(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
+    """What was looked up in the book for an answer, for ``--json``."""
+    return {
+        "evidence": evidence(record, answer),
+        "not_found": record.get("missing", []),
+        "assumed": record.get("assumed", []),
+    }
 
 
 def _say_end(record: Mapping[str, Any], done: AnswerDone, document: Document, card: Abilities) -> None:
@@ -237,17 +237,8 @@ def ask_whole(
     record = notes.record()
     if options.json:
         report = report_of(document, book, done, status.model)
-        found = evidence(record, done.text)
         passages = first.view if question.evidence else []
-        write_json(
-            report
-            | {
-                "evidence": found,
-                "not_found": record.get("missing", []),
-                "assumed": record.get("assumed", []),
-                "passages": passages,
-            }
-        )
+        write_json(report | _looked_up(record, done.text) | {"passages": passages})
         return
     _say_end(record, done, document, card)
 

@@ -448,6 +448,13 @@ class _ExchangeWriter:
         self._state.show(pace=(), figures=None)
         self._write(notes=self._behind({"unit": index.document.unit}))
 
+    def _end_refused(self) -> bool:
+        """Let passages take the place of a refusal. Return False if no document is open any more."""
+        document = self._state.current.document
+        if document is not None:
+            self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
+        return document is not None
+
     def _find_passages(self, index: EvidenceIndex) -> None:
         self._passages = best_passages.records(index.words, self.ask.text)
 
@@ -503,11 +510,8 @@ class _ExchangeWriter:
         own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
         reason = own.stop_reason if own else StopReason.END
         self._found = event.record
-        if event.text == NO_ANSWER:
-            document = self._state.current.document
-            if document is not None:
-                self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
-                return
+        if event.text == NO_ANSWER and self._end_refused():
+            return
         self._add(
             answer=event.text,
             figures=own.figures if own else None,
@@ -533,9 +537,7 @@ class _ExchangeWriter:
             self._take_shown(each)
 
     def _take_shown(self, event: Event) -> None:
-        document = self._state.current.document
-        if self._denials and self._denials.refused and document is not None:
-            self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
+        if self._denials and self._denials.refused and self._end_refused():
             return
         self._note(event)
         if isinstance(event, TextDelta):

@@ -147,8 +147,9 @@ def _belongs_to_others(said: Sequence[_Figure], sentence: str, passage: str) -> 
     leading: set[str] = set()
     is_first, has_own_subject = True, False
     for segment in _SEGMENT.split(passage):
-        figures = [one for one in _figures(segment) if years == bool(_YEAR.fullmatch(one.value))]
-        keys = _stems(segment) | {one.value for one in _figures(segment)}
+        every = _figures(segment)
+        figures = [one for one in every if years == bool(_YEAR.fullmatch(one.value))]
+        keys = _stems(segment) | {one.value for one in every}
         before = _stems(segment[: figures[0].start]) if figures else keys
         if main & {one.value for one in figures}:
             with_it |= keys

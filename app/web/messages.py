@@ -390,13 +390,9 @@ def _passage(chip: Mapping[str, Any], name: str) -> str:
     """
     text, shown, at = str(chip["text"]), "", 0
     for start, end in chip["words"]:
-        shown += f"{_escaped(text[at:start])}<mark>{_escaped(text[start:end])}</mark>"
+        shown += f"{_only_words(text[at:start])}<mark>{_only_words(text[start:end])}</mark>"
         at = end
-    return f'<div class="passage">{shown}{_escaped(text[at:])}{_citation_button(chip, "page", name, False)}</div>'
-
-
-def _escaped(text: str) -> str:
-    return "".join(sign if sign.isalnum() or sign == " " else f"&#{ord(sign)};" for sign in text)
+    return f'<div class="passage">{shown}{_only_words(text[at:])}{_citation_button(chip, "page", name, False)}</div>'
 
 
 def _of_parts(exchange: Exchange, turn: int) -> str:
