@@ -68,7 +68,7 @@ _WORDS = tuple(
 )
 _VALUES = {"i": 1, "v": 5, "x": 10, "l": 50}
 _NUMBERED = re.compile(
-    r"\W*(?:chapter|part|section|book|kapitel|teil|abschnitt|chapitre|partie|capítulo|parte)?\s*(\d{1,3}|[IVXL]{1,7})\b[.:]?",
+    r"\W*+(?:chapter|part|section|book|kapitel|teil|abschnitt|chapitre|partie|capítulo|parte)?\s*(\d{1,3}|[IVXL]{1,7})\b[.:]?",
     re.IGNORECASE,
 )
 _FRAME = re.compile(
@@ -92,7 +92,7 @@ def guided(question: str, document: Document, pages_read: int) -> str:
     if not whole:
         chapter = chapter_asked_for(question, chapters)
         return question if chapter is None or chapter.title in question else f"{question} (“{_title(chapter)}”)"
-    named = [item for item in chapters if _NUMBERED.sub("", item.title).strip()]
+    named = [item for item in chapters if item.title.strip() and not _NUMBERED.fullmatch(item.title.strip())]
     if len(named) < FEWEST_CHAPTERS:
         return question
     titles = "; ".join(_title(item) for item in _spread(named))

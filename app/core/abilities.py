@@ -43,7 +43,7 @@ _REQUEST = re.compile(
     r"(?:\s+the\s+(?:passage|part|words?|sentences?|place)\b)?(?:\s+(?:about|with|on|of|that|where))?[\s:]*",
     re.IGNORECASE,
 )
-_QUOTED = re.compile(r"[\"“„«]\s*([^\"“”„«»]+?)\s*[\"“”»]")
+_QUOTED = re.compile(r"[\"“„«]([^\"“”„«»]++)[\"“”»]")
 _ASKS = re.compile(r"[?？]\W*$")
 
 

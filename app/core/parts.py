@@ -115,7 +115,7 @@ _INVERTED = re.compile(r"(?:-t)?-(?:ils?|elles?|on)$")
 # matches an article or a preposition that French joins to the next word
 _ELIDED = re.compile(r"^(?:[dDlLjmnstc]|qu)[’'](?=[^\W\d_])")
 # matches a phrase in quotation marks
-_QUOTATION = re.compile(r"[\"“”„«]\s*([^\"“”„«»]*[^\W_][^\"“”„«»]*?)\s*[\"“”»]|(?<!\w)[‘']([^‘’']+)[’'](?!\w)")
+_QUOTATION = re.compile(r"[\"“”„«](?=[^\"“”„«»]*[^\W_])([^\"“”„«»]++)[\"“”»]|(?<!\w)[‘']([^‘’']+)[’'](?!\w)")
 _DETERMINING = (
     "the a an his her its their my our your der die das den dem des ein eine einen einem einer eines le la les un une "
     "du au aux son sa ses el los las una al del su sus"
@@ -342,7 +342,7 @@ def subjects(question: str) -> list[str]:
     capitalised, has no article, and stands next to a name or after "first". In German, French and Spanish, groups of
     words without a capital and without an article are left out, because nearly every noun has one or the other there.
     """
-    if quoted := [one or other for one, other in _QUOTATION.findall(question)]:
+    if quoted := [one.strip() or other for one, other in _QUOTATION.findall(question)]:
         return quoted
     found = _groups(question)
     language = language_of_question(question)

@@ -25,7 +25,7 @@ _SEGMENT = re.compile(
     r"|und|oder|auf|als|aber|während|gegenüber|et|ou|mais|contre|y|o|pero|frente)\b",
     re.IGNORECASE,
 )
-_RANGE = re.compile(r"(\d+(?:[.,]\d+)?)\s*[–-]\s*(\d+(?:[.,]\d+)?)")
+_RANGE = re.compile(r"(?<!\d)(\d++(?:[.,]\d++)?)\s*+[–-]\s*+(\d+(?:[.,]\d+)?)")
 _YEAR = re.compile(r"#(?:1\d|20)\d\d")
 _ONLY = re.compile(r"\b(?:only|solely|exclusively|nur|ausschließlich|seulement|uniquement|solo|sólo|solamente)\b", re.I)
 _UNIT_AFTER = 2

@@ -91,7 +91,9 @@ ROMAN = re.compile(r"[ivxlc]{2,}")
 name.
 """
 
-_STARTS = re.compile(r"(?:^|[.:!?;\n“„\"«(\[*#>|–—-])[\s*_“„\"«(\[]*$")
+_SIGNS_AT_END = re.compile(r"(?<![\s*_“„\"«(\[])[\s*_“„\"«(\[]*+$")
+_OPENERS = frozenset('\n“„"«([*')
+_LAST_SIGNS = frozenset(".:!?;#>|–—-")
 _QUOTED = re.compile(r"[^\W\d_] [“„\"«‘]$")  # the end of a text that is followed by a quoted word within a sentence
 _NEGATION = re.compile(
     r"\b(?:not?|never|nothing|nobody|none|neither|nor|without|cannot|nicht|nie|niemals|niemand|nichts|ohne|weder|pas|"
@@ -129,6 +131,14 @@ LONGEST = 20_000
 question of 5 MB took nine minutes.
 """
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
+
+
+def _starts_after(text: str) -> bool:
+    """Whether a sentence, a line or a cell begins behind ``text``."""
+    signs = _SIGNS_AT_END.search(text)
+    if signs is None:
+        return False
+    return not signs.start() or text[signs.start() - 1] in _LAST_SIGNS or not _OPENERS.isdisjoint(signs[0])
 
 
 def is_negated(sentence: str) -> bool:
@@ -550,7 +560,7 @@ class BookWords:
             return False
         if self.nouns_capitalized or word in self._lower:
             return bool(_QUOTED.search(text_before)) and word not in self._large
-        is_start = _STARTS.search(text_before) and not (_QUOTED.search(text_before) and text_after[:1] in '”“"»’')
+        is_start = _starts_after(text_before) and not (_QUOTED.search(text_before) and text_after[:1] in '”“"»’')
         return word in self._capital if heading or is_start else True
 
     def _unknown_names(
@@ -576,7 +586,7 @@ class BookWords:
             apart = text[start + len(first) : then].removeprefix(".") != " "
             if apart or fold_word(second) in _ADDRESSES or not self._is_strange(second):
                 continue
-            starts = _STARTS.search(text[:start]) is not None
+            starts = _starts_after(text[:start])
             behind = tokens[number + 2][0] if number + 2 < len(tokens) else ""
             if first[0].isupper() and is_first_name(fold_word(first)):
                 if self._is_unknown_first_name(first, fold_word(first)) or (starts and not behind[:1].isupper()):

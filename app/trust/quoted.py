@@ -31,11 +31,11 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _MOST_PLACES = 32  # maximum occurrences of one passage that are examined; later occurrences are ignored
 _MOST_MAPPED = 64  # maximum pages whose offsets are cached; beyond this, the oldest page is dropped from the cache
 # matches fenced and inline code, which is not searched for sentences and quotations
-_CODE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
+_CODE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
 # Matches the end of a sentence: punctuation with any closing quotation marks and brackets, or the end of the paragraph.
 _END = re.compile(
-    r"(?:[.!?]+|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
+    r"(?:(?<![.!?])[.!?]++|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
     r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
 )
 _WORD = re.compile(r"\w+(?:[’'-]\w+)*")
@@ -51,8 +51,8 @@ _CLOSERS = ("”", "“", "»", '"')
 _FEWEST_WORDS = 3
 """Minimum words of a quotation: fewer words in quotation marks are a name or a term."""
 
-_ELLIPSIS = re.compile(r"\[?\s*(?:…|\.\s?\.\s?\.)\s*\]?")
-_MARKUP = re.compile(r"[*_`]+|^\s*>\s?", re.M)
+_ELLIPSIS = re.compile(r"(?:\[|(?<!\s))\s*+(?:…|\.\s?\.\s?\.)\s*\]?")
+_MARKUP = re.compile(r"[*_`]+|^[^\S\n]*>\s?", re.M)
 _APART = 4000  # maximum folded characters between two consecutive parts of one quotation
 # If the book lacks a quotation, the longest run of words that both the quotation and the book have is shown. This is
 # the minimum number of words of such a run.
