@@ -1,10 +1,14 @@
-"""Detects the language of a text or a question by its common words."""
+"""Detects the language of a text or a question by its common words, and finds where sentences end.
+
+A full stop in English, German, French or Spanish may also belong to an abbreviation, an initial, a date or the number
+of an item. Chinese and Japanese sentences end with a sign of their own.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 Language = Literal["en", "de", "fr", "es"]
@@ -34,6 +38,26 @@ _ASKING: dict[Language, str] = {
 # questions in another language: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
 _SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
 _TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
+_SMALL = "a-zß-öø-ÿ"
+_CLOSING = r"(?:[\"'”’“»«)\]*_]|[ \u00a0\u202f]»)*"  # what may stand between a sentence's end and the space
+# A small letter after it continues the sentence: "“Stop!” he said", "approx. ten", "and so on … but".
+_SENTENCE_END = re.compile(
+    rf"(?:(?<![.!?])[.!?]++|(?<![“„«\"])…){_CLOSING}(?=\s+[^{_SMALL}\s])|[。！？]++[」』）》”’]*"
+)
+_CAPITAL = "[A-ZÀ-ÖØ-Þ]"
+# A full stop after these ends no sentence: titles, initials, and abbreviations that stand before a name.
+_ABBREVIATION = re.compile(
+    r"\b(?:Mrs?|Ms|Dr|St|Capt|Col|Gen|Prof|Rev|Lt|Sgt|Hon|Hr|Fr|Mme|Mlle|vs|cf|vgl|bzw|z|e\. ?g|i\. ?e|d\. ?h|u\. ?a"
+    rf"|{_CAPITAL})\.$"
+)
+_BEFORE_NUMBER = re.compile(r"\b(?:[Nn]os?|Nr|pp?|vol|ch|chap|Kap|Bd|Art|Abs|fig|Fig|Abb|sec|ca)\.$")
+_ITEM_NUMBER = re.compile(r"\n[ \t]*(?:[-*+•][ \t]+)?[*_]*\d{1,3}\.$")
+_DAY = re.compile(r"(?<!\d)\d{1,2}\.$")
+_GERMAN_MONTH = re.compile(
+    r"\s(?:Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember)\b"
+)
+_NUMBER_AFTER = re.compile(r"\s*\d")
+_LONGEST_BEFORE = 24  # maximum characters before a full stop that decide whether it ends a sentence
 # Beginnings of words that may ask for an answer in a different language: names of languages, and requests for a
 # quotation from the book.
 _WISH = re.compile(
@@ -66,3 +90,22 @@ def _most(words: Counter[str], lists: Mapping[Language, str], fewest: int) -> La
     found = {language: sum(words[word] for word in common.split()) for language, common in lists.items()}
     best, second = sorted(found, key=lambda language: found[language], reverse=True)[:2]
     return best if found[best] >= fewest and found[best] > found[second] else None
+
+
+def sentence_ends(text: str, start: int = 0, stop: int | None = None) -> Iterator[int]:
+    """Yield where sentences end between two offsets of a text, after their closing quotation marks and brackets. Left
+    out are the end of the text itself, and of a paragraph or an item without a full stop.
+    """
+    for match in _SENTENCE_END.finditer(text, start, len(text) if stop is None else stop):
+        if match[0][0] != "." or not _goes_on(text, match.start() + 1):
+            yield match.end()
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """Whether the full stop before the offset ``end`` belongs to an abbreviation, a date or the number of an item."""
+    before = f"\n{text[:end]}"[-_LONGEST_BEFORE:] if end < _LONGEST_BEFORE else text[end - _LONGEST_BEFORE : end]
+    if _ABBREVIATION.search(before) or _ITEM_NUMBER.search(before):
+        return True
+    if _BEFORE_NUMBER.search(before):
+        return _NUMBER_AFTER.match(text, end) is not None
+    return _DAY.search(before) is not None and _GERMAN_MONTH.match(text, end) is not None

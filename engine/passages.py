@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from engine.languages import Language, language_of, language_of_question
+from engine.languages import Language, language_of, language_of_question, sentence_ends
 
 SHORTEST = 60
 """Minimum characters of a passage. A shorter sentence is joined to the next sentence of its paragraph."""
@@ -53,7 +53,6 @@ equals "lighting".
 
 _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _PARAGRAPH = re.compile(r"\n\s*\n")
-_SENTENCE = re.compile(r"(?<![ .](?:Mr|Ms|Dr|St|No))(?<!Mrs)(?<!\b[A-Z])[.!?…][”\"’')\]]*(?=\s+[^a-z\s])")
 _WHOLE_SENTENCE = re.compile(r"[“\"‘']?[^\W\d_a-z].*[.!?][”\"’')]*$", re.DOTALL)
 _PAUSE = re.compile(r"[;:,—–](?=\s)|\s(?=[—–])")
 SILENT = frozenset(
@@ -316,7 +315,7 @@ def spans(text: str, shortest: int = SHORTEST) -> Iterator[tuple[int, int]]:
     start = 0
     for gap in [*_PARAGRAPH.finditer(text), None]:
         stop = gap.start() if gap else len(text)
-        ends = [match.end() for match in _SENTENCE.finditer(text, start, stop)]
+        ends = sentence_ends(text, start, stop)
         for end in [*ends, stop]:
             if end - start >= shortest or end == stop:
                 yield from _parts(text, start, end)

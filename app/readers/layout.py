@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from app.language.sentences import is_line_ended
 from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
@@ -30,7 +31,6 @@ _CUT_REACH = 3.0  # maximum distance, in line heights, between the two lines of 
 _LARGER = 0.2  # maximum relative difference in type size between lines of a paragraph
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # maximum characters of a line of verse
-_SENTENCE_END = re.compile(r"[.!?:;…。！？؟][\"'”’»)\]]*(?:\d{0,3}|\[\d{1,3}\])$")
 _INITIAL = 2  # maximum characters of a drop cap, possibly with a quotation mark
 _INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size of the text next to it
 _ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themselves
@@ -159,7 +159,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     taller = abs(above.type_size - line.type_size) > _LARGER * max(above.type_size, line.type_size)
     # a line that is higher on the page than the line before starts the next column or is separate text
     if line.top < above.top - above.height / 2:
-        full = not _fits(above, line, margin) and not _SENTENCE_END.search(above.text)
+        full = not _fits(above, line, margin) and not is_line_ended(above.text)
         return "join" if full and not taller else "paragraph"
     if taller or line.top - above.top > _GAP * max(pitch, line.height * 0.9):
         return "paragraph"
@@ -172,7 +172,7 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     shift = 0.0 if flush else line.x0 - _base(lines, index)
     indented = abs(shift) > _INDENT * line.height
     if not ended:
-        return "paragraph" if indented and _SENTENCE_END.search(above.text) else "join"
+        return "paragraph" if indented and is_line_ended(above.text) else "join"
     if indented and shift > 0:
         return "paragraph"
     return "break"

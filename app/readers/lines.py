@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
+from app.language.sentences import is_line_ended
 from app.readers.delimited import CELLS
 
 NAMES = frozenset(
@@ -64,7 +65,6 @@ _ITEMS = (
     re.compile(rf"\s*{_STAMP}", re.I),
 )
 _LONGEST_MARK = 6  # maximum characters of an item's number, such as "viii. "
-_FINISHED = re.compile(r"[.:;!?…][\"'”’»)\]]*\s*$")
 _BULLET_AND_TAB = re.compile(r"^(\s*(?:[-*•·▪o–>]|\(?\w{1,3}[.)]|\[[ xX]?\]|#+|//|;+|%+))\t+", re.M)
 
 
@@ -190,7 +190,7 @@ def items(rows: Sequence[str]) -> list[list[str]]:
     likely = [(at, row) for at, row in enumerate(rows) if _may_begin(row.lstrip())]
     for pattern in _ITEMS if len(likely) > 1 else ():
         found = [at for at, row in likely if pattern.match(row)]
-        if len(found) > 1 and (found[0] == 0 or found[0] - 1 in starts or _FINISHED.search(rows[found[0] - 1])):
+        if len(found) > 1 and (found[0] == 0 or found[0] - 1 in starts or is_line_ended(rows[found[0] - 1])):
             starts.update(found)
     if not starts:
         return [list(rows)]

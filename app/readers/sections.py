@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.readers import cleaning
 from app.readers.parsed import Heading, Section
+from engine.languages import sentence_ends
 
 PART = 3_000
 """Approximate characters of a section in a text without headings."""
@@ -19,7 +19,6 @@ LONGEST = 20_000
 """Characters above which a chapter with a title is split into several sections."""
 
 _CUT_CHAPTER = 8_000  # approximate characters of the sections into which a long chapter with a title is split
-_SENTENCE = re.compile(r"(?<=[.!?。！？…])[\"'”’»)]*\s+")
 
 
 @dataclass
@@ -145,7 +144,7 @@ def _pieces(paragraph: str, size: int) -> list[str]:
         window = paragraph[start : start + size + size // 4]
         end = window.rfind("\n") + 1
         if end <= size // 2:
-            ends = [match.end() for match in _SENTENCE.finditer(window) if match.end() > size // 2]
+            ends = [end for end in sentence_ends(window) if end > size // 2]
             end = ends[-1] if ends else window.rfind(" ") + 1
         if end < size // 2:
             end = len(window)

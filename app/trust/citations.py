@@ -29,7 +29,8 @@ from dataclasses import asdict
 from statistics import median_low
 from typing import Any, Literal
 
-from app.trust.evidence import Evidence, EvidenceIndex, Form, is_ended
+from app.language.sentences import is_ended
+from app.trust.evidence import Evidence, EvidenceIndex, Form
 from app.trust.quoted import (
     BookIndex,
     PageSpan,

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from app.language.sentences import is_ended
 from app.language.words import is_german, tokenize
 from app.trust import roles
 from app.trust.agreement import CELLS, disagrees
@@ -94,7 +95,6 @@ _TALK = re.compile(
     rf"|^\W*(?:{_ASSENT}|based on the (?:text|book|document|passage|context))\W*$",
     re.IGNORECASE,
 )
-_ENDED = re.compile(r"[.!?…。！？][\"'”’»)\]*_]*$")
 _REFUSAL = re.compile(
     r"\b(?:book|text|document|passage|story|excerpt|report|article|context|author|material|paper|it|section|content)\b"
     r"[^.!?]{0,40}?\b(?:does not|doesn['’]t|do not|don['’]t|did not|never|contains no|has no|provides no|gives no)\b"
@@ -125,11 +125,6 @@ _CONTRAST = re.compile(
     r"[,;] +(?=(?:while|whereas|but|and|während|aber|und|wohingegen|tandis qu|alors qu|mais|et|mientras|pero|y)\b)",
     re.IGNORECASE,
 )
-
-
-def is_ended(sentence: str) -> bool:
-    """Whether a sentence ends with a full stop, an exclamation mark or a question mark."""
-    return _ENDED.search(sentence) is not None
 
 
 def is_refusal(sentence: str) -> bool:

@@ -19,8 +19,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import merge
 
 from engine.document import Document
+from engine.languages import sentence_ends
 
 _BORDER = "\n"  # separates two documents in the folded text; folded text never contains this character
 _DROPPED = re.compile(r"[\W_]+")
@@ -32,12 +34,8 @@ _MOST_PLACES = 32  # maximum occurrences of one passage that are examined; later
 _MOST_MAPPED = 64  # maximum pages whose offsets are cached; beyond this, the oldest page is dropped from the cache
 # matches fenced and inline code, which is not searched for sentences and quotations
 _CODE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
-_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Capt|Prof|Rev|Lt|Sgt|vs|etc|cf|pp?|No|vol|ch)|\b[A-Z])\.$")
-# Matches the end of a sentence: punctuation with any closing quotation marks and brackets, or the end of the paragraph.
-_END = re.compile(
-    r"(?:(?<![.!?])[.!?]++|(?<![“„«\"])…(?!\s*[a-z]))[\"'”’»)\]*_]*(?=\s|$)"
-    r"|(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z"
-)
+# matches the end of a paragraph or of an item of a list
+_BREAK = re.compile(r"(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z")
 _WORD = re.compile(r"\w+(?:[’'-]\w+)*")
 _LONGEST_QUOTE = 3000  # maximum characters of a quotation; the characters of a nested quotation are not counted
 _QUOTED = re.compile(
@@ -202,16 +200,15 @@ class Quotation:
 def sentences(text: str) -> list[Span]:
     """The sentences of an answer in Markdown, without surrounding white space and without code."""
     masked = _masked(text)
+    breaks = (match.end() for match in _BREAK.finditer(masked))
     found, start = [], 0
-    for end in _END.finditer(masked):
-        if end.end() < len(masked) and _ABBREVIATION.search(masked[start : end.end()]):
-            continue
-        body = masked[start : end.end()]
+    for end in merge(sentence_ends(masked), breaks):
+        body = masked[start:end]
         words = body.strip()
         if words and _WORD.search(words):
             begin = start + len(body) - len(body.lstrip())
             found.append(Span(begin, begin + len(words)))
-        start = end.end()
+        start = end
     return found
 
 

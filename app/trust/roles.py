@@ -15,6 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from heapq import merge
+from itertools import pairwise
+
+from engine.languages import sentence_ends
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
 """A function that returns the words of a text without stop words. Each word is a pair: the form in which words are
@@ -32,8 +36,9 @@ passage counts as about another person.
 """
 
 _WORD = re.compile(r"\w+")
-_TITLES = "".join(rf"(?<!\b{title})" for title in ("Mr", "Ms", "Dr", "Mrs", "[A-Z]"))
-_CLAUSE = re.compile(rf"{_TITLES}[.;!?][”\"’)]*\s+(?=\S)|\s\|\s|\n\s*\n")
+_APART = re.compile(
+    r";[”\"’)]*\s+(?=\S)|\s\|\s|\n\s*\n"
+)  # what separates clauses within a sentence, cells and paragraphs
 _AUXILIARY = re.compile(
     r"\b(?:is|are|was|were|has|have|had|will|would|can|could|may|might|must|shall|should|did|does|do"
     r"|ist|sind|war|waren|wird|werden|wurde|wurden|hat|haben|hatte|kann|muss|darf|soll"
@@ -98,7 +103,9 @@ def _plain(text: str) -> str:
 
 
 def _clauses(passage: str) -> list[str]:
-    return [clause for clause in _CLAUSE.split(passage) if clause.strip()] or [passage]
+    cuts = merge(sentence_ends(passage), (match.end() for match in _APART.finditer(passage)))
+    clauses = (passage[start:end] for start, end in pairwise((0, *cuts, len(passage))))
+    return [clause for clause in clauses if clause.strip(" |\n")] or [passage]
 
 
 def _subject(sentence: str, words: Sequence[tuple[str, int]], auxiliary: re.Match[str] | None) -> set[str]:
