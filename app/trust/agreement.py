@@ -144,6 +144,7 @@ def _belongs_to_others(said: Sequence[_Figure], sentence: str, passage: str) -> 
     words = _stems(sentence) | (values - main)
     with_it: set[str] = set()
     with_others: set[str] = set()
+    behind: set[str] = set()  # words of later segments with other numbers
     leading: set[str] = set()
     is_first, has_own_subject = True, False
     for segment in _SEGMENT.split(passage):
@@ -157,10 +158,11 @@ def _belongs_to_others(said: Sequence[_Figure], sentence: str, passage: str) -> 
         elif figures:
             with_others |= keys
             leading |= before if is_first else set()
+            behind |= set() if is_first else keys
         else:
             leading |= keys
         is_first &= not figures
-    shared = set() if has_own_subject else leading
+    shared = set() if has_own_subject else leading - behind
     return bool(with_it) and bool(words & (with_others - with_it - shared))
 
 

@@ -25,7 +25,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median_low
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ from app.trust.quoted import (
     sentences,
     words,
 )
+from app.trust.speakers import asks_who_said, not_said_by, not_the_speaker, words_for_a_speaker
 from engine.document import Document, Page
 from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
 
@@ -182,7 +183,7 @@ class Support:
 
     def __init__(self, index: Future[EvidenceIndex], question: str, pages_read: int = 0) -> None:
         self._index = index
-        self._question = question
+        self.question = question
         self._pages_read = pages_read or None
         self._known: dict[str, Evidence] = {}
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
@@ -196,13 +197,13 @@ class Support:
                 because a book may name a ship without using the word "ship".
         """
         if answered not in self._unmentioned and self._index.done():
-            self._unmentioned[answered] = self._index.result().unmentioned(self._question, answered)
+            self._unmentioned[answered] = self._index.result().unmentioned(self.question, answered)
         return self._unmentioned.get(answered, ())
 
     def assumed(self) -> tuple[str, ...]:
         """Words of the question's premise that no passage has; () while the index is being made."""
         if self._assumed is None and self._index.done():
-            self._assumed = self._index.result().assumed(self._question)
+            self._assumed = self._index.result().assumed(self.question)
         return self._assumed or ()
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
@@ -219,7 +220,7 @@ class Support:
             return None
         if last or sentence not in self._known:
             self._known[sentence] = self._index.result().find(
-                self._question, sentence, favour, self._pages_read, form, under
+                self.question, sentence, favour, self._pages_read, form, under
             )
         return self._known[sentence]
 
@@ -354,14 +355,14 @@ class Notes:
 
     def _cite(self) -> Iterator[dict[str, Any]]:
         taken: list[Span] = []
+        whole = sentences(self._text)
         for quotation in quotations(self._text):
             if not (quotation.closed or self._done):
                 continue
             found = self._check(self._text[quotation.inner.start : quotation.inner.end], quotation.whole)
             if found is not None:
-                taken.append(quotation.whole)
-                yield self._quoted("quoted" if found.verified else "missing", found, quotation.whole)
-        whole = sentences(self._text)
+                taken.append(self._around(quotation.whole, whole))
+                yield self._of_a_quotation(found, quotation.whole, taken[-1])
         self._missing = []
         # ``said``: the pages that the previous sentence attended to
         left, said = MOST_ATTENDED, frozenset[tuple[str | None, int]]()
@@ -376,6 +377,46 @@ class Notes:
                 continue
             left, said = left - len(attended), attended
             yield from chips
+
+    def _around(self, where: Span, sentences: Sequence[Span]) -> Span:
+        """The sentences of the answer that a quotation is in. A sentence that goes on behind it belongs to them:
+        "Where?" asked Tom.
+        """
+        inside = [one for one in sentences if one.touches(where)]
+        if not inside:
+            return where
+        behind = next((one for one in sentences if one.start >= inside[-1].end), None)
+        if behind is not None and where.end >= inside[-1].end and self._text[behind.start].islower():
+            inside.append(behind)
+        return Span(inside[0].start, inside[-1].end)
+
+    def _of_a_quotation(self, found: QuotationCheck, where: Span, around: Span) -> dict[str, Any]:
+        """The citation of a quotation. If the book has it, but says that somebody else said it, its page is near."""
+        if not found.verified:
+            return self._quoted("missing", found, where)
+        sentence = self._text[around.start : around.end]
+        start, end = where.start - around.start, where.end - around.start
+        others = not_the_speaker(sentence, start, end, *self._in_book(found))
+        if others:
+            return self._quoted("near", found, where) | {"lacks": list(others)}
+        return self._quoted("quoted", found, where)
+
+    def _in_book(self, found: QuotationCheck) -> tuple[str, int, int]:
+        """The text of the pages that have a quotation, and the quotation's first and last character in it."""
+        first, last = found.spans[0], found.spans[-1]
+        texts = [page.text for page in self._index.document.pages[first.page : last.page + 1]]
+        return "\n".join(texts), first.start, sum(len(text) + 1 for text in texts[:-1]) + last.end
+
+    def _not_the_speaker(self, sentence: str) -> tuple[str, ...]:
+        """The words of a sentence that answers who said something, if the book has another speaker there."""
+        question = self._support.question if self._support else ""
+        if not asks_who_said(question):
+            return ()
+        for quotation in quotations(question):
+            found = self._check(question[quotation.inner.start : quotation.inner.end], Span(0, 0))
+            if found is not None and found.verified:
+                return not_said_by(words_for_a_speaker(sentence), *self._in_book(found))
+        return ()
 
     def _unquoted(self, sentence: Span) -> Iterator[dict[str, Any]]:
         passage = self._text[sentence.start : sentence.end]
@@ -392,6 +433,8 @@ class Notes:
         evidence = self._support and self._support.find(
             passage, self._scores(sentence), self._done, self._form(sentence), self._above(sentence)
         )
+        if evidence and evidence.level == "says so" and (others := self._not_the_speaker(passage)):
+            evidence = replace(evidence, level="near", lacks=others)
         if evidence and (evidence.level or not evidence.claims):
             yield from self._rests_on(evidence, sentence)
             return

@@ -652,6 +652,8 @@ than a peak of 26.5% in 2010. The purchasing power of the north was $1.3 trillio
 The tenant pays £1,485 a month. Pupils may only swim with a teacher. No dogs are allowed in the hall. The garden has a
 pond.
 
+It spread in the parish of Barn, and in Oxley; so that in the second week the parish of Barn buried 886, and Oxley 155.
+
 Programme | Full time | Part time
 Psychology | 2 - 3 years | 4 - 5 years
 Counselling | 1 - 2 years | 2 - 4 years
@@ -672,6 +674,8 @@ Counselling | 1 - 2 years | 2 - 4 years
         ("What is the purchasing power of the west?", "The purchasing power of the west was $1.3 trillion.", "near"),
         ("What is the institute among?", "The institute is among the top 3 in Asia.", "says so"),
         ("What is the institute among?", "The institute is among the top 20 in Asia.", "near"),
+        ("How many did Barn bury?", "In the second week the parish of Barn buried 886.", "says so"),
+        ("How many did Oxley bury?", "In the second week the parish of Oxley buried 886.", "near"),
         ("What does the tenant pay?", "The tenant pays £1,485 a month.", "says so"),
         ("What does the tenant pay?", "The tenant pays £1,485 a year.", "near"),
         ("What does the tenant pay?", "The tenant pays $1,485 a month.", "near"),

@@ -281,3 +281,42 @@ def test_an_item_of_a_list_belongs_to_the_person_above_it() -> None:
         notes.close()
         found = [chip["kind"] == "says" for chip in notes.record()["chips"] if answer[chip["from"]] == "-"]
         assert found == says
+
+
+SPOKEN = make(
+    '"Oh, that would be unnecessary, Mr. Fogg," said Ralph politely. "We will trust your word, as a gentleman."\n\n'
+    '"You do not forget when you are due in London?" asked Stuart.\n\n'
+    '"I will be there in time," he said, and Daniel went out.\n\n'
+    "But after some pause John Hayward, recovering himself, said, 'There is somebody in the cart not quite dead!' So "
+    "another called to him and said, 'Who are you?'\n\n"
+    '"They have found a hare," said my mother, "and if they come this way we shall see the hunt."',
+    "The inspector wrote in his report that the boiler was never cleaned before the fire.",
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "kind"),
+    [
+        ("Who spoke?", 'Ralph said, "We will trust your word, as a gentleman."', "quoted"),
+        ("Who spoke?", 'It was Stuart who said: "We will trust your word, as a gentleman."', "near"),
+        ("Who spoke?", '"We will trust your word, as a gentleman," said Mr. Fogg.', "near"),
+        ("Who spoke?", '"You do not forget when you are due in London?" asked Ralph.', "near"),
+        ("Who spoke?", '"I will be there in time" was said by Daniel.', "quoted"),
+        ("Who spoke?", '"I will be there in time" was said by Hayward\'s wife Martha.', "quoted"),
+        ("Who spoke?", '"I will be there in time" was said by Merrylegs.', "near"),
+        ("Who spoke?", 'John Hayward said: "There is somebody in the cart not quite dead!"', "quoted"),
+        ("Who spoke?", 'The piper said: "There is somebody in the cart not quite dead!"', "near"),
+        ("Who spoke?", 'The horse\'s mother said, "They have found a hare".', "quoted"),
+        ("Who spoke?", 'The book says: "They have found a hare".', "quoted"),
+        ("Who spoke?", 'The tenant says: "the boiler was never cleaned before the fire".', "near"),
+        ("Who spoke?", 'The inspector says: "the boiler was never cleaned before the fire".', "quoted"),
+        ('Who said "We will trust your word, as a gentleman"?', "Stuart said it.", "near"),
+    ],
+)
+def test_a_quotation_belongs_to_its_speaker(question: str, answer: str, kind: str) -> None:
+    """A right quotation with the wrong speaker had the strongest mark."""
+    taker = NoteTaker()
+    taker.prepare(SPOKEN).result()
+    notes = taker.begin(SPOKEN, question, so_far=answer)
+    notes.close()
+    assert [chip["kind"] for chip in notes.record()["chips"]] == [kind]
