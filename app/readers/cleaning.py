@@ -25,7 +25,8 @@ _SPACES = [0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F]
 _BREAKS = [0x0B, 0x0C, 0x85, 0x2028, 0x2029]
 # ligatures: Latin and Arabic presentation forms
 _LIGATURES = [*range(0xFB00, 0xFB07), *range(0xFB50, 0xFDFE), *range(0xFE70, 0xFEFD)]
-_BULLETS = [0xF0B7, 0xF0A7, 0xF0D8]  # bullets of the Symbol and Wingdings fonts, written by word processors
+BULLETS = [0xF0B7, 0xF0A7, 0xF0D8]
+"""Codes of bullets of the fonts Symbol and Wingdings, as word processors write them."""
 
 _TABLE: dict[int, str] = {
     **dict.fromkeys(_DROPPED, ""),
@@ -34,11 +35,11 @@ _TABLE: dict[int, str] = {
     **{
         code: unicodedata.normalize("NFKC", chr(code)) for code in _LIGATURES if unicodedata.category(chr(code)) != "Cn"
     },
-    **dict.fromkeys(_BULLETS, "•"),
+    **dict.fromkeys(BULLETS, "•"),
 }
 _PRIVATE_PLANES = re.compile("[\U000f0000-\U0010ffff]")
 PRIVATE = re.compile(
-    f"(?![{''.join(map(chr, _BULLETS))}])[\ue000-\uf8ff\ufffc\U000f0000-\U000ffffd\U00100000-\U0010fffd]"
+    f"(?![{''.join(map(chr, BULLETS))}])[\ue000-\uf8ff\ufffc\U000f0000-\U000ffffd\U00100000-\U0010fffd]"
 )
 """Matches private-use characters and object placeholders. All of these are dropped. Known bullets are not matched."""
 

@@ -35,7 +35,8 @@ _INITIAL = 2  # maximum characters of a drop cap, possibly with a quotation mark
 _INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size of the text next to it
 _ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themselves
 _FIRST_WORD = re.compile(r"[^\W\d_]+")
-_ITEM = re.compile(r"(?:[•·▪◦‣■□●○]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.)]|\d{1,3}) ")
+_TICKS = "✓✔✗✘☐☑☒"
+_ITEM = re.compile(rf"(?:[•·▪◦‣■□●○{_TICKS}]|\(?(?:\d{{1,3}}|[A-Za-z]|[ivxlc]{{1,5}})[.)]|\d{{1,3}}) ")
 _LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # matches a line that ends in dot leaders and a page number
 _NUMBERED = re.compile(r"\s(?:\d{1,4}|[ivxlc]{1,6})$")  # matches a line that ends in a page number
 _FAR = 2.0  # minimum gap, in line heights, before the page number of a line in a table of contents without dot leaders
@@ -196,7 +197,9 @@ def _is_far(line: Line) -> bool:
 
 
 def _is_next_item(above: str, line: str) -> bool:
-    """Whether both lines start items of the same list: with the same bullet, or with consecutive numbers."""
+    """Whether both lines start items of the same list: with the same bullet, with ticks or crosses, or with
+    consecutive numbers.
+    """
     one, two = _ITEM.match(above), _ITEM.match(line)
     if one is None or two is None:
         return False
@@ -205,7 +208,7 @@ def _is_next_item(above: str, line: str) -> bool:
         return ord(second) == ord(first) + 1
     if first.isdigit() and second.isdigit():
         return int(second) == int(first) + 1 and not one[0][-2].isdigit()
-    return first == second and not first.isalnum()
+    return (first == second or {first, second} <= set(_TICKS)) and not first.isalnum()
 
 
 def _goes_on(above: Line, line: Line) -> bool:

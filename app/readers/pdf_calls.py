@@ -8,7 +8,7 @@ reading time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import PYFUNCTYPE, c_float, c_int, c_void_p, cast
+from ctypes import PYFUNCTYPE, c_float, c_int, c_size_t, c_ulong, c_void_p, cast
 from typing import Any
 
 import pypdfium2.raw as raw
@@ -29,6 +29,10 @@ page_object = _by_address(raw.FPDFPage_GetObject, c_void_p, c_void_p, c_int)
 kind_of = _by_address(raw.FPDFPageObj_GetType, c_int, c_void_p)
 bounds = _by_address(raw.FPDFPageObj_GetBounds, c_int, c_void_p, *[c_void_p] * 4)
 fill_colour = _by_address(raw.FPDFPageObj_GetFillColor, c_int, c_void_p, *[c_void_p] * 4)
+font_of = _by_address(raw.FPDFTextObj_GetFont, c_void_p, c_void_p)
+font_name = _by_address(raw.FPDFFont_GetBaseFontName, c_size_t, c_void_p, c_void_p, c_size_t)
+count_parts = _by_address(raw.FPDFFormObj_CountObjects, c_int, c_void_p)
+part = _by_address(raw.FPDFFormObj_GetObject, c_void_p, c_void_p, c_ulong)
 render_mode = _by_address(raw.FPDFTextObj_GetTextRenderMode, c_int, c_void_p)
 draw_mode = _by_address(raw.FPDFPath_GetDrawMode, c_int, c_void_p, c_void_p, c_void_p)
 matrix = _by_address(raw.FPDFPageObj_GetMatrix, c_int, c_void_p, c_void_p)

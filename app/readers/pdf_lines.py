@@ -18,6 +18,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line, is_initial
+from app.readers.pdf_glyphs import with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_notes import TICKS
 from app.readers.pdf_shapes import small_shapes, with_dots, with_fractions
@@ -96,6 +97,7 @@ def page_lines(
         if pictures is not None:
             pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
+        text = with_signs(text, text_page, suspects.fonts)
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(joined_rows(text, boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())

@@ -18,6 +18,7 @@ import pypdfium2.raw as raw
 
 from app.readers import pdf_calls
 from app.readers.layout import Line
+from app.readers.pdf_glyphs import fonts_in
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
 from app.readers.pdf_notes import layer_of
 
@@ -34,6 +35,7 @@ _BAND = 24.0  # height in points of the bands by which covering objects are inde
 _TALLEST = 14_400.0  # maximum height of a page in points
 # share of a line's height that is ignored at its top, and also at its bottom, when its pixels are compared
 _EDGE = 0.25
+_KINDS = (raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE, raw.FPDF_PAGEOBJ_FORM)
 
 
 class Suspects:
@@ -47,7 +49,7 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._objects, covers, self.drawn, self.pictures = _drawn(page)
+        self._objects, covers, self.drawn, self.pictures, self.fonts = _drawn(page)
         self._covers = _in_bands(covers)
         self._text = pdf_calls.address(text_page.raw)
         self._parts = (c_uint * 4)()
@@ -129,12 +131,12 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box]]:
+def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box], set[int | None]]:
     """Examine the drawn objects of a page.
 
     Returns:
         All examined objects in drawing order; (position in this order, box) of each object that may cover text; all
-            paths; boxes of pictures.
+            paths; boxes of pictures; addresses of the fonts.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
@@ -143,12 +145,16 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
     paths: list[Path] = []
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     turn = turned(page)
-    text, path, image = raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE
+    text, path, image, form = _KINDS
     has_text = False
+    fonts: set[int | None] = set()
     for at, kind in enumerate(map(pdf_calls.kind_of, items)):
         if kind == text:
             has_text = True
+            fonts.add(pdf_calls.font_of(items[at]))
             continue
+        if kind == form:
+            fonts |= fonts_in(items[at])
         if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
             continue
         x0, y0, x1, y1 = edges.get()
@@ -162,7 +168,7 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
             covers.append((at, turn(x0, y0, x1, y1)))
-    return items, covers, paths, pictures
+    return items, covers, paths, pictures, fonts
 
 
 def has_image(page: pdfium.PdfPage) -> bool:

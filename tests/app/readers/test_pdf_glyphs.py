@@ -1,0 +1,88 @@
+"""Signs of a PDF that are no letters: each is read as what it shows, or told as a sign that nobody can name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from app.readers import detect
+from app.readers.page_images import find_on_page
+from app.readers.parsed import Limits, Parsed
+from tests.app.readers.conftest import assembled
+
+
+def _parsed(files: Any, content: bytes, font: bytes, more: Sequence[bytes] = ()) -> Parsed:
+    """Read a page with the fonts F1 (Helvetica) and S; the objects ``more`` have the numbers from 7."""
+    return detect.parse(_file(files, content, font, more), {}, Limits(), lambda *_: None)
+
+
+def _file(files: Any, content: bytes, font: bytes, more: Sequence[bytes] = ()) -> Any:
+    return files.raw(
+        "signs.pdf",
+        assembled(
+            [
+                b"<< /Type /Catalog /Pages 2 0 R >>",
+                b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+                b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R"
+                b" /Resources << /Font << /F1 5 0 R /S 6 0 R >> >> >>",
+                b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+                b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+                b"<< /Type /Font " + font + b" >>",
+                *more,
+            ]
+        ),
+    )
+
+
+def _row(y: int, *parts: tuple[bytes, bytes]) -> bytes:
+    """Draw a line of parts: the name of the font, and what is shown in it."""
+    return b"BT 72 %d Td %s ET\n" % (y, b" ".join(b"/%s 12 Tf %s Tj" % part for part in parts))
+
+
+def _letters(*pairs: tuple[int, int]) -> bytes:
+    """A font's table of letters: codes, and the characters that it names for them."""
+    table = b"".join(b"<%02x> <%04x>\n" % pair for pair in pairs)
+    data = b"1 begincodespacerange <00> <ff> endcodespacerange %d beginbfchar\n%sendbfchar" % (len(pairs), table)
+    return b"<< /Length %d >>\nstream\n%s\nendstream" % (len(data), data)
+
+
+def test_signs_of_the_font_symbol_are_read(files: Any) -> None:
+    table = _letters((0x41, 0xF0B1), (0x42, 0xF0B3), (0x43, 0xF061), (0x44, 0xF0B7))
+    content = _row(700, (b"F1", b"(It weighs 30 )"), (b"S", b"(A)"), (b"F1", b"( 4 stone, )"), (b"S", b"(B)"))
+    content += _row(660, (b"F1", b"(The angle )"), (b"S", b"(C)"), (b"F1", b"( is small.)"))
+    font = b"/Subtype /TrueType /BaseFont /QWERTY+SymbolMT /Encoding /WinAnsiEncoding /ToUnicode 7 0 R"
+    text = _parsed(files, content, font, [table]).sections[0].text
+    assert " ".join(text.split()) == "It weighs 30 ± 4 stone, ≥ The angle α is small."
+    assert len(find_on_page(files.folder / "signs.pdf", 1, "The angle α is small")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "ticks", "shown"),
+    [
+        (b"Wingdings-Regular", (b"(\xfc)", b"(\xfb)"), ("✓", "✗")),
+        (b"ABCDEF+Wingdings2", (b"(P)", b"(O)"), ("✓", "✗")),
+        (b"ABCDEF+Webdings", (b"(a)", b"(r)"), ("✓", "✗")),
+    ],
+)
+def test_ticks_stored_as_the_codes_of_their_font_are_read(
+    files: Any, name: bytes, ticks: tuple[bytes, bytes], shown: tuple[str, str]
+) -> None:
+    """Without a table of letters, a tick of Wingdings is stored as ü, one of Wingdings 2 as P."""
+    font = b"/Subtype /Type1 /Encoding /WinAnsiEncoding /BaseFont /" + name
+    content = b"".join(
+        _row(700 - 30 * at, (b"S", tick), (b"F1", b"( The rope of boat %d is dry and whole)" % at))
+        for at, tick in enumerate(ticks)
+    )
+    text = _parsed(files, content, font).sections[0].text
+    assert text.split("\n") == [f"{sign} The rope of boat {at} is dry and whole" for at, sign in enumerate(shown)]
+
+
+def test_the_bullets_of_a_list_stay_bullets(files: Any) -> None:
+    table = _letters((0x41, 0xF0A7), (0x42, 0xF0D8))
+    content = b"".join(
+        _row(700 - 20 * at, (b"S", b"(%c)" % sign), (b"F1", b"( Rope)")) for at, sign in enumerate(b"AB")
+    )
+    font = b"/Subtype /Type1 /BaseFont /QWERTY+Wingdings-Regular /Encoding /WinAnsiEncoding /ToUnicode 7 0 R"
+    assert _parsed(files, content, font, [table]).sections[0].text == "• Rope\n• Rope"
