@@ -24,10 +24,12 @@ from typing import BinaryIO
 
 import psutil
 
+from app.readers.file_formats import FORMATS
+
 ROOT = Path(__file__).resolve().parents[1]
 FORKS = ("app.readers.child",)
 """Modules of children that are forked."""
-_PARSERS = ("pdf", "epub", "docx", "markup", "text", "mail", "delimited", "encoding", "archive")
+_PARSERS = (*sorted({one.reader for one in FORMATS}), "delimited", "encoding", "archive")
 _NUM_BYTES = 1 << 16
 
 

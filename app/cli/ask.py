@@ -24,6 +24,7 @@ from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
+from app.readers.file_formats import suffixes
 from app.trust.citations import Notes, NoteTaker, evidence
 from engine import Question
 from engine.config import SamplingParams, options_of
@@ -39,7 +40,7 @@ _LOOPED = (
     "The answer only repeated itself and was stopped. A temperature of 0.7 or another question often leads out of it."
 )
 
-_MISSING_FILE = re.compile(r"\S+\.(?:pdf|epub|docx|txt|md|html?|eml|csv)", re.IGNORECASE)
+_MISSING_FILE = re.compile(rf"\S+(?:{'|'.join(map(re.escape, suffixes()))})", re.IGNORECASE)
 """Matches a word that is meant as a file name. It is used to detect a missing file among the words before the
 question.
 """

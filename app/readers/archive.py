@@ -20,6 +20,7 @@ _ENCRYPTED = 1  # flag bit of an encrypted entry
 # minimum unpacked bytes of an entry whose compression ratio is checked; a smaller entry may have any ratio
 _RATIO_FROM = 1 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
+_TYPES = "[Content_Types].xml"
 _HOSTILE = "It is damaged, or made to harm the program that opens it. Get it from another source."
 
 
@@ -58,6 +59,17 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:
         name = entry.filename.replace("\\", "/")
         if name.startswith("/") or _DRIVE.match(name) or ".." in PurePosixPath(name).parts:
             raise Refused(f"holds a file name that leads outside of it ({entry.filename[:60]!r}).", _HOSTILE)
+
+
+def main_type(files: zipfile.ZipFile) -> str:
+    """Return the type of the main part of an Office file; "" if the container is none."""
+    if _TYPES not in files.namelist():
+        return ""
+    try:
+        types = read_xml(files.read(_TYPES), "its list of parts").iter()
+    except BrokenXml:
+        return ""
+    return next((one for part in types if (one := part.get("ContentType", "")).endswith("main+xml")), "")
 
 
 class Names:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Literal
 
 from app.readers import cleaning
-from app.readers.parsed import Section
+from app.readers.parsed import Opening, Section
 from app.readers.sections import PART
 
 NAMES = {".csv": ",;\t|", ".tsv": "\t,;", ".tab": "\t,;"}
@@ -38,6 +38,12 @@ _SEPARATOR = re.compile(r"^\ufeff?sep=(.)\n")  # matches a first line that tells
 _NUMBER = re.compile(r"^[-+(]?[^\w\s]?\d[\d.,' ]*\W{0,2}$|^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}\b")
 
 Row = tuple[str, list[str]]  # a row as written, and its cells
+
+
+def is_table(opening: Opening) -> bool:
+    """Whether a text is a table, by its name or by its rows."""
+    text = opening.text.replace("\r\n", "\n").replace("\r", "\n")
+    return separator_of(text, opening.suffix) is not None
 
 
 def separator_of(text: str, suffix: str) -> str | None:

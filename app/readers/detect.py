@@ -1,5 +1,5 @@
-"""Detects a file's format from its content, and calls its parser. Runs only in the child process
-(``app.readers.child``).
+"""Detects a file's format from its content (``app.readers.file_formats``), and calls its parser. Runs only in the child
+process (``app.readers.child``).
 
 The file name matters only for Markdown, notebooks, tables and HTML fragments, which can look like plain text. The error
 for an unsupported file names its format. Also sets title and author and checks the limits, for all formats alike.
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 import zipfile
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from app.readers import archive, cleaning, encoding, pictures
-from app.readers.parsed import Heading, Limits, Parsed, Refused, Step, damaged
+from app.readers.file_formats import FORMATS, FileFormat, names
+from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step, damaged
 
-_DOCUMENTS = "Choose a PDF, EPUB, DOCX, HTML, Markdown or text file, or a scan (PNG, JPEG, TIFF)."
+_DOCUMENTS = f"Choose a file of another kind: {', '.join(names())}."
 _SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
 _EBOOK = "Convert it to EPUB, for instance with Calibre, and open that."
 
@@ -92,9 +94,6 @@ _XML_KINDS = (
 )
 # matches the comments and instructions at the start of a page
 _FOREWORDS = re.compile(r"\A(?:\s+|<\?[^>]*>|<!--.*?-->)+", re.S)
-_OF_A_HEAD = re.compile(r"<(?:script|style|link|meta|title|base)[\s>]", re.I)
-_TAG = re.compile(r"</[a-z][a-z0-9]*>|<(?:br|hr|p)\s*/?>", re.I)
-_HTML_NAMES = {".html", ".htm", ".xhtml"}
 _ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
 _SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
@@ -102,10 +101,7 @@ _PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _PDF_REACH = 1024  # bytes at each end of a file that are searched for "%PDF-" and "%%EOF"
 _PDF = re.compile(rb"%PDF-\d\.\d")
-_MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
-_HTML = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
 _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.S | re.I)
-_HEADING = re.compile(r"^#{1,6} +\S", re.M)
 
 
 # Matches a PDF after readable text, such as the headers of a server's reply. A PDF object must follow "%PDF-", so that
@@ -113,17 +109,6 @@ _HEADING = re.compile(r"^#{1,6} +\S", re.M)
 _PDF_AFTER_TEXT = re.compile(rb"\A.{0,1016}^%PDF-\d\.\d\s.{0,200}^\d+ \d+ obj\b", re.S | re.M)
 
 _WARNINGS = 30  # maximum warnings that are listed one by one; further warnings are only counted
-_PARSERS = {
-    "pdf": "app.readers.pdf",
-    "epub": "app.readers.epub",
-    "docx": "app.readers.docx",
-    "html": "app.readers.markup",
-    "mail": "app.readers.mail",
-    "markdown": "app.readers.text",
-    "notebook": "app.readers.text",
-    "table": "app.readers.text",
-    "text": "app.readers.text",
-}
 _NOT_A_TITLE = re.compile(
     r"^(untitled|title|document\d*|microsoft word.*|unknown|no title|none|noname"
     r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
@@ -141,8 +126,10 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     Raises:
         Refused: the file cannot be read as a book.
     """
-    kind = kind_of(path, limits)
-    parsed: Parsed = import_module(_PARSERS[kind]).parse(path, {**request, "kind": kind}, limits, step)
+    found = format_of(path, limits)
+    reader = import_module(f"app.readers.{found.reader}")
+    parsed: Parsed = reader.parse(path, {**request, "kind": found.kind}, limits, step)
+    parsed.kind, parsed.unit = found.kind, found.unit
     if len(parsed.sections) > limits.pages:
         raise Refused(f"has more than {limits.pages:,} {parsed.unit}s.", "Split it into smaller files.")
     characters = sum(len(section.text) for section in parsed.sections)
@@ -178,8 +165,8 @@ def _book_author(author: str) -> str:
     return "" if _NOT_AN_AUTHOR.match(author) else author
 
 
-def kind_of(path: Path, limits: Limits) -> str:
-    """Detect the format: "pdf", "epub", "docx", "html", "mail", "markdown", "notebook", "table" or "text".
+def format_of(path: Path, limits: Limits) -> FileFormat:
+    """Detect the format of a file.
 
     Raises:
         Refused: the format is not supported. The message names the format.
@@ -188,24 +175,29 @@ def kind_of(path: Path, limits: Limits) -> str:
         head = file.read(encoding.HEAD)
     if not head:
         raise Refused("is empty (0 bytes).", "Get the file again.")
-    binary = encoding.CONTROL.search(head[:1024]) is not None
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
-        return "pdf"
-    # A text about PDFs may contain "%PDF-" too, so " obj" and "%%EOF" are required as well.
-    if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):
-        return "pdf"
-    if _PDF_AFTER_TEXT.search(head):
-        return "pdf"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _zipped(path, limits)
-    if pictures.is_picture(path):
-        return "pdf"  # the PDF parser converts the picture to a PDF first
+    binary = encoding.CONTROL.search(head[:1024]) is not None
+    if _is_pdf(head, path, binary) or pictures.is_picture(path):
+        return FORMATS[0]  # the PDF parser converts a picture to a PDF first
     if head.startswith(_OLE):
         raise _old_office(path)
+    for one in FORMATS:
+        if one.magic and head.startswith(one.magic):
+            return one
     for place, magic, what, remedy in _MAGIC:
         if head.startswith(magic, place) and (binary or magic in _PLAIN_MAGIC):
             raise Refused(f"{what}, not a document.", remedy)
     return _textual(head, path, limits)
+
+
+def _is_pdf(head: bytes, path: Path, binary: bool) -> bool:
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-") or (binary and b"%PDF-" in head[:_PDF_REACH]):
+        return True
+    # A text about PDFs may contain "%PDF-" too, so " obj" and "%%EOF" are required as well.
+    if _PDF.search(head[:_PDF_REACH]) and b" obj" in head and b"%%EOF" in _tail(path):
+        return True
+    return _PDF_AFTER_TEXT.search(head) is not None
 
 
 def _tail(path: Path) -> bytes:
@@ -214,22 +206,19 @@ def _tail(path: Path) -> bytes:
         return file.read()
 
 
-def _zipped(path: Path, limits: Limits) -> str:
-    from app.readers import docx  # the import takes 0.1 s, so it is made only for zip files
-
+def _zipped(path: Path, limits: Limits) -> FileFormat:
     try:
         with archive.open_bounded(path, limits) as files:
             names = set(files.namelist())
             mimetype = files.read("mimetype")[:100].strip() if "mimetype" in names else b""
-            is_word = bool(docx.body(files))
+            main = archive.main_type(files)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         raise damaged("is damaged: its zip container cannot be opened.") from None
-    if mimetype == b"application/epub+zip" or "META-INF/container.xml" in names:
-        return "epub"
-    if is_word:
-        return "docx"
-    if any(name.endswith(".opf") for name in names):
-        return "epub"
+    for one in FORMATS:
+        if (one.mimetypes and mimetype.startswith(one.mimetypes)) or (one.main and one.main.search(main)):
+            return one
+        if any(fnmatchcase(name, pattern) for pattern in one.entries for name in names):
+            return one
     if mimetype.startswith(b"application/vnd.oasis.opendocument"):
         raise Refused("is an OpenDocument file.", _SAVE_DOCX)
     for starts, ends, what, remedy in _ZIP_KINDS:
@@ -249,9 +238,7 @@ def _old_office(path: Path) -> Refused:
     return Refused("is an old Office file (.doc, .xls or .ppt).", _SAVE_DOCX)
 
 
-def _textual(head: bytes, path: Path, limits: Limits) -> str:
-    from app.readers import delimited, mail
-
+def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     if not encoding.is_text(head):
         if zipfile.is_zipfile(path):  # the file has other bytes before its zip archive
             return _zipped(path, limits)
@@ -259,31 +246,25 @@ def _textual(head: bytes, path: Path, limits: Limits) -> str:
     text = head.decode(encoding.decode_sample(head) or "utf-8", errors="replace")
     text = text.lstrip("\ufeff \t\r\n")
     start = _FOREWORDS.sub("", text)[:2000] or text[:2000]
-    named_html = path.suffix.casefold() in _HTML_NAMES
-    if start.startswith("<"):
-        root = _ROOT.search(_PROLOGUE.sub("", start))
-        for name, what, remedy in _XML_KINDS:
-            if root and root[2] == name:
-                raise Refused(what, remedy)
-        if _HTML.search(start) or (named_html and not text.startswith("<?xml")):
-            return "html"
-        if _OF_A_HEAD.match(start) and _HTML.search(text):
-            return "html"
+    first = _ROOT.search(_PROLOGUE.sub("", start)) if start.startswith("<") else None
+    opening = Opening(text, start, first[2] if first else "", path.suffix.casefold())
+    for name, what, remedy in _XML_KINDS:
+        if opening.root == name:
+            raise Refused(what, remedy)
+    for one in FORMATS:
+        if opening.root in one.roots or (one.judge and _judged(one, opening)):
+            return one
     if text.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
-    if named_html and _TAG.search(text):
-        return "html"
-    start = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0]
-    if _MAIL.search(start) and _PARTS.search(start) and not _SENT.search(start):
+    if (
+        _MAIL.search(opening.first_lines)
+        and _PARTS.search(opening.first_lines)
+        and not _SENT.search(opening.first_lines)
+    ):
         raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
-    if mail.is_mail(start.replace("\r\n", "\n")):
-        return "mail"
-    if path.suffix.casefold() in _MARKDOWN_NAMES:
-        return "markdown"
-    if path.suffix.casefold() == ".ipynb" and start.startswith("{"):
-        return "notebook"
-    if delimited.separator_of(text.replace("\r\n", "\n").replace("\r", "\n"), path.suffix.casefold()):
-        return "table"
-    if not path.suffix and len(_HEADING.findall(text)) > 2:
-        return "markdown"
-    return "text"
+    return FORMATS[-1]
+
+
+def _judged(one: FileFormat, opening: Opening) -> bool:
+    module, _, judge = one.judge.partition(".")
+    return bool(getattr(import_module(f"app.readers.{module}"), judge)(opening))

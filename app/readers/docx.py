@@ -55,7 +55,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     sections, outline = finish(chapters)
     title = title or reader.title
     warnings = reader.warnings + told(reader.walk.left_out, (chapter.text for chapter in chapters))
-    return Parsed("docx", "section", sections, title, author, outline, warnings, reader.walk.left_out)
+    return Parsed(sections, title, author, outline, warnings, reader.walk.left_out)
 
 
 def body(files: zipfile.ZipFile) -> str:

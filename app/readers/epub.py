@@ -97,7 +97,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     if not sections:
         raise Refused("has no text in it: its pages are images or empty.", "Choose an edition with text.")
     said = package.warnings + warnings
-    return Parsed("epub", "section", sections, package.title, package.author, outline, said, left_out, package.date)
+    return Parsed(sections, package.title, package.author, outline, said, left_out, package.date)
 
 
 def _package(files: zipfile.ZipFile) -> _Package:

@@ -17,7 +17,7 @@ from typing import Any
 
 from app.readers import cleaning, encoding, lines, markup, text
 from app.readers.left_out import told
-from app.readers.parsed import Limits, Parsed, Refused, Step
+from app.readers.parsed import Limits, Opening, Parsed, Refused, Step
 from app.readers.sections import Chapter, finish
 
 _TECHNICAL = re.compile(
@@ -41,9 +41,9 @@ _WORD = re.compile(r"\d[\d.,:]*\d|\w+")
 _MOST_NAMED = 5
 
 
-def is_mail(start: str) -> bool:
+def is_mail(opening: Opening) -> bool:
     """Whether a text starts like a mail or a mailbox: with a sender and another header."""
-    rows = start.split("\n")
+    rows = opening.first_lines.split("\n")
     if rows and rows[0].startswith("From "):
         rows = rows[1:]
     names: set[str] = set()
@@ -82,7 +82,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     title = chapters[0].title if one and chapters[0].title != "No subject" else ""
     author = _head(mail, "from") if one else ""
     said = reader.warnings() + told(reader.left_out, (chapter.text for chapter in chapters))
-    return Parsed("mail", "section", sections, title, author, outline, said, reader.left_out)
+    return Parsed(sections, title, author, outline, said, reader.left_out)
 
 
 class _Reader:

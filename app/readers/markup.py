@@ -22,7 +22,7 @@ from app.readers import encoding
 from app.readers.collector import PUT_AWAY, BlockCollector
 from app.readers.css import Styles
 from app.readers.left_out import told
-from app.readers.parsed import Limits, Parsed, Refused, Step
+from app.readers.parsed import Limits, Opening, Parsed, Refused, Step
 from app.readers.sections import Block, by_headings, finish, split_levels
 
 _PIECE = 1 << 16  # characters between two progress reports
@@ -41,11 +41,27 @@ _WINDOWS_NUMBER = re.compile(r"&#(1[2-5]\d);?")
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset=[\"']?([A-Za-z0-9_.:-]{1,40})", re.I)
 _XML_CHARSET = re.compile(rb"\s*<\?xml[^>]{0,100}?encoding=[\"']([A-Za-z0-9_.:-]{1,40})", re.I)
+_NAMES = {".html", ".htm", ".xhtml"}
+_PAGE = re.compile(r"<!doctype\s+html|<html[\s>]|<(?:head|body)[\s>]", re.I)
+_OF_A_HEAD = re.compile(r"<(?:script|style|link|meta|title|base)[\s>]", re.I)
+_TAG = re.compile(r"</[a-z][a-z0-9]*>|<(?:br|hr|p)\s*/?>", re.I)
 _NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7")
 _NAMED = 5  # maximum file names in a warning
 _MOST_INNER = 100  # maximum embedded pages that are read of one page
 _DEEPEST = 3  # maximum nesting of pages that are embedded in pages; deeper pages are not read
 _MOST_MARKUP = 5  # maximum bytes of a file, as a multiple of the maximum characters of a book
+
+
+def is_page(opening: Opening) -> bool:
+    """Whether a text is a web page, or a part of one by its name."""
+    text, start, named = opening.text, opening.start, opening.suffix in _NAMES
+    if start.startswith("<") and (
+        _PAGE.search(start)
+        or (named and not text.startswith("<?xml"))
+        or (_OF_A_HEAD.match(start) and _PAGE.search(text))
+    ):
+        return True
+    return named and not text.startswith("<?xml") and _TAG.search(text) is not None
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -65,7 +81,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         named = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")
         warnings.append(f"{parts} in another file and not read: {named}. Open what you need by itself.")
     title = found.title.strip() or first
-    return Parsed("html", "section", sections, title, found.author, outline, warnings, found.left_out, found.date)
+    return Parsed(sections, title, found.author, outline, warnings, found.left_out, found.date)
 
 
 def decode_html(data: bytes) -> str:

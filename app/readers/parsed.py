@@ -69,6 +69,26 @@ class Refused(Exception):
         self.kind: RefusalKind = kind
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The start of a text file, by which its format is detected.
+
+    ``text`` is decoded, without white space at its start. ``start`` is its beginning behind comments and instructions.
+    ``root`` is the name of its first XML element, without namespace, or "". ``suffix`` is that of the file's name, in
+    lowercase.
+    """
+
+    text: str
+    start: str
+    root: str
+    suffix: str
+
+    @property
+    def first_lines(self) -> str:
+        """The lines before the first blank one."""
+        return self.text.replace("\r\n", "\n").split("\n\n", 1)[0]
+
+
 @dataclass
 class Section:
     """A page of a book or, in a format without pages, a chapter or a part of a chapter. ``text`` is cleaned."""
@@ -93,10 +113,9 @@ class Parsed:
     """A whole file as text.
 
     ``left_out``: number of omitted characters (without spaces), keyed by reason. ``date``: the publication date.
+    ``kind`` and ``unit`` are those of the format's line (``app.readers.file_formats``), set by ``app.readers.detect``.
     """
 
-    kind: str
-    unit: str
     sections: list[Section]
     title: str = ""
     author: str = ""
@@ -104,6 +123,8 @@ class Parsed:
     warnings: list[str] = field(default_factory=list)
     left_out: Mapping[str, int] = field(default_factory=dict)
     date: str = ""
+    kind: str = ""
+    unit: str = ""
 
 
 def damaged(problem: str = "is damaged and cannot be opened.") -> Refused:

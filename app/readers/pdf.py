@@ -123,7 +123,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         texts[index] = "\n\n".join(filter(None, [texts[index], "\n".join(comments)]))
     pages.attached += attached_files(document)
     title, author = _title_and_author(document)
-    parsed = Parsed("pdf", "page", _sections(labels, texts, pages), title, author)
+    parsed = Parsed(_sections(labels, texts, pages), title, author)
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
     # hidden text gets its own warning
@@ -632,7 +632,7 @@ def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: St
         sections.append(Section(str(index + 1), text))
     if not any(section.text for section in sections):
         raise damaged("is damaged; no text could be found in it.")
-    return Parsed("pdf", "page", sections, outline=_pypdf_outline(reader), warnings=warnings)
+    return Parsed(sections, outline=_pypdf_outline(reader), warnings=warnings)
 
 
 def _pypdf_outline(reader: Any) -> list[Heading]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.readers import cleaning, delimited, encoding, lines
 from app.readers.layout import Line, Margins, reflow
-from app.readers.parsed import Limits, Parsed, Refused, Step
+from app.readers.parsed import Limits, Opening, Parsed, Refused, Step
 from app.readers.running import number_value
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
@@ -53,8 +53,20 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
 _SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
+_MARKDOWN_NAMES = {".md", ".markdown", ".mdown", ".mkd"}
+_HEADING = re.compile(r"^#{1,6} +\S", re.M)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # matches colour codes in terminal output
 _KEPT_LINE = re.compile(r"^\s*(?:[-*+>|]|\d+[.)]\s|```|~~~)|^ {4}")
+
+
+def is_markdown(opening: Opening) -> bool:
+    """Whether a text is Markdown by its name or, if its name has no suffix, by its headings."""
+    return opening.suffix in _MARKDOWN_NAMES or (not opening.suffix and len(_HEADING.findall(opening.text)) > 2)
+
+
+def is_notebook(opening: Opening) -> bool:
+    """Whether a text is a Jupyter notebook."""
+    return opening.suffix == ".ipynb" and opening.text.startswith("{")
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -97,7 +109,7 @@ def _plain(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     progress()
     title, author = ("", "") if whole else _names(text)
     sections, outline = finish(chapters)
-    return Parsed("text", "section", sections, title, author, outline)
+    return Parsed(sections, title, author, outline)
 
 
 def _markdown(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
@@ -106,7 +118,7 @@ def _markdown(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     progress()
     title = title or next((block.text for block in blocks if block.level == 1), "")
     sections, outline = finish(by_headings(blocks, split_levels(blocks)))
-    return Parsed("markdown", "section", sections, title, author, outline)
+    return Parsed(sections, title, author, outline)
 
 
 def _notebook(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
@@ -146,7 +158,7 @@ def _table(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     raw = raw.replace("\r\n", "\n").replace("\r", "\n")
     separator = delimited.separator_of(raw[: encoding.HEAD], suffix)
     sections, said = delimited.pages(raw, separator or ",")
-    return Parsed("table", "section", sections, warnings=said)
+    return Parsed(sections, warnings=said)
 
 
 _PARSERS: dict[str, Callable[[str, str, Callable[[], None]], Parsed]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.readers import detect, epub, markup, read_document
+from app.readers.file_formats import FORMATS, names, suffixes
 from app.readers.parsed import Limits
 from app.readers.sections import cut
+from app.web.server import start_page
 from engine.document import Document
 from engine.errors import DocumentError
 from tests.app.readers.conftest import CONTAINER, Files
@@ -27,6 +30,17 @@ def _labels(document: Document) -> list[str]:
 
 def _outline(document: Document) -> list[tuple[str, int, int]]:
     return [(item.title, item.page, item.level) for item in document.outline]
+
+
+def test_every_line_of_the_table_has_a_reader_and_its_own_suffixes() -> None:
+    for one in FORMATS:
+        assert callable(importlib.import_module(f"app.readers.{one.reader}").parse)
+        module, _, judge = one.judge.partition(".")
+        assert not judge or callable(getattr(importlib.import_module(f"app.readers.{module}"), judge))
+    assert len(set(suffixes())) == len(suffixes())
+    page = start_page({})
+    assert f'accept="{",".join(suffixes())}"' in page
+    assert ", ".join(names()) in page
 
 
 def test_text_book_with_chapters(files: Any) -> None:

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from app.readers import document_reader, ocr, read_document, recognition
-from app.readers.detect import kind_of, parse
+from app.readers.detect import format_of, parse
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Refused
 from app.readers.pdf import open_pdf
@@ -257,7 +257,7 @@ def test_a_scan_that_came_as_a_picture_has_pages_of_its_size(tmp_path: Path, kin
     sheets = [Image.new("RGB", (826, 1169), "white") for _ in range(count)]
     more = {"save_all": True, "append_images": sheets[1:]} if count > 1 else {}
     sheets[0].save(path, kind, dpi=(100, 100), **more)
-    assert kind_of(path, Limits()) == "pdf"
+    assert format_of(path, Limits()).kind == "pdf"
     document = open_pdf(path, None)
     assert document is not None
     sizes = [tuple(round(side / 72, 2) for side in document[at].get_size()) for at in range(len(document))]

@@ -1,0 +1,75 @@
+"""The table of formats: a line for each, with its name, the suffixes of its files, how it is detected, and its reader.
+
+A format is one module with ``parse`` and one line here. ``app.readers.detect`` finds the line of a file by the file's
+content; the file chooser, the terminal and the list for people take their suffixes and names from here. Imports no
+reader, because readers run in the child process only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """One format.
+
+    Args:
+        kind: the format's name in ``engine.document.Document.kind``.
+        name: the name for a person; "" if another line of the table has it.
+        reader: the module with ``parse``, in ``app.readers``.
+        suffixes: suffixes of the files' names, which the file chooser offers.
+        unit: what a person calls a part with a label: the page of a file that has pages, or else a section.
+        magic: the leading bytes of a file; one of them tells the format.
+        mimetypes: how the entry "mimetype" of a zip container begins; one of them tells the format.
+        main: matches the type of the main part of an Office file, which tells the format.
+        entries: patterns of names of entries of a zip container; a name that fits one of them tells the format.
+        roots: names of root elements of XML, without namespace; one of them tells the format.
+        judge: a function ``module.name`` in ``app.readers`` that tells the format of a text by its ``Opening``.
+    """
+
+    kind: str
+    name: str
+    reader: str
+    suffixes: tuple[str, ...] = ()
+    unit: Literal["page", "section"] = "section"
+    magic: tuple[bytes, ...] = ()
+    mimetypes: tuple[bytes, ...] = ()
+    main: re.Pattern[str] | None = None
+    entries: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    judge: str = ""
+
+
+# The first line that fits is the format of a file. Text is the last, because everything that can be read is text.
+FORMATS = (
+    FileFormat("pdf", "PDF", "pdf", (".pdf",), "page"),
+    FileFormat("pdf", "PNG, JPEG, TIFF", "pdf", (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "page"),
+    FileFormat(
+        "epub", "EPUB", "epub", (".epub",), mimetypes=(b"application/epub+zip",), entries=("META-INF/container.xml",)
+    ),
+    FileFormat(
+        "docx", "Word", "docx", (".docx",), main=re.compile("wordprocessingml|ms-word"), entries=("word/document.xml",)
+    ),
+    FileFormat("epub", "", "epub", entries=("*.opf",)),
+    FileFormat("html", "HTML", "markup", (".html", ".htm", ".xhtml"), judge="markup.is_page"),
+    FileFormat("mail", "EML", "mail", (".eml", ".mbox"), judge="mail.is_mail"),
+    FileFormat("markdown", "Markdown", "text", (".md", ".markdown", ".mdown", ".mkd"), judge="text.is_markdown"),
+    FileFormat("notebook", "Jupyter", "text", (".ipynb",), judge="text.is_notebook"),
+    FileFormat("table", "CSV", "text", (".csv", ".tsv", ".tab"), judge="delimited.is_table"),
+    FileFormat(
+        "text", "TXT", "text", (".txt", ".text", ".srt", ".vtt", ".log", ".json", ".tex", ".rst", ".org", ".py"),
+    ),
+)  # fmt: skip
+
+
+def suffixes() -> tuple[str, ...]:
+    """The suffixes of all files that the file chooser offers, in the order of the table."""
+    return tuple(suffix for one in FORMATS for suffix in one.suffixes)
+
+
+def names() -> tuple[str, ...]:
+    """What a person calls the formats, in the order of the table. The names are the same in every language."""
+    return tuple(one.name for one in FORMATS if one.name)
