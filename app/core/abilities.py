@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from app.language.quoting import quoted_words
 from app.trust.evidence import EvidenceIndex
 from app.trust.quoted import BookIndex, check_quotation
 from engine import model_files
@@ -43,7 +44,6 @@ _REQUEST = re.compile(
     r"(?:\s+the\s+(?:passage|part|words?|sentences?|place)\b)?(?:\s+(?:about|with|on|of|that|where))?[\s:]*",
     re.IGNORECASE,
 )
-_QUOTED = re.compile(r"[\"“„«]([^\"“”„«»]++)[\"“”»]")
 _ASKS = re.compile(r"[?？]\W*$")
 
 
@@ -151,10 +151,10 @@ def asks_for_quotation(question: str, text: BookIndex) -> bool:
     """Whether a question asks for a quotation by its words, and the book has these words one after the other. The words
     are in quotation marks, follow a request such as "Where does it say ...?", or are the whole question.
     """
-    quoted = _QUOTED.search(question)
+    quoted = quoted_words(question)
     request = _REQUEST.match(question)
     if quoted:
-        key = quoted[1]
+        key = quoted[0]
     elif request or not _ASKS.search(question):
         key = question[request.end() if request else 0 :]
     else:

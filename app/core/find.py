@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
+from app.language.quoting import wholly_quoted
 from app.language.spellings import spellings, without_endings
 from app.trust.quoted import BookIndex, PageSpan, fold
 from engine.document import Document
@@ -38,7 +39,6 @@ _NEAR = 250
 _FEWEST_LETTERS = 2
 
 _WORD = re.compile(r"[^\W_]+")
-_QUOTED = re.compile(r"\s*[\"“„«](.+)[\"”“»]\s*", re.S)
 # Matches a hyphen that divides a word, also at the end of a line, or a soft hyphen anywhere.
 _DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
 
@@ -140,7 +140,7 @@ class Finder:
         search = _Search(self._index, unwanted)
         tried = (_find(search, each, from_end) for each in _tried(words))
         found = next(filter(lambda found: found.hits, tried), Found())
-        if not found.hits and (forms := without_endings(words)) != words and not _QUOTED.fullmatch(words):
+        if not found.hits and (forms := without_endings(words)) != words and not wholly_quoted(words):
             found = _find(search, forms, from_end)
             found = replace(found, how="forms") if found.how != "near" else found
         if not unwanted():
@@ -153,13 +153,13 @@ def _tried(words: str) -> Iterator[str]:
     as they are.
     """
     yield words
-    if not _QUOTED.fullmatch(words):
+    if not wholly_quoted(words):
         yield from spellings(words)[1:]
 
 
 def _find(search: _Search, words: str, from_end: bool) -> Found:
-    quoted = _QUOTED.fullmatch(words)
-    phrase = _phrase(quoted[1] if quoted else words, exact=quoted is not None)
+    quoted = wholly_quoted(words)
+    phrase = _phrase(quoted or words, exact=bool(quoted))
     if not phrase.letters:
         return Found()
     inside: list[_Place] = []

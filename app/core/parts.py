@@ -25,6 +25,7 @@ from functools import partial
 from app.core.contents import chapters
 from app.core.find import Finder, Found, Hit
 from app.core.format import page_name, places_named
+from app.language.quoting import quoted_words
 from app.language.spellings import spellings
 from app.language.words import says_nothing
 from app.trust.book_words import BookWords
@@ -114,8 +115,6 @@ _POSSESSIVE = re.compile(r"[’']s$")
 _INVERTED = re.compile(r"(?:-t)?-(?:ils?|elles?|on)$")
 # matches an article or a preposition that French joins to the next word
 _ELIDED = re.compile(r"^(?:[dDlLjmnstc]|qu)[’'](?=[^\W\d_])")
-# matches a phrase in quotation marks
-_QUOTATION = re.compile(r"[\"“”„«](?=[^\"“”„«»]*[^\W_])([^\"“”„«»]++)[\"“”»]|(?<!\w)[‘']([^‘’']+)[’'](?!\w)")
 _DETERMINING = (
     "the a an his her its their my our your der die das den dem des ein eine einen einem einer eines le la les un une "
     "du au aux son sa ses el los las una al del su sus"
@@ -342,7 +341,7 @@ def subjects(question: str) -> list[str]:
     capitalised, has no article, and stands next to a name or after "first". In German, French and Spanish, groups of
     words without a capital and without an article are left out, because nearly every noun has one or the other there.
     """
-    if quoted := [one.strip() or other for one, other in _QUOTATION.findall(question)]:
+    if quoted := quoted_words(question):
         return quoted
     found = _groups(question)
     language = language_of_question(question)
