@@ -23,7 +23,8 @@ from typing import Any
 
 from app.core.format import page_of
 from app.core.parts import reach_of
-from app.language.words import tokenize, values_in
+from app.language.tokens import tokenize
+from app.language.words import values_in
 from app.trust.book_words import BookWords, Passage, Term
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan

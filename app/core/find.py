@@ -19,6 +19,7 @@ from typing import Literal
 
 from app.language.quoting import wholly_quoted
 from app.language.spellings import spellings, without_endings
+from app.language.tokens import RUN
 from app.trust.quoted import BookIndex, PageSpan, fold
 from engine.document import Document
 
@@ -38,7 +39,6 @@ _NEAR = 250
 # minimum letters of a phrase that is also found inside words; a shorter phrase is only found as a whole word
 _FEWEST_LETTERS = 2
 
-_WORD = re.compile(r"[^\W_]+")
 # Matches a hyphen that divides a word, also at the end of a line, or a soft hyphen anywhere.
 _DIVIDED = re.compile(r"(?:\u00ad|[-\u2010\u2011]\u00ad?\s*|\u00ad\s*)")
 
@@ -192,7 +192,7 @@ def _phrase(words: str, exact: bool) -> _Phrase:
     begins: set[int] = set()
     may_begin: set[int] = set()
     letters, end = "", 0
-    for word in _WORD.finditer(words):
+    for word in RUN.finditer(words):
         if letters:
             apart = any(sign.isspace() for sign in words[end : word.start()])
             (begins if apart else may_begin).add(len(letters))

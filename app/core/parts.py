@@ -27,6 +27,7 @@ from app.core.find import Finder, Found, Hit
 from app.core.format import page_name, places_named
 from app.language.quoting import quoted_words
 from app.language.spellings import spellings
+from app.language.tokens import WORD
 from app.language.words import says_nothing
 from app.trust.book_words import BookWords
 from app.trust.quoted import excerpt, fold
@@ -107,7 +108,6 @@ _SECTION = ("sec", "abs")
 _LISTING = re.compile(
     r"^\W*(?:table of )?contents\W*$|^\W*(?:\w+ )?index\W*$|^\W*inhalt|^\W*table des mati|register\W*$", re.IGNORECASE
 )
-_WORD = re.compile(r"[^\W\d_][^\W_]*(?:[’'-][^\W_]+)*")
 # matches the ending of a possessive, such as "Ahab's"
 _POSSESSIVE = re.compile(r"[’']s$")
 # matches the pronoun after the verb of a French question ("apparaît-elle"). It is removed only from words that begin
@@ -293,7 +293,7 @@ def reach_of(question: str, document: Document) -> tuple[Reach, frozenset[int]]:
 
 def _names(title: str, sought: Sequence[str]) -> bool:
     """Whether a title contains every word of all subjects in ``sought``. False without subjects."""
-    words = {fold(word) for word in _WORD.findall(title)}
+    words = {fold(word) for word in WORD.findall(title)}
     return bool(sought) and all(fold(word) in words for subject in sought for word in subject.split())
 
 
@@ -373,7 +373,7 @@ def _groups(question: str) -> list[list[_Asked]]:
     found: list[list[_Asked]] = []
     end: int | None = None
     earlier, last, before = "", "", ""
-    for number, match in enumerate(_WORD.finditer(question)):
+    for number, match in enumerate(match for match in WORD.finditer(question) if match[0][0].isalpha()):
         plain = _ELIDED.sub("", match[0])
         earlier, last, before = last, before, match[0]
         word = _POSSESSIVE.sub("", plain)

@@ -18,7 +18,7 @@ from app.core.notes import Note, NoteStore
 from engine.document import Document
 
 _YEAR = re.compile(r"(?<!\d)(1[0-9]{3}|20[0-9]{2})(?!\d)")
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[a-z0-9]+")  # a key has only these signs
 _BETWEEN_NAMES = re.compile(r"(?<!\s)\s*+;\s*|(?<!\s)\s++(?:and|&)\s+")
 # English, German, French and Spanish words that occur in names of institutions and not in names of persons. Words that
 # are also surnames (Church, Bank, Press, School) are therefore missing. Legal forms such as "GmbH" count only at the

@@ -102,9 +102,9 @@ _RUN_WORDS = (3, 4)  # lengths in words of the sequences by which a small model 
 _LAST_WORD = 4  # minimum letters of a phrase's last word, because a phrase that ends with "the" or "of" looks cut off
 # minimum words of a page from which phrases are taken, so that title pages are left out
 _PAGE_HAS = 40
-# ``_WORD`` matches a word of letters. ``_SENTENCE`` matches the beginning of a sentence after the end of another
-# sentence. The beginning has only such words, separated by spaces or commas, and at least one more word and 30 more
-# characters of the sentence follow.
+# ``_WORD`` matches a word without digits, which a small model copies badly. ``_SENTENCE`` matches the beginning of a
+# sentence after the end of another sentence. The beginning has only such words, separated by spaces or commas, and at
+# least one more word and 30 more characters of the sentence follow.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
 _SENTENCE = re.compile(
     rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"

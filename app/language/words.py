@@ -1,8 +1,8 @@
-"""Splits a text into words and numbers, and converts words to the form in which they are compared.
+"""Converts words and numbers (``app.language.tokens``) to the form in which they are compared.
 
-    list(tokenize("It burns 13 lamps."))       [("It", 0), ("burns", 3), ("13", 9), ("lamps", 12)]
     fold_word("l’Été")                          "ete"
     without_ending("lamps")                     "lamp"
+    list(numbers_in(tokens, "13 lamps"))        [("#13", "13", 0)]
 
 Words are compared without case, accents and endings, numbers by their value. Stop words are listed for English, German,
 French and Spanish.
@@ -17,12 +17,6 @@ from functools import lru_cache
 
 from engine.passages import SILENT
 
-# A number after a letter belongs to a name ("K3"), but not one with separators, to which a scan joined a word
-# ("of1,485"). A number before letters has a unit ("17th", "1,485pounds").
-_TOKEN = re.compile(
-    r"(?<![^\W\d_])\d+(?:[.,]\d+)*|(?<=[^\W\d_])\d{1,3}(?:[.,]\d{3})+(?!\d)"
-    r"|[^\W\d_](?:(?!\d{1,3}[.,]\d{3})[^\W_])*(?:[’'][^\W\d_]+)*"
-)
 _MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")
@@ -166,13 +160,6 @@ def is_german(words: Iterable[str]) -> bool:
     """Whether more of a sentence's words are common German words than common English ones."""
     folded = [fold_word(word) for word in words]
     return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
-
-
-def tokenize(text: str) -> Iterator[tuple[str, int]]:
-    """Yield words and numbers with their offsets."""
-    for match in _TOKEN.finditer(text):
-        raw, start = match[0], match.start()
-        yield raw, start
 
 
 def _value(raw: str) -> str:

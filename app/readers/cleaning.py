@@ -13,6 +13,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
+from app.language.tokens import LETTERS
+
 _DROPPED = [
     *range(0x00, 0x09), *range(0x0E, 0x20), 0x7F, *range(0x80, 0x85), *range(0x86, 0xA0),  # control characters
     0xAD, 0x200B, 0x2060, 0xFEFF, 0x180E,  # soft hyphen, zero-width characters
@@ -52,9 +54,8 @@ _MARKS = (
 # matches a line whose characters need no cleaning; spaces may still need merging
 _PLAIN = re.compile(r"[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")
 _PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
-_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")  # a compound is one word here, but "l'eau" is two
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")
-_FIRST_PART = re.compile(r"[^\W\d_]+")
 _COMPOUND_PART = 3
 """Minimum letters of both parts of a hyphenated word, for the word to count as a compound of two words."""
 
@@ -133,7 +134,7 @@ def join_hyphenated(left: str, right: str, words: Counter[str]) -> str:
     - A hyphen follows the first word of ``right`` too, as in state-of-the-art.
     - The book never has the word without the hyphen, but has its two parts as words that can form a compound.
     """
-    last, first = _LAST_PART.search(left), _FIRST_PART.match(right)
+    last, first = _LAST_PART.search(left), LETTERS.match(right)
     if last is None or first is None or not right[0].islower():
         return left + right
     one, two = last[1].casefold(), first[0].casefold()

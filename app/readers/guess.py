@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from app.language.tokens import LETTERS
+
 _BYTES = 8 << 10  # approximate maximum bytes examined; only lines with bytes beyond ASCII are examined
 _ENOUGH = 0.45  # minimum mean score of an encoding; an encoding with a lower score is rejected
 _STEP = 0.002  # score penalty per position in the list of encodings, which starts with the most common encoding
@@ -86,7 +88,6 @@ _HALF_KANA = re.compile("[\uff61-\uff9f]")
 _WIDE_SIGNS = re.compile("[\u3000-\u3011\u3014-\u301f\uff01-\uff5e“”‘’…—·×°℃]")
 _PAIR = re.compile(rb"[\x80-\xff]{2}")
 _RUN = re.compile(r"([a-z]?)([^\x00-\x7f]+)(?=([a-z]?))")
-_WORD = re.compile(r"[^\W\d_]+")
 _ALONE = frozenset("àéèíóúâêôõøöåæáìòùçîÿýñ")  # letters that may be a word by themselves
 _OPENING, _CLOSING = frozenset("“‘„‚«‹¿¡"), frozenset("”’»›“‘")
 
@@ -165,7 +166,7 @@ def _latin(text: str, languages: tuple[str, ...]) -> float:
     """
     beyond = sum(sign > "\x7f" for sign in text)
     letters: dict[str, float] = {}
-    for match in _WORD.finditer(text):
+    for match in LETTERS.finditer(text):
         word = match[0]
         if not word.isascii():
             worth = _latin_word(text, match.start(), word)

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Literal
 
 from app.language.sentences import is_line_ended
+from app.language.tokens import LETTERS
 from app.readers.cleaning import join_hyphenated
 
 Joint = Literal["join", "break", "paragraph"]
@@ -34,7 +35,6 @@ _VERSE_WIDTH = 60  # maximum characters of a line of verse
 _INITIAL = 2  # maximum characters of a drop cap, possibly with a quotation mark
 _INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size of the text next to it
 _ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themselves
-_FIRST_WORD = re.compile(r"[^\W\d_]+")
 _TICKS = "✓✔✗✘☐☑☒"
 _ITEM = re.compile(rf"(?:[•·▪◦‣■□●○{_TICKS}]|\(?(?:\d{{1,3}}|[A-Za-z]|[ivxlc]{{1,5}})[.)]|\d{{1,3}}) ")
 _LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # matches a line that ends in dot leaders and a page number
@@ -140,7 +140,7 @@ def _is_cut(initial: str, rest: str, words: Counter[str]) -> bool:
     """Whether the drop cap ``initial`` is the first letter of the word at the start of ``rest``, not a word by itself
     as in "A keeper".
     """
-    match = _FIRST_WORD.match(rest)
+    match = LETTERS.match(rest)
     first = match[0].casefold() if match else ""
     alone = initial[-1].casefold()
     # If the book has ``first`` only here, ``first`` is the rest of a word.

@@ -37,6 +37,7 @@ _OTHERS = frozenset(("date", "sent", "subject", "to", "mime-version", "message-i
 _DEEPEST = 20  # maximum nesting of mails; a file with deeper mails is refused
 # maximum share of the words of a text's HTML form that the plain form may lack; if it lacks more, the HTML form is read
 _LACKED = 0.1
+# The two forms of a mail are compared number by number, whatever apostrophes and hyphens they use.
 _WORD = re.compile(r"\d[\d.,:]*\d|\w+")
 _MOST_NAMED = 5
 

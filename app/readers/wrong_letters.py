@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from string import ascii_lowercase
 
+from app.language.tokens import LETTERS
+
 # Matches archaic Greek letters and modifiers, but neither mathematical nor Coptic letters. Some programs map Arabic
 # glyphs to these characters by mistake.
 _NO_LETTERS = re.compile(
@@ -15,11 +17,11 @@ _NO_LETTERS = re.compile(
 )
 # share of archaic Greek letters among a page's letters above which the text is probably wrong
 _MISMAPPED_SHARE = 0.05
+# Wrong letters that are not Latin have no vowels to count.
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 _VOWELS = frozenset("aeiouy")
 _WORDS = 40  # a text with fewer words than this is not checked for words without a vowel
 _WITHOUT_VOWEL = 0.15  # share of words without a vowel above which the letters of a text are probably wrong
-_ANY_WORD = re.compile(r"[^\W\d_]+")
 _COMMON = 10  # number of most frequent words whose share of a text is measured
 # minimum share that the most frequent words have in sentences; in lists of peptides or genes, the share is smaller
 _FEW_COMMON = 0.15
@@ -43,7 +45,7 @@ def _has_sentences(text: str) -> bool:
     """Whether the most frequent words make up a moderate share of a text. This is so in sentences, even if their
     letters are wrong. The share is higher in code, and lower in lists of peptides or genes.
     """
-    words = _ANY_WORD.findall(text.casefold())
+    words = LETTERS.findall(text.casefold())
     repeated = sum(count for _, count in Counter(words).most_common(_COMMON) if count > 1)
     return _FEW_COMMON * len(words) <= repeated <= _MOST_COMMON * len(words)
 

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from app.language.words import fold_word, numbers_in, says_nothing, tokenize, without_ending
+from app.language.tokens import tokenize
+from app.language.words import fold_word, numbers_in, says_nothing, without_ending
 
 CELLS = " | "  # between the cells of a table's row
 _SEGMENT = re.compile(

@@ -24,6 +24,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Literal
 
+from app.language.tokens import tokenize
 from app.language.words import (
     NUMBER_WORDS,
     SILENT_WORDS,
@@ -32,7 +33,6 @@ from app.language.words import (
     is_german,
     numbers_in,
     says_nothing,
-    tokenize,
     values_in,
     without_ending,
 )

@@ -26,7 +26,8 @@ from itertools import pairwise
 from typing import Literal
 
 from app.language.sentences import is_ended
-from app.language.words import is_german, tokenize
+from app.language.tokens import tokenize
+from app.language.words import is_german
 from app.trust import roles
 from app.trust.agreement import CELLS, disagrees
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title

@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from app.language.words import fold_word, tokenize, without_ending
+from app.language.tokens import tokenize
+from app.language.words import fold_word, without_ending
 from app.trust.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
 from engine.passages import asks_for_whole
 

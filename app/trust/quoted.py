@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import merge
 
+from app.language.tokens import WORD
 from engine.document import Document
 from engine.languages import sentence_ends
 
@@ -36,7 +37,6 @@ _MOST_MAPPED = 64  # maximum pages whose offsets are cached; beyond this, the ol
 _CODE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]{1,500}`", re.S | re.M)
 # matches the end of a paragraph or of an item of a list
 _BREAK = re.compile(r"(?=\n[ \t]*\n)|(?=\n[ \t]*(?:[-*+>]|\d{1,9}[.)])\s)|\Z")
-_WORD = re.compile(r"\w+(?:[’'-]\w+)*")
 _LONGEST_QUOTE = 3000  # maximum characters of a quotation; the characters of a nested quotation are not counted
 _QUOTED = re.compile(
     rf"“([^“”]{{1,{_LONGEST_QUOTE}}}(?:“[^“”]{{1,500}}”[^“”]{{0,500}}){{0,4}})(”|\n[ \t]*\n|\Z)"
@@ -205,7 +205,7 @@ def sentences(text: str) -> list[Span]:
     for end in merge(sentence_ends(masked), breaks):
         body = masked[start:end]
         words = body.strip()
-        if words and _WORD.search(words):
+        if words and WORD.search(words):
             begin = start + len(body) - len(body.lstrip())
             found.append(Span(begin, begin + len(words)))
         start = end
@@ -228,7 +228,7 @@ def quotations(text: str) -> list[Quotation]:
 
 def words(text: str) -> list[str]:
     """Return the words of a text without folding them."""
-    return _WORD.findall(text)
+    return WORD.findall(text)
 
 
 def _masked(text: str) -> str:
@@ -306,7 +306,7 @@ def _longest_run(index: BookIndex, passage: str, favour: Sequence[float]) -> tup
     """Find the longest run of consecutive words that the passage shares with the book. Return its number of words and
     its place; (0, ()) if no run has at least ``_FEWEST_SHARED`` words.
     """
-    places = [match.span() for match in _WORD.finditer(passage)][:_MOST_WORDS]
+    places = [match.span() for match in WORD.finditer(passage)][:_MOST_WORDS]
     best: tuple[int, tuple[PageSpan, ...]] = (0, ())
     first, size = 0, _FEWEST_SHARED
     while first + size <= len(places):

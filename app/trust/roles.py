@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from heapq import merge
 from itertools import pairwise
 
+from app.language.tokens import RUN
 from engine.languages import sentence_ends
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
@@ -35,7 +36,6 @@ FEWEST_SHARED = 0.5
 passage counts as about another person.
 """
 
-_WORD = re.compile(r"\w+")
 _APART = re.compile(
     r";[”\"’)]*\s+(?=\S)|\s\|\s|\n\s*\n"
 )  # what separates clauses within a sentence, cells and paragraphs
@@ -99,7 +99,7 @@ def _plain(text: str) -> str:
     """Join the casefolded words of a text with single spaces, and put a space before and after, so that ``in`` finds
     only whole words.
     """
-    return f" {' '.join(_WORD.findall(text.casefold()))} "
+    return f" {' '.join(RUN.findall(text.casefold()))} "
 
 
 def _clauses(passage: str) -> list[str]:

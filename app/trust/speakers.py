@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from app.language.words import fold_word, says_nothing, tokenize, without_ending
+from app.language.tokens import tokenize
+from app.language.words import fold_word, says_nothing, without_ending
 
 _SAYING = (
     r"(?:says?|said|saying|asks?|asked|repl(?:y|ies|ied)|answer(?:s|ed)|cr(?:y|ies|ied)|exclaim(?:s|ed)|return(?:s|ed)"

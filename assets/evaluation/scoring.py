@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.language.words import numbers_in, tokenize
+from app.language.tokens import tokenize
+from app.language.words import numbers_in
 from app.trust.evidence import Evidence, EvidenceIndex
 from app.trust.quoted import sentences
 from assets.starter.recipe import asking
