@@ -9,6 +9,7 @@ from __future__ import annotations
 import html.entities
 import re
 import zipfile
+import zlib
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -66,10 +67,23 @@ def main_type(files: zipfile.ZipFile) -> str:
     if _TYPES not in files.namelist():
         return ""
     try:
-        types = read_xml(files.read(_TYPES), "its list of parts").iter()
+        types = read_xml(read_part(files, _TYPES, "its list of parts"), "its list of parts").iter()
     except BrokenXml:
         return ""
     return next((one for part in types if (one := part.get("ContentType", "")).endswith("main+xml")), "")
+
+
+def read_part(files: zipfile.ZipFile, name: str, part: str) -> bytes:
+    """Unpack an entry. ``part`` is what it is, for the error message, such as "its table of contents".
+
+    Raises:
+        BrokenXml: the entry cannot be unpacked.
+    """
+    try:
+        return files.read(name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError):
+        broken = damaged(f"is damaged: {part} cannot be unpacked.")
+        raise BrokenXml(broken.cause, broken.remedy) from None
 
 
 class Names:

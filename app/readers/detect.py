@@ -80,7 +80,6 @@ _OLE_KINDS = (  # names of streams that identify the program of an OLE file
 )
 _ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format of a zip file
     (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
-    (("ppt/",), (), "is a PowerPoint presentation.", "Save it as PDF."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
     (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
     ((), (".fb2",), "holds a FictionBook (FB2).", _EBOOK),
@@ -251,17 +250,17 @@ def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     for name, what, remedy in _XML_KINDS:
         if opening.root == name:
             raise Refused(what, remedy)
-    for one in FORMATS:
-        if opening.root in one.roots or (one.judge and _judged(one, opening)):
-            return one
-    if text.startswith("<?xml"):
-        raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
     if (
         _MAIL.search(opening.first_lines)
         and _PARTS.search(opening.first_lines)
         and not _SENT.search(opening.first_lines)
     ):
         raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
+    for one in FORMATS:
+        if opening.root in one.roots or (one.judge and _judged(one, opening)):
+            return one
+    if text.startswith("<?xml"):
+        raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
     return FORMATS[-1]
 
 

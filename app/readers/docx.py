@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 from app.readers import archive, cleaning, docx_drawn, encoding, markup
@@ -25,15 +25,13 @@ from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import DocxStyles
 from app.readers.docx_text import MARK, DocxReader, Surroundings
 from app.readers.left_out import told
-from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
+from app.readers.office import Package
+from app.readers.parsed import Limits, Parsed, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
-
-_Found = TypeVar("_Found")
 
 _BODY = "word/document.xml"
 _TYPES = "[Content_Types].xml"
 _BODY_TYPE = re.compile(r"(?:wordprocessingml|ms-word)\..*main\+xml$")
-_CORE = "docProps/core.xml"
 _NOTES = (("footnotes", "Footnotes", "footnoteReference"), ("endnotes", "Endnotes", "endnoteReference"))
 _COMMENTS, _HEADERS = "Comments", "Headers and footers"
 # a header or footer with a page number and at most this many letters is left out
@@ -49,7 +47,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         with archive.open_bounded(path, limits) as files:
             reader = _File(files, limits, lambda: step(0, 1, None), comments=request.get("comments", True))
             chapters = reader.chapters()
-            title, author = reader.names()
+            title, author = reader.title_and_author()
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
         raise damaged("is damaged: its zip container cannot be read.") from None
     sections, outline = finish(chapters)
@@ -72,7 +70,7 @@ def body(files: zipfile.ZipFile) -> str:
     return ""
 
 
-class _File:
+class _File(Package):
     """A Word file and its parts. A damaged part does not stop the reading, unless it is the main text."""
 
     def __init__(
@@ -84,25 +82,22 @@ class _File:
         *,
         comments: bool = True,
     ) -> None:
+        super().__init__(files)
         self._with_comments = comments
-        self._files = files
-        self._names = archive.Names(files)
         self._limits = limits
         self._alive = progress
         self._depth = depth
         self._body = body(files)
-        self.warnings: list[str] = []
         self.title = ""
-        self._relations: dict[str, dict[str, tuple[str, str]]] = {}
-        styles = self._attempt(lambda: DocxStyles(self._xml(self._part("styles"), "its list of styles")), DocxStyles())
-        numbering = self._attempt(lambda: Numbering(self._xml(self._part("numbering"), "its lists")), Numbering())
+        styles = self.attempt(lambda: DocxStyles(self.xml(self._part("styles"), "its list of styles")), DocxStyles())
+        numbering = self.attempt(lambda: Numbering(self.xml(self._part("numbering"), "its lists")), Numbering())
         # name of the part that is being read; relation ids are looked up in this part's relations
         self._reading = self._body
         self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, progress))
 
     def chapters(self) -> list[Chapter]:
         """Return the main text split by its headings, then notes, comments, headers and footers."""
-        root = self._xml(self._body, "its text")
+        root = self.xml(self._body, "its text")
         if root is None:
             raise KeyError(self._body)
         marks = {kind: _number_notes(root, kind) for _, _, kind in _NOTES}
@@ -110,63 +105,26 @@ class _File:
         self.title = next((block.text for block in blocks if block.level == 1), "")
         chapters = by_headings(blocks, split_levels(blocks))
         for name, title, kind in _NOTES:
-            text = self._attempt(partial(self._notes, name, marks[kind]), "")
+            text = self.attempt(partial(self._notes, name, marks[kind]), "")
             chapters.append(Chapter(title, text))
-        chapters.append(Chapter(_COMMENTS, self._attempt(self._comments, "")))
-        chapters.append(Chapter(_HEADERS, self._attempt(lambda: self._headers(root, blocks), "")))
+        chapters.append(Chapter(_COMMENTS, self.attempt(self._comments, "")))
+        chapters.append(Chapter(_HEADERS, self.attempt(lambda: self._headers(root, blocks), "")))
         self._tell_objects()
         return [chapter for chapter in chapters if chapter.text]
 
-    def names(self) -> tuple[str, str]:
-        """Return title and author from the document properties."""
-
-        def look_up() -> tuple[str, str]:
-            root = self._xml(_CORE, "its list of properties")
-            found = {local(node.tag): node.text or "" for node in root} if root is not None else {}
-            return found.get("title", ""), found.get("creator", "")
-
-        return self._attempt(look_up, ("", ""))
-
     # Parts
-
-    def _attempt(self, work: Callable[[], _Found], default: _Found) -> _Found:
-        try:
-            return work()
-        except Refused as refused:
-            self.warnings.append(f"A part of the file {refused.cause}")
-            return default
-
-    def _xml(self, name: str, part: str) -> ElementTree.Element | None:
-        """Parse a part as XML; None if there is no part of this name."""
-        found = self._names.find(name) if name else None
-        return archive.read_xml(self._files.read(found), part) if found is not None else None
-
-    def _related(self, part: str) -> dict[str, tuple[str, str]]:
-        """Return the parts to which a part is related: relation id -> (kind, name)."""
-        if part not in self._relations:
-            folder, name = posixpath.split(part)
-            found: dict[str, tuple[str, str]] = {}
-            root = self._attempt(lambda: self._xml(f"{folder}/_rels/{name}.rels", "its list of relations"), None)
-            for node in root if root is not None else ():
-                target = node.get("Target", "").replace("\\", "/")
-                if node.get("TargetMode") != "External" and target:
-                    place = target.lstrip("/") if target.startswith("/") else posixpath.join(folder, target)
-                    kind = node.get("Type", "").rpartition("/")[2]
-                    found[node.get("Id", "")] = (kind, posixpath.normpath(place))
-            self._relations[part] = found
-        return self._relations[part]
 
     def _part(self, kind: str) -> str:
         """Return the name of the file's part of this kind, such as "styles". If the main text refers to no such part,
         return the part's usual name.
         """
-        named = (name for found, name in self._related(self._body).values() if found == kind)
+        named = (name for found, name in self.related(self._body).values() if found == kind)
         return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))
 
     def _drawn(self, identity: str) -> list[Block]:
         """Return the text of the diagram or chart with this relation id; [] if it cannot be read."""
-        kind, name = self._related(self._reading).get(identity, ("", ""))
-        root = self._attempt(lambda: self._xml(name, "a drawing"), None)
+        kind, name = self.related(self._reading).get(identity, ("", ""))
+        root = self.attempt(lambda: self.xml(name, "a drawing"), None)
         if root is None:
             return []
         return docx_drawn.chart(root) if kind.startswith("chart") else docx_drawn.diagram(root)
@@ -175,10 +133,10 @@ class _File:
         """Return the text of the embedded document with this relation id. If it cannot be read, add a warning and
         return [].
         """
-        name = self._names.find(self._related(self._reading).get(identity, ("", ""))[1])
+        name = self.names.find(self.related(self._reading).get(identity, ("", ""))[1])
         blocks: list[Block] | None = None
         if name is not None and self._depth < _DEEPEST_INSERTED:
-            blocks = self._attempt(lambda: self._read_inserted(self._files.read(name)), None)
+            blocks = self.attempt(lambda: self._read_inserted(self.files.read(name)), None)
         if blocks is None:
             which = f" ({posixpath.basename(name)})" if name else ""
             self.warnings.append(f"A document inserted into this one{which} is not read.")
@@ -222,7 +180,7 @@ class _File:
 
     def _notes(self, kind: str, numbers: dict[str, str]) -> str:
         part = self._part(kind)
-        root = self._xml(part, "its notes")
+        root = self.xml(part, "its notes")
         texts = {}
         for note in root if root is not None else ():
             if not attribute(note, "type") and (text := self._text(note, part)):
@@ -234,7 +192,7 @@ class _File:
     def _comments(self) -> str:
         """Return the reviewers' comments. Each comment has its author and the passage to which it refers."""
         part = self._part("comments")
-        root = self._xml(part, "its comments")
+        root = self.xml(part, "its comments")
         lines = []
         for comment in root if root is not None else ():
             text = self._text(comment, part)
@@ -256,10 +214,10 @@ class _File:
         """
         said = {" ".join(block.text.split()).casefold() for block in blocks}
         found: dict[str, None] = {}
-        related = self._related(self._body)
+        related = self.related(self._body)
         for identity in _headers_shown(root):
             kind, part = related.get(identity, ("", ""))
-            content = self._xml(part, f"a {kind}") if kind in ("header", "footer") else None
+            content = self.xml(part, f"a {kind}") if kind in ("header", "footer") else None
             for node in content if content is not None else ():
                 self.walk.page_fields = False
                 text = self._text(_around(node), part)

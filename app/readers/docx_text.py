@@ -18,6 +18,7 @@ from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
 from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import RAISED, SUNK, DocxStyles, Look, Numbered, Style, heading, look, numbered, over
+from app.readers.office import choice
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -169,7 +170,7 @@ class DocxReader:
             if tag in ("p", "tbl", "altChunk", "oMathPara", "oMath", "r"):
                 yield current
             elif tag == "AlternateContent":
-                stack.extend(reversed(_choice(current)))
+                stack.extend(reversed(choice(current)))
             elif tag in ("commentRangeStart", "commentRangeEnd"):
                 self._comment_range(tag, attribute(current, "id"))
             elif tag in ("del", "moveFrom"):
@@ -292,7 +293,7 @@ class DocxReader:
             elif tag in ("oMath", "oMathPara"):
                 self._formula(current)
             elif tag == "AlternateContent":
-                stack.extend(reversed(_choice(current)))
+                stack.extend(reversed(choice(current)))
             elif tag in ("commentRangeStart", "commentRangeEnd"):
                 self._comment_range(tag, attribute(current, "id"))
             elif tag == "fldSimple" and _name_of(attribute(current, "instr")) in _PAGE_FIELDS:
@@ -339,7 +340,7 @@ class DocxReader:
             elif tag == "delText":
                 self.left_out[_DELETED] += _size(current.text or "")
             elif tag == "AlternateContent":
-                stack.extend(reversed(_choice(current)))
+                stack.extend(reversed(choice(current)))
             elif tag in ("drawing", "pict", "object"):
                 if not own.hidden:
                     self._drawing(current)
@@ -457,7 +458,7 @@ class DocxReader:
             if tag == "txbxContent":
                 self._box(current)
             elif tag == "AlternateContent":
-                stack.extend(reversed(_choice(current)))
+                stack.extend(reversed(choice(current)))
             elif tag == "relIds":
                 self._boxes += self._around.drawn(attribute(current, "dm"))
             elif tag == "chart":
@@ -529,19 +530,6 @@ def _value(properties: ElementTree.Element | None, name: str) -> str:
     if properties is None:
         return ""
     return next((attribute(part, "val") for part in properties if local(part.tag) == name), "")
-
-
-def _choice(node: ElementTree.Element) -> list[ElementTree.Element]:
-    """Return the content of the first choice of an ``AlternateContent``, or of its fallback if the choice has nothing
-    readable.
-    """
-    choices = [part for part in node if local(part.tag) == "Choice"]
-    fallback = [part for part in node if local(part.tag) == "Fallback"]
-    wanted = ("t", "txbxContent", "oMath", "relIds", "chart", "sym", "r")
-    if choices and (not fallback or any(local(part.tag) in wanted for part in choices[0].iter())):
-        return list(choices[0])
-    chosen = fallback or choices[:1]
-    return list(chosen[0]) if chosen else []
 
 
 def _within(node: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:

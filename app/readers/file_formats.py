@@ -54,6 +54,9 @@ FORMATS = (
         "docx", "Word", "docx", (".docx",), main=re.compile("wordprocessingml|ms-word"), entries=("word/document.xml",)
     ),
     FileFormat("epub", "", "epub", entries=("*.opf",)),
+    FileFormat(
+        "pptx", "PowerPoint", "pptx", (".pptx",), main=re.compile("presentationml|ms-powerpoint"), entries=("ppt/*",)
+    ),
     FileFormat("html", "HTML", "markup", (".html", ".htm", ".xhtml"), judge="markup.is_page"),
     FileFormat("mail", "EML", "mail", (".eml", ".mbox"), judge="mail.is_mail"),
     FileFormat("markdown", "Markdown", "text", (".md", ".markdown", ".mdown", ".mkd"), judge="text.is_markdown"),

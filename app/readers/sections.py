@@ -109,6 +109,14 @@ def finish(chapters: Sequence[Chapter]) -> tuple[list[Section], list[Heading]]:
     return sections, outline
 
 
+def labelled(label: str, text: str) -> list[Section]:
+    """Make a section from the text of a part that is cited by its own name, such as a slide. A long text becomes
+    several sections, an empty text none.
+    """
+    parts = cut(text, _CUT_CHAPTER) if len(text) > LONGEST else [text] if text else []
+    return [Section(label if at == 0 else f"{label}, part {at + 1}", part) for at, part in enumerate(parts)]
+
+
 def cut(text: str, size: int) -> list[str]:
     """Split text into parts of about ``size`` characters. The text is split between paragraphs if possible, or else
     between lines, sentences or words, or else anywhere.

@@ -192,6 +192,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "Word text of nothing": (_docx(("word/document.xml", b"\0\0\0")), "not valid XML"),
     "Word text without words": (_docx(("word/document.xml", _body("<w:p/>"))), "no text"),
     "a workbook": (_docx(("xl/workbook.xml", "<a/>")), "Excel"),
-    "a presentation": (_docx(("ppt/presentation.xml", "<a/>")), "PowerPoint"),
+    "a presentation": (_docx(("ppt/presentation.xml", "<a/>")), "has no text"),
     "a program for Java": (_docx(("META-INF/MANIFEST.MF", "a"), ("A.class", b"\xca\xfe\xba\xbe")), "zip archive"),
 }

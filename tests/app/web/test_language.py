@@ -25,6 +25,7 @@ from pathlib import Path
 from playwright._impl._driver import compute_driver_executable
 
 from app.core.question import Ask
+from app.readers.file_formats import FORMATS
 from app.web.server import start_page
 from engine import errors
 from engine.config import SamplingParams, options_of
@@ -53,7 +54,7 @@ LONGEST = 340  # letters of a sentence; lists of words to look for have more
 ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
 # They warn of what is in a document and was not read.
 WARN = tuple(
-    f"app/readers/{name}.py" for name in ("delimited", "detect", "docx", "epub", "mail", "markup", "pdf", "text")
+    f"app/readers/{name}.py" for name in {"delimited", "detect", "office"}.union(one.reader for one in FORMATS)
 )
 # Their errors reach the page; how they name and count things too.
 BEHIND = (
