@@ -34,6 +34,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.version",
         "engine.sandbox",
         "engine.model_files",
+        "engine.thinking",
         "engine.chat_template",
         "engine.foreign",
         "engine.foreign_child",
