@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import model_files
-from engine.chat_template import ChatFormat
+from engine.chat_template import PIECES, ChatFormat
 from engine.errors import ModelError
 from engine.foreign_child import ANOTHER, LINEAR, TRYING, USE_S
 from engine.sandbox import Bounds, ChildFailed, run_in_child
@@ -50,8 +50,8 @@ _SHORT = 10_000
 _LIFE_S = 1800.0
 _MOST_KNOWN = 1000  # number of tried texts that ``Texts`` remembers; at this number it forgets them all
 _START_S = 30.0  # maximum seconds for a child's start, enough for a cold disk
-_FORMAT = 2  # version of the stored results
-_PIECES = {"tokenizer": 1, "template": 5, "text": 0}
+_FORMAT = 3  # version of the stored results
+_PIECES = {"tokenizer": 1, "template": PIECES, "text": 0}
 """Number of strings in a stored result, keyed by the kind of trial."""
 _REMEMBERED = 64  # maximum results of trials that a process keeps in memory
 _MOST_FILES = 1000  # maximum results on disk; the oldest are removed

@@ -147,14 +147,18 @@ def _encode(tokenizer: Any, request: Mapping[str, Any]) -> None:
 
 
 def _render(template: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
-    def render(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
+    def render(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool, **variables: bool | str) -> str:
         chats = [[dict(message) for message in messages]]
         rendered: tuple[list[str], Any] = _renderer()(
-            conversations=chats, chat_template=template, add_generation_prompt=add_generation_prompt, **tokens
+            conversations=chats,
+            chat_template=template,
+            add_generation_prompt=add_generation_prompt,
+            **tokens,
+            **variables,
         )
         return rendered[0][0]
 
-    return chat_template.chat_format(render, "").pieces
+    return chat_template.chat_format(render, "", template).pieces
 
 
 def _convert(gguf: Path, model_type: str, out: Path) -> tuple[Any, Any]:

@@ -37,7 +37,7 @@ _QUOTES = {"`": "`", '"': '"', "'": "'", "\u201c": "\u201d", "\u201e": "\u201c",
 
 
 @dataclass(frozen=True)
-class Family:
+class ThoughtMarks:
     """How a family of models marks its thoughts.
 
     Args:
@@ -84,7 +84,7 @@ class Family:
 _START, _MESSAGE, _FINAL = "<|start|>", "<|message|>", "final"
 _HEADERS = ("analysis", "commentary", "assistant", _FINAL)
 _MESSAGE_OF_ANALYSIS = f"analysis{_MESSAGE}"
-_HARMONY = Family(
+_HARMONY = ThoughtMarks(
     "<|channel|>",
     "<|end|>",
     close="<|end|><|start|>assistant<|channel|>final<|message|>",
@@ -92,10 +92,10 @@ _HARMONY = Family(
 )
 FAMILIES = (
     _HARMONY,
-    Family("<|channel>", "<channel|>", lead="thought\n", close="<channel|>", others=("<|think|>",)),
-    Family("[THINK]", "[/THINK]", close="[/THINK]"),
-    Family("<think>", "</think>", lead="\n", close="\n</think>\n\n"),
-    Family("<seed:think>", "</seed:think>", lead="\n", close="\n</seed:think>\n\n"),
+    ThoughtMarks("<|channel>", "<channel|>", lead="thought\n", close="<channel|>", others=("<|think|>",)),
+    ThoughtMarks("[THINK]", "[/THINK]", close="[/THINK]"),
+    ThoughtMarks("<think>", "</think>", lead="\n", close="\n</think>\n\n"),
+    ThoughtMarks("<seed:think>", "</seed:think>", lead="\n", close="\n</seed:think>\n\n"),
 )
 """All known families. A family whose marks contain another family's marks comes first."""
 PLAIN_TAGS = FAMILIES[3]
@@ -113,7 +113,7 @@ class ThinkingForm:
         can_think: whether the template lets the model think on demand.
     """
 
-    family: Family
+    family: ThoughtMarks
     on: str
     off: str
     can_stop: bool
@@ -163,7 +163,7 @@ def check_wanted(form: ThinkingForm | None, think: bool | None) -> None:
         raise OptionError("This model does not think before it answers.", "Turn “Think first” off.")
 
 
-class Split(NamedTuple):
+class SplitText(NamedTuple):
     """New text of a thought, and new text of the answer after it."""
 
     thought: str
@@ -184,7 +184,7 @@ class ThoughtParser:
         special: the marks that are special tokens. They are given to ``feed`` by name, and never looked for in a text.
     """
 
-    def __init__(self, family: Family, *, opened: bool = False, special: frozenset[str] = frozenset()) -> None:
+    def __init__(self, family: ThoughtMarks, *, opened: bool = False, special: frozenset[str] = frozenset()) -> None:
         self.family = family
         self._special = special
         self._held = ""  # text that may be the beginning of a mark
@@ -209,23 +209,23 @@ class ThoughtParser:
         """Whether the text so far ends within the answer, or after a thought."""
         return not self.thinking and (self._answered or self.closed)
 
-    def feed(self, text: str, mark: str = "") -> Split:
+    def feed(self, text: str, mark: str = "") -> SplitText:
         """Add text, and then a mark that is a special token. Returns what is certain now."""
         thought, answer = self._add(text)
         if mark:
             more = self._flush()
             thought, answer = thought + more.thought, answer + more.answer
             self._at_mark(mark)
-        return Split(thought, answer)
+        return SplitText(thought, answer)
 
-    def close(self) -> Split:
+    def close(self) -> SplitText:
         """Note that the prompt has ended the thought and begun the answer. Returns what was held back."""
-        held = Split("", "") if self._header is not None else self._flush()
+        held = SplitText("", "") if self._header is not None else self._flush()
         self._depth, self._header, self.closed = 0, None, True
         self._wordless, self._after_inner = True, None
         return held
 
-    def end(self) -> Split:
+    def end(self) -> SplitText:
         """End the text. Returns what was held back."""
         thought, answer = self._flush(ends=True)
         if self._header and not self._answered and self._header.split()[:1][0] not in _HEADERS:
@@ -233,11 +233,11 @@ class ThoughtParser:
         if self._after_inner and not self._answered:
             answer += self._after_inner.strip()
             self._after_inner, self._answered = None, bool(answer)
-        return Split(thought, answer)
+        return SplitText(thought, answer)
 
     # Text ----------------------------------------------------------------------------------------------------------
 
-    def _add(self, text: str) -> Split:
+    def _add(self, text: str) -> SplitText:
         self._held += text
         thought, answer = "", ""
         while (found := self._next_mark()) is not None:
@@ -253,14 +253,14 @@ class ThoughtParser:
         words, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         more = self._words(words)
         self._before = words[-1:] or self._before
-        return Split(thought + more.thought, answer + more.answer)
+        return SplitText(thought + more.thought, answer + more.answer)
 
-    def _flush(self, ends: bool = False) -> Split:
+    def _flush(self, ends: bool = False) -> SplitText:
         """Take the text that is held back as words; at the end of the text, a mark before it as a mark."""
         held, self._held = self._held, ""
         if ends and held == self.family.closing and self._depth:  # a closing mark that waited for a quotation mark
             self._at_mark(held)
-            return Split("", "")
+            return SplitText("", "")
         self._before = held[-1:] or self._before
         return self._words(held)
 
@@ -306,23 +306,23 @@ class ThoughtParser:
                 kept = max(kept, len(mark) if before in _QUOTES else 0)
         return kept
 
-    def _words(self, words: str) -> Split:
+    def _words(self, words: str) -> SplitText:
         """Give words to the thought or to the answer, without the white space before its first word."""
         if not words:
-            return Split("", "")
+            return SplitText("", "")
         if self._header is not None:
             self._header += words
             if len(self._header) <= _LONGEST_HEADER:
-                return Split("", "")
+                return SplitText("", "")
             words, self._header, self._depth, self._wordless = self._header, None, 1, True
         if self._depth:
-            return Split(self._of_thought(words), "")
+            return SplitText(self._of_thought(words), "")
         if self._wordless and (self.closed or not words.strip()):
             # White space before the first word shows nothing, and a thought may follow it.
             words = words.lstrip()
         self._answered = self._answered or bool(words.strip())
         self._wordless = self._wordless and not words.strip()
-        return Split("", words)
+        return SplitText("", words)
 
     def _of_thought(self, words: str) -> str:
         if self._wordless:

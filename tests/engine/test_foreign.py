@@ -311,7 +311,7 @@ def test_a_vocabulary_is_converted_and_tried_by_one_child(
 def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model's first start waits for its trials only as long as its libraries do not take to be imported."""
     asked: list[str] = []
-    answers = {"tokenizer": (foreign_child.LINEAR,), "template": tuple("abcde")}
+    answers = {"tokenizer": (foreign_child.LINEAR,), "template": tuple("abcdefghij")}
 
     def ask(request: dict[str, Any]) -> tuple[str, ...]:
         asked.append(request["work"])

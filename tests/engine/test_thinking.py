@@ -7,24 +7,27 @@ from collections.abc import Iterable
 
 import pytest
 
+from engine import foreign
+from engine.chat_template import FALLBACK_TEMPLATE
 from engine.errors import OptionError
-from engine.thinking import FAMILIES, NO_THINKING, Family, Split, ThinkingForm, ThoughtParser, check_wanted
+from engine.thinking import FAMILIES, NO_THINKING, SplitText, ThinkingForm, ThoughtMarks, ThoughtParser, check_wanted
+from tests.engine import thinking_templates as made
 
 CHANNELS, GEMMA, MAGISTRAL, TAGS, SEED = FAMILIES
 
 
-def parser(family: Family, *, opened: bool = False, special: bool = False) -> ThoughtParser:
+def parser(family: ThoughtMarks, *, opened: bool = False, special: bool = False) -> ThoughtParser:
     marks = frozenset(family.marks) if special else frozenset[str]()
     return ThoughtParser(family, opened=opened, special=marks)
 
 
-def split(parsed: ThoughtParser, pieces: Iterable[str], marks: Iterable[str] = ()) -> Split:
+def split(parsed: ThoughtParser, pieces: Iterable[str], marks: Iterable[str] = ()) -> SplitText:
     """Feed ``pieces``; those in ``marks`` are special tokens."""
     known, found = frozenset(marks), []
     for piece in pieces:
         found.append(parsed.feed("", piece) if piece in known else parsed.feed(piece))
     found.append(parsed.end())
-    return Split("".join(one.thought for one in found).rstrip(), "".join(one.answer for one in found))
+    return SplitText("".join(one.thought for one in found).rstrip(), "".join(one.answer for one in found))
 
 
 TEXTS = {
@@ -58,7 +61,7 @@ def test_text_is_split_wherever_its_tokens_are_cut(name: str) -> None:
     chance = random.Random(name)
     cuts = [list(text), [text], *(_cut(text, chance) for _ in range(40))]
     for pieces in cuts:
-        assert split(parser(family, opened=opened), pieces) == Split(thought, answer), pieces
+        assert split(parser(family, opened=opened), pieces) == SplitText(thought, answer), pieces
 
 
 def _cut(text: str, chance: random.Random) -> list[str]:
@@ -97,23 +100,23 @@ TOKENS = {
 @pytest.mark.parametrize("name", TOKENS)
 def test_marks_that_are_special_tokens_are_never_shown(name: str) -> None:
     family, pieces, thought, answer = TOKENS[name]
-    assert split(parser(family, special=True), pieces, family.marks) == Split(thought, answer)
+    assert split(parser(family, special=True), pieces, family.marks) == SplitText(thought, answer)
 
 
 def test_what_is_certain_is_shown_at_once() -> None:
     parsed = parser(TAGS)
-    assert parsed.feed("<thi") == Split("", "")
+    assert parsed.feed("<thi") == SplitText("", "")
     assert not parsed.thinking
     assert not parsed.answering
-    assert parsed.feed("nk>\nWell") == Split("Well", "")
+    assert parsed.feed("nk>\nWell") == SplitText("Well", "")
     assert parsed.thinking
-    assert parsed.feed(", 1 <") == Split(", 1 ", "")
-    assert parsed.feed(" 2") == Split("< 2", "")
-    assert parsed.feed("</think>") == Split("", "")
+    assert parsed.feed(", 1 <") == SplitText(", 1 ", "")
+    assert parsed.feed(" 2") == SplitText("< 2", "")
+    assert parsed.feed("</think>") == SplitText("", "")
     assert parsed.answering
     assert parsed.closed
-    assert parsed.feed("\n\n") == Split("", "")
-    assert parsed.feed("Yes") == Split("", "Yes")
+    assert parsed.feed("\n\n") == SplitText("", "")
+    assert parsed.feed("Yes") == SplitText("", "Yes")
 
 
 def test_a_thought_that_the_prompt_closes_is_closed() -> None:
@@ -122,12 +125,12 @@ def test_a_thought_that_the_prompt_closes_is_closed() -> None:
         found = parsed.feed("On and <").thought + parsed.close().thought
         assert found == "On and <"
         assert parsed.answering
-        assert parsed.feed("\nYes.") == Split("", "Yes.")
+        assert parsed.feed("\nYes.") == SplitText("", "Yes.")
 
 
 def test_an_answer_opens_a_bounded_number_of_thoughts() -> None:
     found = split(parser(TAGS), ["<think>a</think>"] * 100)
-    assert found == Split("a" * 8, "<think>a</think>" * 92)
+    assert found == SplitText("a" * 8, "<think>a</think>" * 92)
 
 
 def test_a_form_goes_through_pieces() -> None:
@@ -153,3 +156,58 @@ def test_a_thought_that_the_model_cannot_have_is_refused_in_one_sentence() -> No
             check_wanted(form, think=True)
         check_wanted(form, think=False)
         check_wanted(form, think=None)
+
+
+# Templates -----------------------------------------------------------------------------------------------------------
+
+_CHATML = "<|im_end|>\n<|im_start|>assistant\n"
+# The words after a question whose answer is not to be thought about first, those if it is, the words between a question
+# and its answer in the history of a chat, and whether the model can be stopped from thinking.
+FORMS = {
+    "Qwen 3": (made.QWEN3, f"{_CHATML}<think>\n\n</think>\n\n", _CHATML, None, True),
+    "Qwen 3.5": (made.QWEN35, f"{_CHATML}<think>\n\n</think>\n\n", f"{_CHATML}<think>\n", None, True),
+    "SmolLM3": (made.SMOLLM3, f"{_CHATML}<think>\n\n</think>\n", f"{_CHATML}<think>\n", None, True),
+    "a word alone": (made.ONLY_A_WORD, f"{_CHATML}<think>\n\n</think>\n\n", _CHATML, None, True),
+    "DeepSeek": (made.DEEPSEEK, "<｜Assistant｜><think>\n", "<｜Assistant｜><think>\n", "<｜Assistant｜>", False),
+    "Magistral": (made.MAGISTRAL, "[/INST]", "[/INST][THINK]", None, True),
+    "gpt-oss": (
+        made.GPT_OSS,
+        "<|end|><|start|>assistant",
+        "<|end|><|start|>assistant",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        False,
+    ),
+    "Gemma 4": (
+        made.GEMMA4,
+        "<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
+        "<turn|>\n<|turn>model\n<|channel>thought\n",
+        None,
+        True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_a_model_can_do_is_found_in_its_template(name: str) -> None:
+    template, off, on, in_history, can_stop = FORMS[name]
+    form = foreign.chat_format(template, {}, "A title")
+    assert form.thinking is not None
+    assert (form.asked(think=False), form.asked(think=True)) == (off, on)
+    assert form.after_question == (off if in_history is None else in_history)
+    assert form.thinking.can_stop is can_stop
+    assert form.thinking.can_think
+    assert "/think" not in form.before_title.replace("/no_think", "")
+    assert "<|think|>" not in form.before_title
+
+
+@pytest.mark.parametrize("template", [FALLBACK_TEMPLATE, "{{ enable_thinking }}" + FALLBACK_TEMPLATE])
+def test_a_template_without_marks_knows_no_thoughts(template: str) -> None:
+    form = foreign.chat_format(template, {}, "A title")
+    assert form.thinking is None
+    assert form.asked(think=True) == form.after_question
+
+
+def test_a_template_that_breaks_at_a_variable_is_rendered_without_it() -> None:
+    breaks = "{%- if thinking is defined %}{{ raise_exception('no') }}{%- endif %}" + made.DEEPSEEK
+    form = foreign.chat_format(breaks, {}, "A title")
+    assert form.asked(think=False) == "<｜Assistant｜><think>\n"
