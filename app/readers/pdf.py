@@ -33,6 +33,7 @@ from app.readers.pdf_tables import repeat_heads
 from app.readers.pdf_unseen import Layers, has_image, is_mostly_picture
 from app.readers.pdf_values import form_values
 from app.readers.recognised import RecognisedPage
+from app.readers.symbols import UNKNOWN
 from app.readers.wrong_letters import is_garbled, is_mismapped
 
 _SCAN_CHARACTERS = 20
@@ -79,6 +80,7 @@ class _Pages:
         self.mismapped: list[int] = []
         self.absent: list[int] = []
         self.unseen: list[int] = []
+        self.unnamed: Counter[int] = Counter()  # number of signs without a letter, keyed by page number
         self.comments: dict[int, list[str]] = {}
         self.attached: list[str] = []
         self.whole: set[str] = set()  # words already checked for missing spaces, in which none was missing
@@ -263,6 +265,8 @@ def _one_page(
             pages.figures.append(index + 1)
     finally:
         page.close()
+    if unnamed := sum(line.text.count(UNKNOWN) for line in lines if line.shown):
+        pages.unnamed[index + 1] = unnamed
     if any(line.unseen for line in lines):
         pages.unseen.append(index + 1)
     trouble = second.font_trouble(index)
@@ -398,6 +402,11 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
         said.append(f"A font names wrong letters; the text is probably wrong on {_pages(pages.mismapped)}.")
     if pages.absent:
         said.append(f"A font is not inside the file; text may be missing on {_pages(pages.absent)}.")
+    if pages.unnamed:
+        said.append(
+            f"Signs to which a font gives no letter are shown as \ufffd: {pages.unnamed.total():,} of them, "
+            f"on {_pages(list(pages.unnamed))}."
+        )
     if pages.unseen:
         said.append(f"Text that nobody sees was left out on {_pages(pages.unseen)}.")
     if pages.comments:

@@ -1,15 +1,16 @@
-"""Names the signs of a PDF page that are no letters: those of the fonts Symbol and Wingdings. Runs only in the child
-process (``app.readers.child``).
+"""Names the signs of a PDF page to which their fonts give no letter: signs of Symbol and Wingdings, ligatures of TeX.
+Runs only in the child process (``app.readers.child``).
 
-pdfium returns such a sign as its code in the font, often in Unicode's private use area. Without the font's name the
-code would be dropped, so that "5 ± 2" became "5 2".
+pdfium returns such a sign as its code in the font, often a control or private-use character. These would be dropped, so
+that "5 ± 2" became "5 2". A sign that cannot be named becomes ``symbols.UNKNOWN``, which the book's warnings count.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
-from ctypes import create_string_buffer
+from ctypes import byref, c_double, create_string_buffer
 from itertools import islice
 
 import pypdfium2 as pdfium
@@ -18,8 +19,31 @@ import pypdfium2.raw as raw
 from app.readers import cleaning, pdf_calls, symbols
 
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
+# matches characters that are no text: codes of glyphs, or signs that pdfium has added
+_ODD = re.compile("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffe]|\r(?!\n)|(?<!\r)\n")
+_WORD = re.compile(r"\S+")
+_CONTROL = "\x80"  # first of the control characters that old programs write for the signs of Windows
+# TeX's codes of ligatures, in its older and in its newer encoding
+_LIGATURES = {
+    **dict(zip("\x0b\x0c\r\x0e\x0f", "\ufb00\ufb01\ufb02\ufb03\ufb04", strict=True)),
+    **dict(zip("\x1b\x1c\x1d\x1e\x1f", "\ufb00\ufb01\ufb02\ufb03\ufb04", strict=True)),
+}
+# Signs to which Adobe has given private codes: small capitals and old figures, and the parts of tall brackets. The
+# first part of a bracket stands for it. Source: Adobe's list of glyphs.
+_ADOBE = {
+    **{0xF700 + ord(sign): sign for sign in "!$&0123456789?abcdefghijklmnopqrstuvwxyz¡¢¿"},
+    **{0xF700 + code: chr(code) for code in (*range(0xE0, 0xF7), *range(0xF8, 0xFF))},
+    **dict.fromkeys((0xF8E5, 0xF8E6, 0xF8E7, *range(0xF8EB, 0xF8FF)), symbols.FILLER),
+    **dict(zip((0xF8EB, 0xF8EE, 0xF8F1, 0xF8F6, 0xF8F9, 0xF8FC), "([{)]}", strict=True)),
+    **dict(zip((0xF6D9, 0xF6DA, 0xF6DB, 0xF8E8, 0xF8E9, 0xF8EA), "©®™®©™", strict=True)),
+}
+_BARS = re.compile(r"([|‖])\s{0,4}(?:\1\s{0,4})+(?<=\1)")
+_ARROW = re.compile("↦ ?→")
+# matches TeX's slash and the relation over which it is drawn
+_NEGATED = re.compile("\u0338 ?([^\\s\\w\u0338])|([^\\s\\w\u0338])\u0338")
 _LETTER = re.compile("[A-Za-z]")
 _LAST_BYTE = 0xFF  # highest code of a character in a font of one byte a character
+_TEX = ("cmex", "cmmi", "cmsy", "msam", "msbm")
 _DEPTH = 4  # maximum number of groups of objects inside one another
 _MOST_PARTS = 5_000  # maximum objects examined of a group
 _NAME = 100  # maximum bytes of a font's name that are read
@@ -29,26 +53,33 @@ _PART = re.compile(r"(?<=dings) ?(?=\d$)")
 
 
 class PageFonts:
-    """Finds the families of the fonts on one page."""
+    """Finds the fonts of one page's characters."""
 
     def __init__(self, text_page: pdfium.PdfTextPage) -> None:
         self._text = pdf_calls.address(text_page.raw)
-        self._families: dict[int, str] = {}
+        self._kinds: dict[int | None, str] = {None: ""}
+        self._piece: int | None = None
+        self._font: int | None = None
 
     def at(self, index: int) -> int | None:
         """Return the address of a character's font. ``index`` is pdfium's."""
         piece = pdf_calls.text_object(self._text, index)
-        return pdf_calls.font_of(piece) if piece else None
+        if piece != self._piece:
+            self._piece, self._font = piece, pdf_calls.font_of(piece) if piece else None
+        return self._font
 
-    def family(self, font: int | None) -> str:
-        """Return the family of the font at an address, as ``symbols`` names it."""
-        if font is None:
-            return ""
-        if font not in self._families:
+    def is_of_letters(self, start: int, end: int) -> bool:
+        """Whether a word is drawn at once, in a font of letters."""
+        return self.kind(self.at(start)) == "" and pdf_calls.text_object(self._text, end - 1) == self._piece
+
+    def kind(self, font: int | None) -> str:
+        """Return which font of signs the font at an address is, as ``symbols`` names it; "" for a font of letters."""
+        if font not in self._kinds:
             name = create_string_buffer(_NAME)
             pdf_calls.font_name(font, name, _NAME)
-            self._families[font] = family_of(name.value.decode("latin-1"))
-        return self._families[font]
+            family = family_of(name.value.decode("latin-1"))
+            self._kinds[font] = family if symbols.is_symbolic(family) else symbols.tex_kind(family)
+        return self._kinds[font]
 
 
 def family_of(name: str) -> str:
@@ -87,15 +118,73 @@ def with_signs(text: str, text_page: pdfium.PdfTextPage, used: Iterable[int | No
     if used is None:
         used = {fonts.at(index) for index in range(len(text))}
     # some programs store the code itself, so that a tick reads "ü"; then any character may be a sign
-    special = any(symbols.is_symbolic(fonts.family(font)) for font in used if font)
-    if not special and (text.isascii() or not _PRIVATE.search(text)):
+    special = any(fonts.kind(font) for font in used)
+    if not special and text.isprintable():
         return text
+    odd = {match.start() for match in _ODD.finditer(text)}
+    if special:
+        odd.update(*(range(*word.span()) for word in _WORD.finditer(text) if not fonts.is_of_letters(*word.span())))
     signs = list(text)
-    for at in range(len(text)) if special else [match.start() for match in _PRIVATE.finditer(text)]:
-        family = fonts.family(fonts.at(at))
-        if symbols.is_symbolic(family):
-            signs[at] = _sign(text[at], family)
-    return "".join(signs)
+    for at in odd:
+        kind = fonts.kind(fonts.at(at))
+        if kind in _TEX:
+            if _has_no_letter(text_page, at):
+                signs[at] = symbols.tex_sign(kind, ord(text[at]))
+        elif kind:
+            signs[at] = _sign(text[at], kind)
+        elif _ODD.match(text, at):
+            signs[at] = _named(text, at, text_page, fonts)
+    return joined("".join(signs))
+
+
+def joined(text: str) -> str:
+    """Join the parts of which TeX makes a sign: of the bars one above the other of a tall bar, the first is kept, and a
+    slash over a relation negates it.
+    """
+    text = _BARS.sub(lambda bars: bars[1] + bars[0][1:].replace(bars[1], symbols.FILLER), text)
+    text = _ARROW.sub(lambda arrow: "↦".ljust(len(arrow[0]), symbols.FILLER), text)
+    return _NEGATED.sub(_negated, text) if "\u0338" in text else text
+
+
+def _negated(match: re.Match[str]) -> str:
+    relation = match[1] or match[2]
+    whole = unicodedata.normalize("NFC", relation + "\u0338")
+    return whole.ljust(len(match[0]), symbols.FILLER) if len(whole) == 1 else match[0]
+
+
+def _has_no_letter(text_page: pdfium.PdfTextPage, at: int) -> bool:
+    """Whether the font of a character gives it no letter, so that pdfium returns its code."""
+    return raw.FPDFText_HasUnicodeMapError(text_page.raw, at) == 1
+
+
+def _named(text: str, at: int, text_page: pdfium.PdfTextPage, fonts: PageFonts) -> str:
+    """Return what a character shows that is the code of a glyph. Return characters that pdfium has added, such as line
+    breaks, unchanged.
+    """
+    code = text[at]
+    if _PRIVATE.match(code):
+        return code if ord(code) in cleaning.BULLETS else _ADOBE.get(ord(code), symbols.UNKNOWN)
+    if raw.FPDFText_IsGenerated(text_page.raw, at) == 1 or raw.FPDFText_IsHyphen(text_page.raw, at) == 1:
+        return code
+    if not _has_ink(text_page, at):
+        return code if code in "\r\n" else " "
+    if not _has_no_letter(text_page, at):
+        return code.encode("latin-1", "replace").decode("cp1252", "replace") if code >= _CONTROL else symbols.UNKNOWN
+    font = fonts.at(at)
+    beside = (other for other in (at - 1, at + 1) if 0 <= other < len(text) and text[other].islower())
+    # in a font of TeX's, all letters stand at the codes of ASCII and none has a name
+    is_tex = code in _LIGATURES and any(
+        fonts.at(other) == font and _has_no_letter(text_page, other) for other in beside
+    )
+    return _LIGATURES[code] if is_tex else symbols.UNKNOWN
+
+
+def _has_ink(text_page: pdfium.PdfTextPage, at: int) -> bool:
+    edges = [c_double() for _ in range(4)]
+    if not raw.FPDFText_GetCharBox(text_page.raw, at, *map(byref, edges)):
+        return False
+    left, right, bottom, top = (edge.value for edge in edges)
+    return right > left and top > bottom
 
 
 def _sign(character: str, family: str) -> str:

@@ -1,5 +1,5 @@
-"""Translates characters of the fonts Symbol, Wingdings and Webdings to similar Unicode characters. Runs only in the
-child process (``app.readers.child``).
+"""Translates characters of the fonts Symbol, Wingdings and Webdings, and of TeX's fonts of signs, to similar Unicode
+characters. Runs only in the child process (``app.readers.child``).
 
 A word processor stores such a character as its code in the font. The code has no meaning without the font's name.
 Unicode 7 has an equivalent for nearly every such character. If the equivalent is rare, it is replaced by a similar,
@@ -7,6 +7,8 @@ more common character.
 """
 
 from __future__ import annotations
+
+import re
 
 _FIRST = 0x20  # lowest code of a printable character in the fonts Symbol, Wingdings and Webdings
 _PRIVATE = 0xF000  # offset that Word adds to a code, to move the code into Unicode's private use area
@@ -46,6 +48,51 @@ _SIGNS = {
         "🖁🖀🖨🖩🖿🖪🗜🔒🔓🗝📥📤🕳🌣🌤🌥🌦☁🌨🌧🌩🌪🌬🌫🌜🌡🛋🛏🍽🍸🛎🛍Ⓟ♿🛆🖈🎓🗤🗥🗦🗧🛪🐿🐦🐟🐕🐈🙬🙮🙭🙯🗺🌍🌏🌎🕊"
     ),
 }  # fmt: skip
+
+FILLER = "\u200b"
+"""Stands for a part of a tall bracket whose first part is the bracket. ``cleaning`` drops it."""
+
+# Unicode characters for the codes 0x00 to 0x7F of TeX's fonts of signs. Source: D. Knuth, The TeXbook, appendix F; for
+# msam and msbm, the documentation of AMSFonts. "�" marks accents and unused codes.
+_TEX = {
+    "cmsy": (
+        "−⋅×∗÷⋄±∓⊕⊖⊗⊘⊙◯∘•≍≡⊆⊇≤≥≼≽∼≈⊂⊃≪≫≺≻←→↑↓↔↗↘≃⇐⇒⇑⇓⇔↖↙∝′∞∈∋△▽\u0338↦∀∃¬∅ℜℑ⊤⊥ℵABCDEFGHIJKLMNOPQRSTUVWXYZ∪∩⊎∧∨"
+        "⊢⊣⌊⌋⌈⌉{}⟨⟩|‖↕⇕\\≀√⨿∇∫⊔⊓⊑⊒§†‡¶♣♢♡♠"
+    ),
+    "cmmi": (
+        "ΓΔΘΛΞΠΣΥΦΨΩαβγδϵζηθικλμνξπρστυϕχψωεϑϖϱςφ↼↽⇀⇁\u200b\u200b▷◁0123456789.,</>⋆∂ABCDEFGHIJKLMNOPQRSTUVWXYZ♭♮♯⌣⌢ℓ"
+        "abcdefghijklmnopqrstuvwxyzıȷ℘��"
+    ),
+    "cmex": (
+        "()[]⌊⌋⌈⌉{}⟨⟩|‖/\\()()[]⌊⌋⌈⌉{}⟨⟩/\\()[]⌊⌋⌈⌉{}⟨⟩/\\/\\()[]\u200b\u200b\u200b\u200b{}\u200b\u200b\u200b\u200b\u200b|"
+        "\u200b\u200b\u200b\u200b⟨⟩⨆⨆∮∮⨀⨀⨁⨁⨂⨂∑∏∫⋃⋂⨄⋀⋁∑∏∫⋃⋂⨄⋀⋁∐∐ˆˆˆ˜˜˜[]⌊⌋⌈⌉{}√√√√√\u200b\u200b‖↑↓"
+        "\u200b\u200b\u200b\u200b⇑⇓"
+    ),
+    "msam": (
+        "⊡⊞⊠□■⋅◊⧫↻↺⇌⇋⊟⊩⊪⊨↠↞⇇⇉⇈⇊↾⇂↿⇃↣↢⇆⇄↰↱⇝↭↫↬≗≿≳⪆⊸∴∵≑≜≾≲⪅⪕⪖⋞⋟≼≦⩽≶‵�≓≒≽≧⩾≷⊏⊐⊳⊲⊵⊴★≬▼▶◀��△▲▽"
+        "≖⋚⋛⪋⪌¥⇛⇚✓⊻⊼⩞∠∡∢∝⌣⌢⋐⋑⋓⋒⋏⋎⋋⋌⫅⫆≏≎⋘⋙⌜⌝®Ⓢ⋔∔∽⋍⌞⌟✠∁⊺⊚⊛⊝"
+    ),
+    "msbm": (
+        "≨≩≰≱≮≯⊀⊁≨≩≰≱⪇⪈⋠⋡⋨⋩⋦⋧≰≱⪵⪶⪹⪺⪉⪊≁≇╱╲⊊⊋⊈⊉⫋⫌⫋⫌⊊⊋⊈⊉∦∤∤∦⊬⊮⊭⊯⋭⋬⋪⋫↚↛⇍⇏⇎↮⋇∅∄"
+        "𝔸𝔹ℂ𝔻𝔼𝔽𝔾ℍ𝕀𝕁𝕂𝕃𝕄ℕ𝕆ℙℚℝ𝕊𝕋𝕌𝕍𝕎𝕏𝕐ℤ�����Ⅎ⅁����℧ð≂ℶℷℸ⋖⋗⋉⋊∣∥∖∼≈≊⪸⪷↶↷ϝϰ𝕜ℏℏ϶"
+    ),
+}  # fmt: skip
+_TEX_NAME = re.compile(r"(?:cm|lmmath)(ex|sy|bsy|mib|mi|extension|symbols|italic)\d*|(ms[ab]m)\d*")
+_TEX_KINDS = {"ex": "cmex", "extension": "cmex", "sy": "cmsy", "bsy": "cmsy", "symbols": "cmsy"}
+
+
+def tex_kind(font: str) -> str:
+    """Return which of TeX's fonts of signs a font is: "cmsy", "cmmi", "cmex", "msam", "msbm"; "" if none."""
+    found = _TEX_NAME.fullmatch(font.casefold())
+    if found is None:
+        return ""
+    return found[2] or _TEX_KINDS.get(found[1], "cmmi")
+
+
+def tex_sign(kind: str, code: int) -> str:
+    """Return the Unicode character for a code in one of TeX's fonts of signs."""
+    signs = _TEX[kind]
+    return signs[code] if code < len(signs) else UNKNOWN
 
 
 def is_symbolic(font: str) -> bool:

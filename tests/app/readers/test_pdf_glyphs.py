@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.readers import detect
+from app.readers import cleaning, detect, pdf_glyphs
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Parsed
 from tests.app.readers.conftest import assembled
@@ -86,3 +86,74 @@ def test_the_bullets_of_a_list_stay_bullets(files: Any) -> None:
     )
     font = b"/Subtype /Type1 /BaseFont /QWERTY+Wingdings-Regular /Encoding /WinAnsiEncoding /ToUnicode 7 0 R"
     assert _parsed(files, content, font, [table]).sections[0].text == "• Rope\n• Rope"
+
+
+def _drawn_font(codes: Sequence[int], blank: Sequence[int] = (), numbers: str = "g") -> tuple[bytes, list[bytes]]:
+    """A font whose glyphs are drawn as boxes and have names that tell no letter, as TeX's bitmaps do."""
+    names = b" ".join(b"%d /%s%d" % (code, numbers.encode(), code) for code in codes)
+    glyphs = b" ".join(b"/%s%d %d 0 R" % (numbers.encode(), code, 7 + (code in blank)) for code in codes)
+    font = b"/Subtype /Type3 /FontBBox [0 0 600 700] /FontMatrix [0.001 0 0 0.001 0 0] /Encoding << /Differences ["
+    font += names + b"] >> /CharProcs << " + glyphs + b" >> /FirstChar 0 /LastChar 255 /Widths ["
+    font += b"600 " * 256 + b"] /Resources << >>"
+    shapes = (b"600 0 0 0 600 700 d1 50 200 500 60 re f", b"600 0 0 0 0 0 d1")
+    return font, [b"<< /Length %d >>\nstream\n%s\nendstream" % (len(shape), shape) for shape in shapes]
+
+
+def test_a_glyph_without_a_letter_is_told_and_a_blank_one_is_a_space(files: Any) -> None:
+    font, glyphs = _drawn_font([2, 5, 9], blank=[9])
+    content = _row(700, (b"F1", b"(Loss of the year:)"), (b"S", b"<09>"), (b"S", b"<05>"), (b"F1", b"(4,200 euros)"))
+    content += _row(640, (b"F1", b"(A rope of 7)"), (b"S", b"<02>"), (b"F1", b"(3 ells)"))
+    parsed = _parsed(files, content, font, glyphs)
+    assert parsed.sections[0].text == "Loss of the year: \ufffd4,200 euros\n\nA rope of 7\ufffd3 ells"
+    assert parsed.warnings == ["Signs to which a font gives no letter are shown as \ufffd: 2 of them, on page 1."]
+
+
+@pytest.mark.parametrize("codes", [(12, 13, 14), (28, 29, 30)])
+def test_ligatures_of_bitmaps_that_tex_made_are_read(files: Any, codes: tuple[int, int, int]) -> None:
+    """Its older fonts have fi, fl and ffi at 12 to 14, its newer ones at 28 to 30; letters are at their usual codes."""
+    font, glyphs = _drawn_font([*range(97, 123), *codes], numbers="a")
+    parts = (
+        b"(the )",
+        b"<%02x>" % codes[0],
+        b"(sh and the )",
+        b"<%02x>" % codes[1],
+        b"(ag of the o)",
+        b"<%02x>" % codes[2],
+    )
+    content = _row(700, *((b"S", part) for part in (*parts, b"(ce)")))
+    parsed = _parsed(files, content, font, glyphs)
+    assert parsed.sections[0].text.replace(" ", "") == "thefishandtheflagoftheoffice"
+
+
+@pytest.mark.parametrize(
+    ("font", "codes", "read"),
+    [
+        (b"CMEX10", b"PQR", "∑ ∏ ∫"),
+        (b"LMMathExtension10-Regular", b"XYZ", "∑ ∏ ∫"),
+        (b"CMSY8", b"0kh", "′ ‖ ⟨"),
+        (b"MSBM10", b"(,?", "⊊ ∦ ∅"),
+    ],
+)
+def test_signs_of_tex_are_read_by_their_font(files: Any, font: bytes, codes: bytes, read: str) -> None:
+    """Their glyphs have names that no table of letters has, so that a sum reads X and a prime 0."""
+    entry, glyphs = _drawn_font(codes)
+    entry += b" /BaseFont /ABCDEF+" + font
+    content = b"".join(
+        _row(700 - 60 * at, (b"F1", b"(See )"), (b"S", b"<%02x>" % code)) for at, code in enumerate(codes)
+    )
+    text = _parsed(files, content, entry, glyphs).sections[0].text
+    assert text.split("\n\n") == [f"See {sign}" for sign in read.split()]
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("x\u0338= y", "x≠ y"),
+        ("x =\u0338 y", "x ≠ y"),
+        ("x \u0338∈ M", "x ∉ M"),
+        ("x ↦→ y", "x ↦ y"),
+        ("|\r\n|\r\n| x", "| x"),
+    ],
+)
+def test_the_parts_of_which_tex_makes_a_sign_are_one(text: str, read: str) -> None:
+    assert " ".join(cleaning.characters(pdf_glyphs.joined(text)).split()) == read
