@@ -28,7 +28,7 @@ from app.core.format import page_name, places_named
 from app.language.quoting import quoted_words
 from app.language.spellings import spellings
 from app.language.tokens import WORD
-from app.language.words import says_nothing
+from app.language.words import FORMS_OF_ADDRESS, says_nothing
 from app.trust.book_words import BookWords
 from app.trust.quoted import excerpt, fold
 from engine.contents import chapter_asked_for, chapters_of
@@ -143,8 +143,6 @@ _ASKING = (
 )
 """Words that questions about a first or last place contain, whatever their subject."""
 _OF_ASKING = frozenset(_ASKING.split())
-_OF_TITLES = "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle"
-_TITLES = frozenset(_OF_TITLES.split())
 
 
 class Reach(str, Enum):
@@ -647,5 +645,5 @@ def _telling(subject: str) -> list[str]:
     """The words that identify a subject even alone: its capitalised words or, without any, all its words. Titles such
     as "Mr", and words with fewer than ``_FEWEST_LETTERS`` letters, are left out.
     """
-    words = [word for word in subject.split() if len(word) >= _FEWEST_LETTERS and word.lower() not in _TITLES]
+    words = [word for word in subject.split() if len(word) >= _FEWEST_LETTERS and word.lower() not in FORMS_OF_ADDRESS]
     return [word for word in words if word[0].isupper()] or words

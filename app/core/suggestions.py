@@ -81,11 +81,6 @@ answers in the language of the question.
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
-# matches common German words, to detect German text
-_GERMAN = re.compile(r" (?:und|der|die|das|ist) ")
-# Maximum matches of ``_GERMAN`` per word of a text that is not German. In a German text no names are looked for,
-# because all nouns are capitalised there.
-_MOST_GERMAN = 0.02
 _PHRASE_QUESTION = "Where does it say “{}”?"
 _ASKS_FOR_PHRASE = re.compile(_PHRASE_QUESTION.replace("?", r"\?").format("([^“”]+)"))
 _PHRASES = 3
@@ -220,9 +215,9 @@ def _names(document: Document, pages_read: int) -> list[str]:
     """The names that occur most often in the pages read. Empty for a German text, because all nouns are capitalised
     there.
     """
-    text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
-    if len(_GERMAN.findall(text)) > _MOST_GERMAN * text.count(" "):
+    if language_of_book(document) == "de":
         return []
+    text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
     found = Counter(name for name in _NAME.findall(text) if len(name) <= _LONGEST)
     return [name for name, _ in found.most_common(_NAMES)]
 

@@ -92,6 +92,11 @@ _FIRST_NAMES = (
 )
 """Common first names, without those that are also another word, such as "Rose", "Mark" and "August"."""
 
+_ADDRESSES = (
+    "mr mrs ms miss dr doctor prof professor sir lady lord captain capt st doktor herr herrn frau familie firma "
+    "monsieur madame mme mlle señor señora"
+)
+
 
 @lru_cache(maxsize=1 << 16)
 def fold_word(word: str) -> str:
@@ -104,6 +109,9 @@ def without_ending(word: str) -> str:
     """Return the stem of a folded word: the word without the most common endings of English, German and French.
     Different words may have the same stem, so the app's search removes fewer letters
     (``app.language.spellings.without_endings``).
+
+    One rule serves all languages, because a word is compared without knowing its language. Snowball's stemmers, English
+    for all or by the language of the book, lost one or two of the tests ("bail" and "baux").
     """
     return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", word))
 
@@ -142,6 +150,8 @@ _ENGLISH = SILENT | frozenset(_EMPTY.split())
 _GERMAN_FOLDED = frozenset(map(fold_word, _GERMAN.split()))
 _FIRST_NAMES_FOLDED = frozenset(map(fold_word, _FIRST_NAMES.split()))
 SILENT_WORDS = _ENGLISH | _GERMAN_FOLDED | frozenset(map(fold_word, _OTHERS.split()))
+FORMS_OF_ADDRESS = frozenset(map(fold_word, _ADDRESSES.split()))
+"""Folded words that stand before a name and are no part of it."""
 NUMBER_WORDS = _number_words()
 _MULTIPLIERS = (12, 100, 1000, 1_000_000, 10**9)
 
@@ -157,7 +167,9 @@ def is_first_name(word: str) -> bool:
 
 
 def is_german(words: Iterable[str]) -> bool:
-    """Whether more of a sentence's words are common German words than common English ones."""
+    """Whether more of a sentence's words are common German words than common English ones. A single sentence needs the
+    longer lists of stop words: ``engine.languages.language_of`` knows only the words of nearly every text.
+    """
     folded = [fold_word(word) for word in words]
     return sum(word in _GERMAN_FOLDED for word in folded) > sum(word in _ENGLISH for word in folded)
 

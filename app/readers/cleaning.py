@@ -68,6 +68,7 @@ _CLOSED_FIRST = frozenset(
 )
 """First parts after which English seldom writes a hyphen, such as "over" in "overlap"."""
 
+# Matches the rest of a word that is divided at its ending; no stems are compared by it.
 _ENDING = re.compile("ings?|ness|it(?:y|ies)|ed|ers?|ly|[ts]ions?|ments?|[ai]ble|ful|less|ous|ive|al|ally")
 
 

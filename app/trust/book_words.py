@@ -26,6 +26,7 @@ from typing import Literal
 
 from app.language.tokens import tokenize
 from app.language.words import (
+    FORMS_OF_ADDRESS,
     NUMBER_WORDS,
     SILENT_WORDS,
     fold_word,
@@ -113,7 +114,6 @@ _DENIED = re.compile(
 _NO_SPACES = "\u2e80"
 _ROW = re.compile(r" \| ")
 _OF_A_VERB = re.compile(r"ung(?:en)?$")  # the end of German nouns derived from verbs: "Wohnung" from "wohnen"
-_ADDRESSES = frozenset(["doktor", "herr", "herrn", "frau", "dr", "prof", "professor", "familie", "firma"])
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
 _TITLE = re.compile(r"#|(?:(?:[-+*•]|\d{1,2}[.)])\s+)?(\*\*|__)(?:(?!\1).)*[^\s.!?]\1\s*$")
@@ -584,14 +584,14 @@ class BookWords:
         found: set[int] = set()
         for number, ((first, start), (second, then)) in enumerate(pairwise(tokens)):
             apart = text[start + len(first) : then].removeprefix(".") != " "
-            if apart or fold_word(second) in _ADDRESSES or not self._is_strange(second):
+            if apart or fold_word(second) in FORMS_OF_ADDRESS or not self._is_strange(second):
                 continue
             starts = _starts_after(text[:start])
             behind = tokens[number + 2][0] if number + 2 < len(tokens) else ""
             if first[0].isupper() and is_first_name(fold_word(first)):
                 if self._is_unknown_first_name(first, fold_word(first)) or (starts and not behind[:1].isupper()):
                     found.add(then)
-            elif fold_word(first) in _ADDRESSES:
+            elif fold_word(first) in FORMS_OF_ADDRESS:
                 found.add(then)
             elif any(begin <= then < end for begin, end in labels):
                 continue
