@@ -21,7 +21,7 @@ from typing import Any
 from app.core.contents import ContentsEntry
 from app.trust.quoted import sentences
 from engine.document import Document, Page
-from engine.languages import Language, language_of
+from engine.languages import Language, language_of, sentence_ends
 
 MOST = 5  # maximum number of suggested questions
 _FROM_CONTENTS = 3
@@ -97,12 +97,12 @@ _RUN_WORDS = (3, 4)  # lengths in words of the sequences by which a small model 
 _LAST_WORD = 4  # minimum letters of a phrase's last word, because a phrase that ends with "the" or "of" looks cut off
 # minimum words of a page from which phrases are taken, so that title pages are left out
 _PAGE_HAS = 40
-# ``_WORD`` matches a word without digits, which a small model copies badly. ``_SENTENCE`` matches the beginning of a
-# sentence after the end of another sentence. The beginning has only such words, separated by spaces or commas, and at
-# least one more word and 30 more characters of the sentence follow.
+# ``_WORD`` matches a word without digits, which a small model copies badly. ``_BEGINNING`` matches the beginning of a
+# sentence. It has only such words, separated by spaces or commas, and at least one more word and 30 more characters of
+# the sentence follow.
 _WORD = r"[^\W\d_]+(?:[’'-][^\W\d_]+)*"
-_SENTENCE = re.compile(
-    rf"(?<=[.!?]\s)({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
+_BEGINNING = re.compile(
+    rf"\s({_WORD}(?:,?\s{_WORD}){{{_PHRASE_WORDS - 2},{_PHRASE_WORDS}}}?,?\s(?=\w{{{_LAST_WORD}}}){_WORD})"
     rf"(?=,?\s{_WORD}[^.!?]{{30,}})"
 )
 # Matches the rest of a sentence if it has only words and commas and ends with a full stop, because a small model can
@@ -318,7 +318,7 @@ def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
     for page in pages:
         if len(_ANY_WORD.findall(page)) >= _PAGE_HAS:
-            for match in _SENTENCE.finditer(page):
+            for match in filter(None, (_BEGINNING.match(page, end) for end in sentence_ends(page))):
                 phrase = match[1]
                 words = phrase.split()
                 if "," not in phrase and not _is_heading(words):

@@ -187,3 +187,15 @@ def test_the_sample_books_questions_come_with_the_pages_of_their_answers(tmp_pat
     assert [phrase_of(question) for question in (*asked, "Who is “he”?")] == ["a quiet town", "the lower rooms", ""]
     assert Sample(tmp_path).questions_about(pages[:1]) == (asked[0],)
     assert Sample(tmp_path).questions_about(pages) == tuple(asked)
+
+
+def test_no_phrase_begins_in_the_middle_of_a_sentence() -> None:
+    page = (
+        "At 4 the clerk told Mr. Ballou fished out four matches from the harbour basin yesterday with a long net. "
+        "“Halloo!” bending twigs together and throwing antelope meat was never allowed near the harbour of this town. "
+        "Somebody polished the crooked lantern every night before the boats came into the harbour again."
+    )
+    document = replace(book(), pages=(Page(1, "1", page),), outline=())
+    asked = asked_of(document, 1)
+    assert "Somebody polished the crooked lantern every" in asked
+    assert not any(phrase.startswith(("Ballou", "bending", "twigs")) for phrase in asked)
