@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -129,23 +129,32 @@ def pages(text: str, separator: str) -> tuple[list[Section], list[str]]:
             number += bool(filled)
             continue
         number += 1
-        cells = [_one_line(cell) for cell in cells]
+        cells = [one_line(cell) for cell in cells]
         if not any(cells):
             empty += 1
             continue
-        row = " ".join(CELLS.join(cells).split()) if separator == "\t" else _one_line(written)
+        row = " ".join(CELLS.join(cells).split()) if separator == "\t" else one_line(written)
         filled.append((number, row, cells))
-    head = _head([cells for _, _, cells in filled])
-    heads = [row for _, row, _ in filled[: head + 1]] if head is not None else []
-    sections = [
-        Section(_label(part[0][0], part[-1][0]), "\n".join([*(heads if at else ()), *(row for _, row in part)]))
-        for at, part in enumerate(_parted([(number, row) for number, row, _ in filled], sum(map(len, heads))))
-    ]
     said = [f"{empty:,} rows without anything in them are left out."] if empty else []
-    return sections, said
+    return by_rows(filled), said
 
 
-def _one_line(text: str) -> str:
+def by_rows(rows: Sequence[tuple[int, str, list[str]]]) -> list[Section]:
+    """Split a table into sections of whole rows, each with the header row.
+
+    Args:
+        rows: the number of each row, by which the sections are named; the row as written; its cells.
+    """
+    head = _head([cells for _, _, cells in rows])
+    heads = [row for _, row, _ in rows[: head + 1]] if head is not None else []
+    return [
+        Section(_label(part[0][0], part[-1][0]), "\n".join([*(heads if at else ()), *(row for _, row in part)]))
+        for at, part in enumerate(_parted([(number, row) for number, row, _ in rows], sum(map(len, heads))))
+    ]
+
+
+def one_line(text: str) -> str:
+    """Return a cell's text without line breaks and tabs."""
     return " ".join(cleaning.characters(text.replace("\t", " ")).split())
 
 

@@ -74,12 +74,11 @@ _PLAIN_MAGIC = (b"{\\rtf", b"%!PS")
 _OLE_KINDS = (  # names of streams that identify the program of an OLE file
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
     ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
-    ("Workbook", "is an old Excel workbook (.xls)", "Save the sheet as PDF or text."),
     ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
 _ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format of a zip file
-    (("xl/",), (), "is an Excel workbook.", "Save the sheet as PDF or text."),
+    (("xl/",), (), "is a binary Excel workbook (.xlsb).", "Save it as .xlsx and open that."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
     (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
     ((), (".fb2",), "holds a FictionBook (FB2).", _EBOOK),
@@ -98,6 +97,7 @@ _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
 _SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
 _PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_OLE_REACH = 16 << 20  # leading bytes of an OLE file that are searched for the names of its streams
 _PDF_REACH = 1024  # bytes at each end of a file that are searched for "%PDF-" and "%%EOF"
 _PDF = re.compile(rb"%PDF-\d\.\d")
 _PROLOGUE = re.compile(r"<\?[^>]*>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.S | re.I)
@@ -180,7 +180,7 @@ def format_of(path: Path, limits: Limits) -> FileFormat:
     if _is_pdf(head, path, binary) or pictures.is_picture(path):
         return FORMATS[0]  # the PDF parser converts a picture to a PDF first
     if head.startswith(_OLE):
-        raise _old_office(path)
+        return _old_office(path)
     for one in FORMATS:
         if one.magic and head.startswith(one.magic):
             return one
@@ -228,13 +228,16 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
     raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
 
 
-def _old_office(path: Path) -> Refused:
+def _old_office(path: Path) -> FileFormat:
     with path.open("rb") as file:
-        content = file.read(4 << 20)
+        content = file.read(_OLE_REACH)
     for stream, what, remedy in _OLE_KINDS:
         if stream.encode("utf-16-le") in content:
-            return Refused(f"{what}.", remedy)
-    return Refused("is an old Office file (.doc, .xls or .ppt).", _SAVE_DOCX)
+            raise Refused(f"{what}.", remedy)
+    for one in FORMATS:
+        if any(f"{stream}\0".encode("utf-16-le") in content for stream in one.streams):
+            return one
+    raise Refused("is an old Office file (.doc, .xls or .ppt).", _SAVE_DOCX)
 
 
 def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:

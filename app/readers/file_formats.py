@@ -26,6 +26,7 @@ class FileFormat:
         mimetypes: how the entry "mimetype" of a zip container begins; one of them tells the format.
         main: matches the type of the main part of an Office file, which tells the format.
         entries: patterns of names of entries of a zip container; a name that fits one of them tells the format.
+        streams: names of streams of an OLE file, the container of old Office files; one of them tells the format.
         roots: names of root elements of XML, without namespace; one of them tells the format.
         judge: a function ``module.name`` in ``app.readers`` that tells the format of a text by its ``Opening``.
     """
@@ -39,6 +40,7 @@ class FileFormat:
     mimetypes: tuple[bytes, ...] = ()
     main: re.Pattern[str] | None = None
     entries: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     judge: str = ""
 
@@ -57,6 +59,15 @@ FORMATS = (
     FileFormat(
         "pptx", "PowerPoint", "pptx", (".pptx",), main=re.compile("presentationml|ms-powerpoint"), entries=("ppt/*",)
     ),
+    FileFormat(
+        "xlsx",
+        "Excel",
+        "xlsx",
+        (".xlsx", ".xlsm"),
+        main=re.compile("spreadsheetml|ms-excel"),
+        entries=("xl/workbook.xml",),
+    ),
+    FileFormat("xls", "", "xls", (".xls",), streams=("Workbook", "Book")),
     FileFormat("html", "HTML", "markup", (".html", ".htm", ".xhtml"), judge="markup.is_page"),
     FileFormat("mail", "EML", "mail", (".eml", ".mbox"), judge="mail.is_mail"),
     FileFormat("markdown", "Markdown", "text", (".md", ".markdown", ".mdown", ".mkd"), judge="text.is_markdown"),

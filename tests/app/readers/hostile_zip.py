@@ -191,7 +191,8 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "no chapters": (_epub(_package("", "")), "no list of chapters, and no chapters"),
     "Word text of nothing": (_docx(("word/document.xml", b"\0\0\0")), "not valid XML"),
     "Word text without words": (_docx(("word/document.xml", _body("<w:p/>"))), "no text"),
-    "a workbook": (_docx(("xl/workbook.xml", "<a/>")), "Excel"),
+    "a workbook": (_docx(("xl/workbook.xml", "<a/>")), "has no text"),
+    "a binary workbook": (_docx(("xl/workbook.bin", "a")), "xlsb"),
     "a presentation": (_docx(("ppt/presentation.xml", "<a/>")), "has no text"),
     "a program for Java": (_docx(("META-INF/MANIFEST.MF", "a"), ("A.class", b"\xca\xfe\xba\xbe")), "zip archive"),
 }

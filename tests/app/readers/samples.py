@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import xlwt
+
 WORDS = "nine barrels of oil"
 _DRAWING = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
 _SLIDES = 'xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main"'
@@ -70,7 +72,50 @@ def slide(shapes: str, attributes: str = "") -> str:
     )
 
 
+def xlsx(
+    files: Any, sheets: Sequence[tuple[str, str]], more: Sequence[tuple[str, str]] = (), codes: Sequence[str] = ()
+) -> Path:
+    """A workbook of sheets, each as a name (with attributes) and the XML of its rows; style n + 1 has the code n."""
+    names = "".join(f'<sheet name="{name}" sheetId="{at}" r:id="r{at}"/>' for at, (name, _) in enumerate(sheets, 1))
+    links = [("worksheet", f"worksheets/s{at}.xml") for at in range(1, len(sheets) + 1)]
+    formats = "".join(f'<numFmt numFmtId="{200 + at}" formatCode="{code}"/>' for at, code in enumerate(codes))
+    styles = "".join(f'<xf numFmtId="{200 + at}"/>' for at in range(len(codes)))
+    entries = [
+        types("xl/workbook.xml", "spreadsheetml.sheet"),
+        ("xl/workbook.xml", f"<workbook {_LINKS}><sheets>{names}</sheets></workbook>"),
+        ("xl/_rels/workbook.xml.rels", relations(*links, ("styles", "styles.xml"), ("sharedStrings", "strings.xml"))),
+        (
+            "xl/styles.xml",
+            f"<styleSheet><numFmts>{formats}</numFmts><cellXfs><xf numFmtId='0'/>{styles}</cellXfs></styleSheet>",
+        ),
+        ("xl/strings.xml", f"<sst><si><t>{WORDS}</t></si><si><r><t>ri</t></r><r><t>ch</t></r></si></sst>"),
+        *((f"xl/worksheets/s{at}.xml", f"<worksheet>{rows}</worksheet>") for at, (_, rows) in enumerate(sheets, 1)),
+    ]
+    path: Path = files.zipped("costs.xlsx", [*entries, *more])
+    return path
+
+
+def xls(files: Any) -> Path:
+    """An old workbook with formats, a formula's text, a hidden sheet and a hidden row."""
+    book = xlwt.Workbook()
+    sheet = book.add_sheet("Costs")
+    day, share = xlwt.easyxf(num_format_str="dd/mm/yyyy"), xlwt.easyxf(num_format_str="0%")
+    for column, head in enumerate(("Item", "When", "Share")):
+        sheet.write(0, column, head)
+    sheet.write(1, 0, WORDS)
+    sheet.write(1, 1, 45_000, day)
+    sheet.write(1, 2, 0.15, share)
+    sheet.write(2, 0, True)
+    path: Path = files.folder / "costs.xls"
+    book.save(str(path))
+    return path
+
+
 MADE: dict[str, Make] = {
+    "costs.xlsx": lambda files: xlsx(
+        files, [("Costs", '<sheetData><row r="1"><c r="A1" t="s"><v>0</v></c></row></sheetData>')]
+    ),
+    "costs.xls": xls,
     "talk.pptx": lambda files: pptx(files, [shape("Oil", "title") + shape(WORDS), shape("End")], notes="Say it."),
 }
 """A sound file of each format, by its name."""
