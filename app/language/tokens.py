@@ -14,11 +14,13 @@ from collections.abc import Iterator
 LETTERS = re.compile(r"[^\W\d_]+")
 RUN = re.compile(r"[^\W_]+")
 WORD = re.compile(r"[^\W_]+(?:[’'-][^\W_]+)*")
+# Where a scan joined a word and a name ("byMaren", "MarenHolt"). A name such as "McDonald" has fewer letters before.
+_RUN_TOGETHER = r"(?:(?<=[a-zß-ÿ]{3})|(?<=(?<![^\W_])[a-z]{2}))[A-ZÀ-ÖØ-Þ][a-zß-ÿ]{2}"
 # A number after a letter belongs to a name ("K3"), but not one with separators, to which a scan joined a word
 # ("of1,485"). A number before letters has a unit ("17th", "1,485pounds").
 _TOKEN = re.compile(
     r"(?<![^\W\d_])\d+(?:[.,]\d+)*|(?<=[^\W\d_])\d{1,3}(?:[.,]\d{3})+(?!\d)"
-    r"|[^\W\d_](?:(?!\d{1,3}[.,]\d{3})[^\W_])*(?:[’'][^\W\d_]+)*"
+    rf"|[^\W\d_](?:(?!\d{{1,3}}[.,]\d{{3}}|{_RUN_TOGETHER})[^\W_])*(?:[’'][^\W\d_]+)*"
 )
 
 

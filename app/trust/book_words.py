@@ -37,6 +37,7 @@ from app.language.words import (
     values_in,
     without_ending,
 )
+from app.trust import table_rows
 from engine.document import Document, Member
 from engine.languages import language_of
 from engine.passages import STEM, spans
@@ -83,8 +84,8 @@ FEW_WORDS = 2
 """Maximum words of a sentence that counts as a fragment. Each capitalised word in a fragment that the book lacks counts
 as a name (``BookWords._as_fact``).
 """
-LONGEST_TABLE = 200
-"""Maximum number of rows above a row among which the table's head is searched."""
+ABOVE = 2
+"""Number of passages above a table that count as near each of its rows."""
 SHORTEST_HEADING = 3
 """Minimum words of a sentence for it to count as a heading because most of its words are capitalised."""
 ROMAN = re.compile(r"[ivxlc]{2,}")
@@ -112,7 +113,6 @@ _DENIED = re.compile(
 # First code point of the scripts without spaces between words. Text in such a script is compared by pairs of
 # characters.
 _NO_SPACES = "\u2e80"
-_ROW = re.compile(r" \| ")
 _OF_A_VERB = re.compile(r"ung(?:en)?$")  # the end of German nouns derived from verbs: "Wohnung" from "wohnen"
 _ADJECTIVE_ENDINGS = ("e", "em", "en", "er", "es")
 _ALSO_ENGLISH = frozenset(["dank", "falls"])  # German prepositions and conjunctions that are English words too
@@ -196,7 +196,8 @@ class Term:
 @dataclass
 class Place:
     """A passage, characters [start, end) of the document's text, and the keys of its words. ``negated``: whether the
-    passage negates something. ``denied``: keys of words that occur in the passage only as negated words.
+    passage negates something. ``denied``: keys of words that occur in the passage only as negated words. ``table``:
+    number of the table of which the passage is a row.
     """
 
     start: int
@@ -204,6 +205,7 @@ class Place:
     keys: frozenset[str] = field(default_factory=frozenset)
     negated: bool = False
     denied: frozenset[str] = frozenset()
+    table: int | None = None
 
 
 class BookWords:
@@ -220,7 +222,7 @@ class BookWords:
         self._lower: set[str] = set()  # words that the book writes in lower case somewhere
         self._capital: set[str] = set()  # words that the book writes with a capital within a sentence
         self._large: set[str] = set()  # words that the book writes with a capital anywhere
-        self.places = [Place(start, end) for start, end in _passages(text)]
+        self.places = [Place(start, end, table=table) for start, end, table in _passages(text)]
         self._postings: defaultdict[str, list[int]] = defaultdict(list)
         capitals = words = 0
         for number, place in enumerate(self.places):
@@ -253,6 +255,11 @@ class BookWords:
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
         self._titles, self._told_apart = self._index_titles()
         self._in_titles = self._title_keys(document.title).union(*self._titles)
+
+    @cached_property
+    def _tables(self) -> dict[int, range]:
+        """The indexes of the rows of each table."""
+        return _ranges([place.table for place in self.places])
 
     @cached_property
     def _names(self) -> set[str]:
@@ -436,7 +443,7 @@ class BookWords:
         are added to a row.
         """
         if place not in self._heads:
-            self._heads[place] = self._title_keys(self.table_head(place)) if self._is_row(place) else frozenset()
+            self._heads[place] = self._title_keys(self.table_head(place))
         return self.places[place].keys | self._titles[place] | self._heads[place]
 
     def documents_named(self, terms: Sequence[Term], least: float = NAMED) -> list[range]:
@@ -460,21 +467,39 @@ class BookWords:
         return bool(named) and not any(place in places for places in named)
 
     def keys_around(self, place: int, reach: int) -> set[str]:
-        """The keys of a passage (``keys_of``) and of up to ``reach`` passages before and after."""
+        """The keys of a passage (``keys_of``) and of up to ``reach`` passages before and after. For a row, the passages
+        above its table count too, which say what the table is about.
+        """
         near = self.places[max(0, place - reach) : place + reach + 1]
+        if rows := self.table_of(place):
+            near = [*near, *self.places[max(0, rows[0] - ABOVE) : rows[0]]]
         return set(self.keys_of(place)).union(*(other.keys for other in near))
 
-    def table_head(self, number: int) -> str:
-        """Return the first row of the table to which a passage belongs; "" if it is no row or the first one."""
-        first = number
-        while first >= 0 and self._is_row(first) and number - first < LONGEST_TABLE:
-            first -= 1
-        place = self.places[first + 1] if first + 1 < number else None
-        return self.document.text[place.start : place.end] if place else ""
+    def table_of(self, number: int) -> range:
+        """Return the indexes of the rows of the table to which a passage belongs; empty if it is no row."""
+        table = self.places[number].table if 0 <= number < len(self.places) else None
+        return self._tables[table] if table is not None else range(0)
 
-    def _is_row(self, number: int) -> bool:
+    def table_head(self, number: int) -> str:
+        """Return the line with the heads of the table's columns, if the passage is a row below it; "" otherwise. It is
+        the first row, or the line above the rows if these have no bars and the first one has figures.
+        """
+        rows = self.table_of(number)
+        if not rows or number == rows[0]:
+            return ""
+        first = self.row(rows[0])
+        if table_rows.is_head(first):
+            return first
+        if table_rows.CELLS in first:
+            return ""
+        text, start = self.document.text, self.places[rows[0]].start
+        end = text.rfind("\n", 0, start)
+        return text[text.rfind("\n", 0, end) + 1 : end] if end > 0 else ""
+
+    def row(self, number: int) -> str:
+        """Return the text of a passage with its spaces, which separate the cells of a row."""
         place = self.places[number]
-        return _ROW.search(self.document.text, place.start, place.end) is not None
+        return self.document.text[place.start : place.end]
 
     def passage(self, number: int) -> Passage:
         """Return the text of the passage with this index, and its places on the pages."""
@@ -677,11 +702,31 @@ def _is_number(raw: str) -> bool:
     return raw[0].isdigit() or fold_word(raw) in NUMBER_WORDS
 
 
-def _passages(text: str) -> Iterator[tuple[int, int]]:
-    """The starts and ends of a text's passages, which are sentences and rows of tables."""
+def _passages(text: str) -> Iterator[tuple[int, int, int | None]]:
+    """Yield the start, the end and the number of the table of each passage of a text. A passage is a sentence, or a row
+    of a table.
+    """
+    found: list[tuple[int, int, int | None]] = list(table_rows.rows(text))
+    starts = [start for start, _, _ in found]
     for start, end in spans(text):
-        if _ROW.search(text, start, end) is None:
-            yield start, end
-            continue
-        for line in re.finditer(r"[^\n]+", text[start:end]):
-            yield start + line.start(), start + line.end()
+        at = start
+        for row in found[max(0, bisect.bisect_right(starts, start) - 1) : bisect.bisect_left(starts, end)]:
+            if at < row[0] and text[at : row[0]].strip():
+                yield at, row[0], None
+            if start <= row[0]:
+                yield row
+            at = max(at, row[1])
+        if at < end and text[at:end].strip():
+            yield at, end, None
+
+
+def _ranges(numbers: Sequence[int | None]) -> dict[int, range]:
+    """For each number, the indexes at which it stands in a row."""
+    found = {}
+    at = 0
+    for number, run in groupby(numbers):
+        count = sum(1 for _ in run)
+        if number is not None:
+            found[number] = range(at, at + count)
+        at += count
+    return found

@@ -28,10 +28,10 @@ from typing import Literal
 from app.language.sentences import is_ended
 from app.language.tokens import tokenize
 from app.language.words import is_german
-from app.trust import roles
-from app.trust.agreement import CELLS, disagrees
+from app.trust import roles, table_rows
+from app.trust.agreement import disagrees
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
-from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats
+from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats, says_little
 from engine.document import Document
 from engine.languages import language_of, language_of_question
 from engine.passages import asks_for_whole
@@ -70,6 +70,8 @@ not count, because they may be synonyms.
 """
 RELATED = 0.3
 """Minimum share of a sentence's words, or of its new words, that a passage with the level "near" must have."""
+AROUND_ROW = 200
+"""Maximum number of rows of a table before and after a row that are compared with it."""
 BESIDE = 0.5
 """Factor on the weight of a word that the passage itself lacks. It applies to a word that the passage directly before
 or after has, and to a name that one of ``AROUND`` passages before or after has.
@@ -338,8 +340,15 @@ class EvidenceIndex:
         ranked = self.words.ranked(terms, asked, favour, places)
         rest = _besides_a_year(question, asked, terms)
         about = [term for term in asked if self.words.has(term) or not is_generic(term)]
-        judged = (self._judged(place, terms, about, rest, stranger, negated) for place in ranked)
-        found = [self._if_it_agrees(one, sentence, question) for one in judged]
+        in_rows = any(term.kind == "number" for term in terms)
+        found = []
+        for place in ranked:
+            judged = self._judged(place, terms, about, rest, stranger, negated)
+            if in_rows and self.words.table_of(place):
+                says = not stranger and self._row_says(place, question, sentence, terms)
+                found.append(replace(judged, level="says so" if says else judged.level and "near"))
+            else:
+                found.append(self._if_it_agrees(judged, sentence, question))
         return min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
 
     def _absent_subject(
@@ -399,7 +408,7 @@ class EvidenceIndex:
 
         new = [term for term in terms if term.key not in question]
         facts = _has_facts(terms, question, own, beside)
-        others = sum(self.words.has(term) and term.key not in beside for term in new if term.kind == "word")
+        others = sum(term.kind == "word" and term.key not in beside and self._matters(term) for term in new)
         same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
         # If the question already has all words of the sentence, the passage must have them too.
         adds = bool(new) or all(term.key in own for term in terms)
@@ -414,6 +423,10 @@ class EvidenceIndex:
             level = "says so"
         return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
 
+    def _matters(self, term: Term) -> bool:
+        """Whether the book has a word, and a sentence with it says something else than a passage without it."""
+        return self.words.has(term) and not says_little(term)
+
     def _negates_alike(self, place: int, terms: Sequence[Term], negated: bool) -> bool:
         """Whether a passage agrees with the sentence about negation. If the sentence negates something, so must the
         passage. Otherwise the passage must not deny a word of the sentence.
@@ -421,21 +434,40 @@ class EvidenceIndex:
         passage = self.words.places[place]
         return passage.negated if negated else not any(term.key in passage.denied for term in terms)
 
+    def _row_says(self, place: int, question: str, sentence: str, terms: Sequence[Term]) -> bool:
+        """Whether a row of a table has the figures of a sentence, in the row and the column that the sentence names.
+        The names and numbers of the sentence must stand in the row or beside its table, and half of its other words,
+        or all but one.
+        """
+        rows, near = self.words.table_of(place), self.words.keys_around(place, 1)
+        facts = [
+            term
+            for term in terms
+            if term.kind != "word" or (term.raw[0].isupper() and term.raw not in sentence[: len(term.raw)])
+        ]
+        plain = [term for term in terms if term not in facts]
+        asked = {term.key for term in self.words.terms(question)}
+        strange = [term for term in plain if term.key not in near and term.key not in asked and self.words.has(term)]
+        if any(term.key not in near for term in facts) or 2 * len(strange) > max(2, len(plain)):
+            return False
+        if not self._negates_alike(place, terms, is_negated(sentence)):
+            return False
+        around = range(max(rows[0], place - AROUND_ROW), min(rows[-1] + 1, place + AROUND_ROW))
+        head = self.words.table_head(place)
+        others = [row for other in around if other != place and (row := self.words.row(other)) != head]
+        return table_rows.states(sentence, question, self.words.row(place), head, others)
+
     def _if_it_agrees(self, judged: _Judged, sentence: str, question: str) -> _Judged:
         """Lower the level from "says so" to "near" if the passage attributes the sentence's statement to another
         person, or its numbers to another thing (``app.trust.agreement``).
         """
         if judged.level != "says so":
             return judged
-        place = self.words.places[judged.place]
-        passage = self.document.text[place.start : place.end]
+        passage = self.words.row(judged.place)
         ordered = not is_german(raw for raw, _ in tokenize(sentence))
-        head = self.words.table_head(judged.place)
-        if disagrees(sentence, question, passage, head):
+        if disagrees(sentence, question, passage):
             return replace(judged, level="near")
-        # the first cell of a row is the subject of its figures, which ``disagrees`` compares
-        is_row = CELLS in passage and any(term.kind == "number" for term in self.words.terms(sentence))
-        if not is_row and roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
+        if roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
             return replace(judged, level="near")
         return judged
 

@@ -58,7 +58,7 @@ _ASKING = (
     # the form of an answer
     "answer question explain describe summarize summarise list name say tell give show every each "
     "format percentage money integer float decimal order yyyy mm dd markdown json csv keyword explanation description "
-    "definition translation comparison version term reply response note please "
+    "definition translation comparison version term reply response note please before after "
     "Antwort Format Zahl Prozentsatz Geld Erklärung Beschreibung Begriff Übersetzung Vergleich Stichpunkte réponse "
     "nombre pourcentage argent explication respuesta formato número porcentaje dinero explicación"
 )
@@ -124,6 +124,7 @@ _MONEY = re.compile(
 _GENERIC = frozenset(without_ending(fold_word(word)) for word in _ASKING.split())
 _PLAIN = frozenset(_ADJECTIVES.split())
 _PRICES = frozenset(without_ending(word) for word in _PRICE.split())
+_ORDER = frozenset(["before", "after"])
 _LIGHT_VERBS = frozenset(_LIGHT.split())
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 
@@ -241,6 +242,13 @@ def only_repeats(question: str, sentence: str, terms: Sequence[Term], question_t
 def is_generic(term: Term) -> bool:
     """Whether a word may occur in a question about any book (``_ASKING``)."""
     return without_ending(term.whole) in _GENERIC
+
+
+def says_little(term: Term) -> bool:
+    """Whether an answer may have a word where the book has another: a word of any question, or a verb such as "give".
+    Not "before" and "after", which turn a meaning.
+    """
+    return (is_generic(term) or term.whole in _LIGHT_VERBS) and term.whole not in _ORDER
 
 
 def nouns_of(question: str) -> set[str]:

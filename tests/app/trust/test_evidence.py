@@ -657,6 +657,29 @@ It spread in the parish of Barn, and in Oxley; so that in the second week the pa
 Programme | Full time | Part time
 Psychology | 2 - 3 years | 4 - 5 years
 Counselling | 1 - 2 years | 2 - 4 years
+
+Weekly bill from the 12th to the 19th of September
+
+St Giles, Cripplegate: 456
+St Giles-in-the-Fields: 140
+Clarkenwell: 77
+
+Income of the funds in millions
+Fund        2018    2017
+Northern    108.9   97.3
+Southern    55.1    61.4
+
+Payslip of Ada Quill
+Month: March
+
+Gross pay | 2900.00
+Income tax | 702.35
+
+Day | Text | Amount | Balance
+05.03. | Rent of the boathouse | -480.00 | 2,818.40
+11.03. | Bread | -4.20 | 2,814.20
+
+Every summer MarenHolt met WalterRudd inWesthaven.
 """
 
 
@@ -686,6 +709,21 @@ Counselling | 1 - 2 years | 2 - 4 years
         ("How long is Psychology part time?", "Psychology takes 2 - 5 years part time.", "near"),
         ("How long is Counselling part time?", "Counselling takes 2 - 4 years part time.", "says so"),
         ("How long is Psychology part time?", "Psychology takes 2 - 4 years part time.", "near"),
+        ("What of St Giles?", "140 people were buried in St Giles-in-the-Fields.", "says so"),
+        ("What of St Giles?", "456 people were buried in St Giles-in-the-Fields.", "near"),
+        ("What of St Giles?", "From the 12th to the 19th of September, St Giles-in-the-Fields buried 140.", "says so"),
+        ("What of St Giles?", "From the 12th to the 19th of October, St Giles-in-the-Fields buried 140.", "near"),
+        ("How did the funds do?", "The northern fund had 108.9 million in 2018.", "says so"),
+        ("How did the funds do?", "The northern fund had 108.9 million in 2017.", "near"),
+        ("How did the funds do?", "The northern fund had 55.1 million in 2018.", "near"),
+        ("How did the funds do?", "The northern fund had 108.9 million.", "near"),
+        ("What was the tax?", "The income tax for March was 702.35.", "says so"),
+        ("What was the tax?", "The income tax for March was 2900.00.", "near"),
+        ("What of the rent?", "The rent of the boathouse was 480.00, paid on 05.03.", "says so"),
+        ("What of the rent?", "The rent of the boathouse was 2,818.40, paid on 05.03.", "near"),
+        ("What was left?", "After the bread the balance was 2,814.20.", "says so"),
+        ("What was left?", "After the bread the balance was 2,818.40.", "near"),
+        ("Whom did Maren meet?", "Maren Holt met Walter Rudd in Westhaven.", "says so"),
         ("Are there dogs?", "There are no dogs.", "says so"),
         ("Is there a pond?", "There is no pond.", "near"),
         ("Is there a gym?", "There is no gym.", ""),
