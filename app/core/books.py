@@ -30,8 +30,8 @@ from typing import Any
 
 from app.core.atomic_upload import PREFIX, AtomicUpload, clean, sweep, unwritable, write_whole
 from app.core.db import Database
-from app.core.sealed import BROKEN, seal, unseal
 from app.readers.recognition import Recognition, is_kept
+from app.sealed import BROKEN, seal, unseal
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, NoTextLayer, TrifoldError
 from engine.sources import bytes_hash, code_hash

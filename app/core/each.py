@@ -25,9 +25,9 @@ from app.core.atomic_upload import write_whole
 from app.core.bookmark import keep_value, kept_value
 from app.core.books import Book
 from app.core.question import Ask
-from app.core.sealed import BROKEN, seal, unseal
 from app.core.state import AppState
 from app.readers.recognition import LongRecognition, Recognition
+from app.sealed import BROKEN, seal, unseal
 from engine.document import Reading
 from engine.errors import Busy, ContextTooSmall, ModelError, OptionError, PasswordNeeded, TrifoldError
 from engine.events import AnswerStarted, Event, ReadingProgress

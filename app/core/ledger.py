@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.core.atomic_upload import write_whole
-from app.core.sealed import BROKEN, seal, unseal
+from app.sealed import BROKEN, seal, unseal
 
 Value = TypeVar("Value")
 

@@ -2,8 +2,9 @@
 results.
 
 Owns the stored results, the time estimate, and the handling of a page on which the recogniser fails.
-``recognised.jsonl`` has a line of JSON for each page, so that no page is recognised twice, and a stop or a crash loses
-at most one page. Another line has the measured speed, from which the time for more pages is estimated.
+``recognised.jsonl`` has a sealed line (``app.sealed``) for each page, so that no page is recognised twice, and a stop,
+a crash or a damaged byte loses at most one page. Another line has the measured speed, from which the time for more
+pages is estimated. Lines of earlier versions are JSON without a sum.
 ``app.readers.ocr`` does the recognition itself.
 """
 
@@ -13,6 +14,7 @@ import importlib.util
 import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +25,7 @@ from typing import Any
 
 from app.readers.parsed import Limits, packed
 from app.readers.parser_process import ChildFailed, run_in_child
+from app.sealed import BROKEN, seal, sealed_text, unseal
 from engine.errors import NoTextLayer
 
 logger = logging.getLogger(__name__)
@@ -161,17 +164,18 @@ def _lines(folder: Path, start: str) -> Iterator[dict[str, Any]]:
     recogniser.
     """
     try:
-        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+        lines = (folder / FILE).read_bytes().splitlines()
+    except OSError:
         return
     for line in lines:
-        if not line.startswith(start):
+        text = line if line.startswith(b"{") else sealed_text(line)
+        if not text.startswith(start.encode()):
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line) if text is line else unseal(line)
             if record["made_by"] == _MADE_BY:
                 yield record
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except BROKEN:
             continue
 
 
@@ -256,7 +260,10 @@ def _keep(recognition: Recognition, sha256: str, record: Mapping[str, Any], pass
     try:
         file = recognition.folder(sha256) / FILE
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(_dumped({"made_by": _MADE_BY, **record}) + "\n")
+        with file.open("a+b") as stream:
+            if stream.tell():
+                stream.seek(-1, os.SEEK_END)
+            torn = stream.tell() and stream.read(1) != b"\n"  # the program was killed while it wrote the last line
+            stream.write(torn * b"\n" + seal({"made_by": _MADE_BY, **record}))
     except OSError as error:
         logger.warning("what was recognised on a page was not kept: %s", error)

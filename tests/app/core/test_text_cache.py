@@ -11,8 +11,8 @@ import pytest
 
 from app.core import books
 from app.core.books import TextCache
-from app.core.sealed import seal, unseal
 from app.core.settings import SAMPLE_BOOKS
+from app.sealed import seal, unseal
 from engine.document import Document, OutlineItem
 from tests.app.scripted import book
 

@@ -24,6 +24,7 @@ from app.readers.pdf import open_pdf
 from app.readers.pdf_lines import recognised_lines
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word, letters_of, rectangles
 from app.readers.recognition import LongRecognition, Recognition
+from app.sealed import sealed_text
 from engine.document import Document, Page
 
 SHEETS = range(1, 10)
@@ -485,6 +486,32 @@ def test_without_a_measured_time_three_more_pages_are_tried_once(
     assert sorted(recognition.load(tmp_path)) == [1, 2, 3]
     assert book.opened() == book.opened()
     assert book.asked == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "not UTF-8", "killed", "of version 0.1"])
+def test_damage_costs_the_page_that_it_hits(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recognition, "run_in_child", lambda *_: heard(4, 1.0))
+    kept, wanted = Recognition(lambda sha256: tmp_path), {1, 2, 3, 4}
+    recognition.recognise(tmp_path / "a.pdf", "a", None, range(1, 5), kept, {})
+    file = tmp_path / recognition.FILE
+    lines = file.read_bytes().splitlines(keepends=True)
+    (second,) = [number for number, line in enumerate(lines) if b'"number":2,' in line]
+    pages = recognition.load(tmp_path)
+    if damage == "cut":
+        lines[second] = lines[second][:90] + b"\n"
+    elif damage == "flipped":
+        lines[second] = lines[second].replace(b'"page":', b'"page" :')
+    elif damage == "not UTF-8":
+        lines[second] = lines[second].replace(b'"page":', b'"\xff\xfe":')
+    elif damage == "killed":
+        lines[-1] = lines[-1][:-10]
+    else:
+        lines = [sealed_text(line) for line in lines]
+    file.write_bytes(b"".join(lines))
+    lost = set() if damage == "of version 0.1" else {4 if damage == "killed" else 2}
+    assert recognition.load(tmp_path) == {number: page for number, page in pages.items() if number not in lost}
+    recognition._keep(kept, "a", {"number": 5, "agreed": False, "page": pages[1]}, None)
+    assert set(recognition.load(tmp_path)) == (wanted - lost) | {5}
 
 
 def test_a_page_is_loaded_without_parsing_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

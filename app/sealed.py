@@ -22,13 +22,18 @@ def seal(value: Any) -> bytes:
     return b"%s %s\n" % (hashlib.sha256(text).hexdigest().encode(), text)
 
 
+def sealed_text(line: bytes) -> bytes:
+    """The JSON of a sealed line, which may be damaged."""
+    return line[_DIGITS + 1 :]
+
+
 def unseal(line: bytes) -> Any:
     """Read a sealed line.
 
     Raises:
         ValueError: the line was changed or cut off.
     """
-    total, text = line[:_DIGITS], line[_DIGITS + 1 :].rstrip(b"\r\n")
+    total, text = line[:_DIGITS], sealed_text(line).rstrip(b"\r\n")
     if hashlib.sha256(text).hexdigest().encode() != total:
         raise ValueError
     return json.loads(text)
