@@ -25,6 +25,8 @@ TEMPLATES = "additional_chat_templates"
 """Name of the subfolder with chat templates other than ``TEMPLATE``."""
 ABILITIES = "abilities.json"
 INDEX = "model.safetensors.index.json"
+TEMPORARY = "trifold-"
+"""Beginning of the names of the program's folders in the system's folder for temporary files."""
 
 _MEGABYTE = 1 << 20
 MAX_VOCABULARY_BYTES = 256 * _MEGABYTE  # maximum bytes of a vocabulary file, ten times today's largest

@@ -53,6 +53,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
 APP: tuple[tuple[str, ...], ...] = (
     ("app.core.settings",),
     ("app.launcher",),
+    ("app.sealed",),
     ("app.readers", "app.language"),
     ("app.trust",),
     ("app.core",),

@@ -32,6 +32,7 @@ from app.models import gguf_files
 from app.models.short_names import SOURCES
 from app.readers import recognition
 from engine.errors import DocumentError, TrifoldError
+from engine.model_files import TEMPORARY
 from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 from engine.version import VERSION
 
@@ -353,7 +354,7 @@ def run_selftest(settings: Settings, say: Callable[[str], None]) -> SelftestResu
 
     began = time.perf_counter()
     document = _text()
-    with tempfile.TemporaryDirectory(prefix="trifold-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True) as folder:
         config = selftest.configured(settings.engine_config(), folder)
         session = selftest.load(config)
         try:

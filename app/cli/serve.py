@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import window
+from app.core.atomic_upload import sweep_temporary
 from app.core.private import hide_new_files, tighten, umask
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, Settings
 from app.launcher import lock
@@ -66,6 +68,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         settings = dataclasses.replace(settings, password=auth.demand_password())
         say(auth.MEANING)
     _make_folder(settings.uploads)
+    sweep_temporary(Path(tempfile.gettempdir()))
     with ExitStack() as held:
         running = _hold_or_find(held, settings)
         if running is not None:

@@ -10,6 +10,8 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,12 +20,14 @@ from types import TracebackType
 from typing import Any
 
 from engine.errors import DocumentError, ResourceError
+from engine.model_files import TEMPORARY
 
 MAX_BYTES = 200_000_000  # maximum size of an uploaded file
 NAME_LENGTH = 120  # maximum characters of a file name; a longer name is cut
 PREFIX = "incoming-"
 # The name of a temporary file: the name of a file with an ending, and eight random digits. A book has one.
 _TEMPORARY = re.compile(r".+\.[a-z-]+\.[0-9a-f]{8}")
+_DAY_S = 86_400.0  # age in seconds from which nobody uses a temporary folder any more
 _DEAD_S = 3600.0  # age in seconds from which nobody writes a temporary file any more
 
 Adopt = Callable[[Path, str, str], Any]
@@ -117,6 +121,19 @@ def sweep(folder: Path) -> None:
             with suppress(OSError):
                 if _TEMPORARY.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _DEAD_S:
                     entry.unlink()
+
+
+def sweep_temporary(system: Path) -> None:
+    """Delete the program's own folders in the system's folder for temporary files, if the process that made them was
+    killed more than a day ago.
+    """
+    with suppress(OSError):
+        for entry in list(system.glob(f"{TEMPORARY}*")):
+            with suppress(OSError):
+                state = entry.lstat()
+                own = not hasattr(os, "getuid") or state.st_uid == os.getuid()
+                if own and stat.S_ISDIR(state.st_mode) and time.time() - state.st_mtime > _DAY_S:
+                    shutil.rmtree(entry, ignore_errors=True)
 
 
 def clean(name: str) -> str:

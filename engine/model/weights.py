@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from engine.errors import ModelError
-from engine.model_files import INDEX, object_in, read_object
+from engine.model_files import INDEX, TEMPORARY, object_in, read_object
 from engine.model_files import check_file as check_regular
 
 MAX_HEADER_BYTES = 100_000_000  # maximum bytes of a header, as in the safetensors library
@@ -121,7 +121,7 @@ def with_whole_index(folder: Path) -> Iterator[Path]:
     if isinstance(described.get("metadata"), dict):
         yield folder
         return
-    with tempfile.TemporaryDirectory() as alone:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as alone:
         for file in folder.iterdir():
             if file.is_file() and file != index:
                 link(file, Path(alone) / file.name)

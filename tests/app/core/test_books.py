@@ -198,3 +198,18 @@ def test_what_a_kill_left_of_a_write_is_removed_at_the_next_start(tmp_path: Path
     assert Books(tmp_path / "books").get(book.sha256).name == book.name
     assert [file.name for file in dead if file.exists()] == []
     assert all(file.exists() for file in (*alive, books.path(book)))
+
+
+def test_folders_of_a_killed_process_leave_the_systems_temporary_folder(tmp_path: Path) -> None:
+    old, new, foreign = (tmp_path / name for name in ("trifold-old", "trifold-new", "other-old"))
+    for folder in (old, new, foreign):
+        folder.mkdir()
+        (folder / "weights").touch()
+    for folder in (old, foreign):
+        os.utime(folder, (0, 0))
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp_path / "trifold-link").symlink_to(kept, target_is_directory=True)
+    os.utime(tmp_path / "trifold-link", (0, 0), follow_symlinks=False)
+    module.sweep_temporary(tmp_path)
+    assert [folder.exists() for folder in (old, new, foreign, kept)] == [False, True, True, True]
