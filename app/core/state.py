@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
+_CLOSE_S = 5.0  # maximum seconds to wait for a thread that is about to write into the library, when the program ends
 _COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of values in the database table ``app_state``
 _MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in parts; the oldest are forgotten
 
@@ -51,7 +52,8 @@ class Job:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self.ended = threading.Event()
+        self.ended = threading.Event()  # cleared while a thread works for this job
+        self.ended.set()
         self.stop = threading.Event()  # set to end the engine's current request to read
         self.enough = threading.Event()  # set when the user wants no more pages to be recognised
 
@@ -228,8 +230,7 @@ class AppState:
         """Stop the current reading. Reset the record ``OpenBook`` to the whole book at ``stage``, with no page read."""
         current = self._current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
-        job = self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
-        job.ended.set()
+        self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
         if current.book is not None:
             self._remember_parts(current.book.sha256, stage is Stage.PARTS)
 
@@ -477,9 +478,13 @@ class AppState:
             self._current = replace(self._current, **changes)
 
     def close(self) -> None:
-        self._job.cancel()
+        """End all work, save what it made, and close the library."""
+        job = self._job
+        job.cancel()
         self.stop_asking()
         self.engine.close()
+        job.ended.wait(_CLOSE_S)
+        self.stop_asking(wait=_CLOSE_S)
         self.chats.save_now()
         self.chats.database.close()
 
@@ -524,6 +529,7 @@ class AppState:
 
 def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
     """Run the work of a job in a thread. An error is written into ``OpenBook`` as a sentence for the user."""
+    job.ended.clear()
     threading.Thread(target=_guarded, args=(state, job, work), name="trifold-book", daemon=True).start()
 
 

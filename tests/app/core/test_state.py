@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +46,29 @@ def test_stopping_keeps_what_was_read(make_state: Make, a_file: Path) -> None:
     wait_for(at(state, Stage.READY))
     assert state.current.read is not None
     assert (state.current.read.pages_read, state.current.read.stopped) == (24, True)
+
+
+def test_what_was_read_is_written_down_before_the_library_is_closed(
+    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = make_state(ScriptedEngine(reading_seconds=None))
+    write, entered = state.books.read, threading.Event()
+
+    def late(*given: object, **named: object) -> object:
+        entered.set()
+        time.sleep(0.2)
+        written = write(*given, **named)  # type: ignore[arg-type]
+        done.append(written.pages_read)
+        return written
+
+    done: list[int] = []
+    monkeypatch.setattr(state.books, "read", late)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
+    state.stop_reading()
+    assert entered.wait(10)
+    state.close()
+    assert done == [24]
 
 
 def test_a_book_that_is_too_long_waits_for_a_choice_of_pages(make_state: Make, a_file: Path) -> None:
