@@ -7,9 +7,9 @@
         print(engine.ask("Who kept the light?").result().text)
 
 The names in ``__all__`` are stable, including their fields and arguments; everything else in this package may change.
-The app of this repository also uses the modules that ``DOORS`` in ``tests/test_architecture.py`` lists, and no other. A
-name is imported when it is first used. Importing a name does not load torch: the engine's thread loads torch later.
-Read ``engine.session`` first.
+The app of this repository also uses the modules that ``DOORS`` in ``tests/test_architecture.py`` lists, and of these
+what their own ``__all__`` names. A name is imported when it is first used. Importing a name does not load torch: the
+engine's thread loads torch later. Read ``engine.session`` first.
 
 If Trifold is installed by pip, write ``from trifold.engine import ...``.
 """

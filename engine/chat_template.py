@@ -17,6 +17,8 @@ from functools import partial
 from engine.errors import ModelError
 from engine.thinking import FAMILIES, NO_THINKING, ThinkingForm, ThoughtMarks
 
+__all__ = ["book_message"]
+
 INSTRUCTION = "Answer questions about the book below, using only what it says."
 
 # Placeholders for the title, the book, the questions and the answer. A template is rendered with them, and the result

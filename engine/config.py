@@ -20,6 +20,21 @@ from typing import Any, Literal, TypeVar
 from engine.errors import OptionError
 from engine.quantization import FITTED
 
+__all__ = [
+    "GREEDY",
+    "MAX_COUNT",
+    "OWN_SAMPLING",
+    "Checkbox",
+    "EngineConfig",
+    "Mode",
+    "Option",
+    "SamplingParams",
+    "Slider",
+    "from_mapping",
+    "option",
+    "options_of",
+]
+
 _MOST_SHOWN = 40  # maximum characters of a refused value that an error shows
 
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from engine.document import Document, OutlineItem
 from engine.passages import Whole, whole_asked_in
 
+__all__ = ["chapter_asked_for", "chapters_of"]
+
 FEWEST_CHAPTERS = 3
 """Minimum number of chapters that a summary follows. If a book has fewer chapters, no titles are added."""
 MOST_CHAPTERS = 12

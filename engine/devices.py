@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+__all__ = ["empty_caches"]
+
 _log = logging.getLogger(__name__)
 
 # Compute capability of the first NVIDIA GPUs with fast products in bfloat16.

@@ -13,6 +13,8 @@ from typing import Literal
 
 from engine.errors import OptionError
 
+__all__ = ["Document", "Member", "OutlineItem", "Page", "Reading", "extent_of"]
+
 # Characters with which a paragraph may end. If the last paragraph of a page ends with any other character, its sentence
 # continues on the next page.
 _SENTENCE_ENDS = (".", "!", "?", "”", '"', "’", "'", ":", ")", "»", "…")

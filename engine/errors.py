@@ -27,6 +27,29 @@ from __future__ import annotations
 
 import re
 
+__all__ = [
+    "CONTROLS",
+    "Busy",
+    "Closed",
+    "ContextTooSmall",
+    "DocumentError",
+    "EngineError",
+    "InputError",
+    "ModelError",
+    "ModelNotFound",
+    "NoTextLayer",
+    "OptionError",
+    "PasswordNeeded",
+    "ResourceError",
+    "SnapshotRefused",
+    "SnapshotUnreadable",
+    "TrifoldError",
+    "UnsupportedModel",
+    "VocabularyMismatch",
+    "on_one_line",
+    "plain",
+]
+
 # Phrases in out-of-memory errors, in this order: torch's allocators for GPUs, cuBLAS, torch's allocator on a CPU,
 # Windows, Metal (a buffer is too large), and Intel's driver (three phrases).
 _OUT_OF_MEMORY = (

@@ -14,6 +14,26 @@ from typing import Literal
 
 from engine.config import SamplingParams
 
+__all__ = [
+    "Acceptance",
+    "AnswerDone",
+    "AnswerStarted",
+    "BookInfo",
+    "BookRead",
+    "Event",
+    "Figures",
+    "KvBytes",
+    "Loading",
+    "ModelInfo",
+    "PagesScored",
+    "ReadingProgress",
+    "Status",
+    "StopReason",
+    "TextDelta",
+    "TimeSplit",
+    "TokenSource",
+]
+
 
 class TokenSource(str, Enum):
     """The level that put a token into the answer."""

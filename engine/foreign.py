@@ -33,6 +33,8 @@ from engine.errors import ModelError
 from engine.foreign_child import ANOTHER, LINEAR, TRYING, USE_S
 from engine.sandbox import Bounds, ChildFailed, run_in_child
 
+__all__ = ["keep"]
+
 _TOKENIZER_BOUNDS = Bounds(1_200_000_000, USE_S)
 _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 # Limits for converting a GGUF vocabulary, set for the known vocabulary that needs the most memory and time (260,000

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+__all__ = ["Language", "language_of", "language_of_question", "sentence_ends"]
+
 Language = Literal["en", "de", "fr", "es"]
 
 _WORD = re.compile(r"[^\W\d_]+")

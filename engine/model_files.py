@@ -17,6 +17,8 @@ from typing import Any
 
 from engine.errors import ModelError
 
+__all__ = ["TEMPORARY", "content", "read_object"]
+
 SETTINGS = "config.json"
 GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer.json"

@@ -22,6 +22,8 @@ from typing import Literal
 
 from engine.languages import Language, language_of, language_of_question, sentence_ends
 
+__all__ = ["OFTEN", "SILENT", "STEM", "asks_about_part", "asks_about_several", "asks_for_whole", "reminded", "spans"]
+
 SHORTEST = 60
 """Minimum characters of a passage. A shorter sentence is joined to the next sentence of its paragraph."""
 LONGEST = 320

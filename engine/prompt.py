@@ -43,6 +43,12 @@ from engine.passages import (
     reminded,
 )
 
+__all__ = [
+    "BookTokenizer",
+    "Question",
+    "Turn",
+]
+
 _REPLACEMENT = "\ufffd"
 # Number of earlier tokens that are decoded again with new tokens, so that the text is the same as in a single decode.
 _LOOKBACK = 8

@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, cast
 
+__all__ = ["Bounds", "ChildFailed", "Voice", "run_in_child", "serve", "wait_for_bytes"]
+
 _ROOT = Path(__file__).resolve().parents[1]
 _LOOK_EVERY = 0.1  # seconds between two checks of the clock and of the child's memory
 _LISTEN_EVERY = 0.02  # seconds between two checks of a child's input on Windows

@@ -30,6 +30,8 @@ from engine.model import attention, kernels
 from engine.prompt import Question
 from engine.session import Session
 
+__all__ = ["checks", "configured", "load"]
+
 BUDGET = 256
 """Retrieval budget in tokens. It is so small that chunks must be selected even from a short text."""
 

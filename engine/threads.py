@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 
+__all__ = ["limit_instructions", "sleep_while_waiting"]
+
 # Number of spins before a waiting thread sleeps: a few microseconds, about the time between two operations.
 _SPINS = "2000"
 

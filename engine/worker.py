@@ -43,6 +43,17 @@ if TYPE_CHECKING:
     from engine.plan.memory_budget import BookFit
     from engine.session import Session
 
+__all__ = [
+    "HANDOVER_S",
+    "Admission",
+    "Engine",
+    "EngineLike",
+    "Final",
+    "Request",
+    "describe",
+    "prepare",
+]
+
 logger = logging.getLogger(__name__)
 
 Work = Callable[["Session", threading.Event], Iterator[Event]]

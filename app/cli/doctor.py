@@ -33,7 +33,7 @@ from app.models.short_names import SOURCES
 from app.readers import recognition
 from engine.errors import DocumentError, TrifoldError
 from engine.model_files import TEMPORARY
-from engine.plan.hardware import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
+from engine.plan import DeviceFacts, ModelFacts, TorchFacts, inspect_model, probe_torch
 from engine.version import VERSION
 
 if TYPE_CHECKING:

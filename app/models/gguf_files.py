@@ -36,8 +36,7 @@ from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_settings, weights
 from engine.model.families.gguf_layout import Header
 from engine.model.gguf_header import BLOCKS, SplitFile, parts_of
-from engine.plan import ModelShape, shape_of
-from engine.quantization import fitted_size
+from engine.plan import ModelShape, fitted_size, shape_of
 
 logger = logging.getLogger(__name__)
 

@@ -45,8 +45,7 @@ from engine.events import (
     TextDelta,
     TimeSplit,
 )
-from engine.plan import MIN_CHAT_TOKENS, BookFit
-from engine.plan.memory_budget import leaving_out, to_leave_out
+from engine.plan import MIN_CHAT_TOKENS, BookFit, leaving_out, to_leave_out
 from engine.worker import Admission, Final
 
 logger = logging.getLogger(__name__)

@@ -41,6 +41,8 @@ from engine.model.weights import GGUF_INDEX
 from engine.session import Session
 from engine.threads import AVX2, PROCESSOR, is_limited
 
+__all__ = ["main"]
+
 # Number of characters of the book to encode for each token of the longest context. No tokenizer's tokens are this long
 # on average, so the encoded text is long enough.
 _CHARACTERS_PER_TOKEN = 16

@@ -48,6 +48,8 @@ from engine.kv.manifest import (
     write_turn_manifest,
 )
 
+__all__ = ["SnapshotStore"]
+
 DOCUMENTS = "documents.json"
 """Name of the file that lists the hashes of a collection's documents. It lies in the folder of the snapshot."""
 CHATS = ".chats"

@@ -35,6 +35,8 @@ from engine.quantization import FLOAT_BYTES, StateSize
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["SHARED_VOCABULARY"]
+
 
 WRAPPERS = frozenset(family.wrapper for family in FAMILIES.values()) - {""}
 """``model_type`` of models that also take images. Only their text part is loaded."""

@@ -28,6 +28,8 @@ from engine.model.gguf_header import BLOCKS, Tensor, floats, read
 from engine.model.weights import GGUF_INDEX as INDEX
 from engine.quantization import fitted_size
 
+__all__ = ["describe"]
+
 _TIED = "lm_head.weight"
 _FLOAT = 0  # GGML's number for the format float32
 # Prefixes of the names that a layer's tensors have if they compute keys and values.

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+__all__ = ["BLOCKS", "SplitFile", "parts_of"]
+
 BLOCKS = {
     0: (1, 4),
     1: (1, 2),

@@ -13,6 +13,8 @@ from engine.config import SamplingParams, options_of
 from engine.model.families import LAYOUTS
 from engine.model.families.gguf_layout import OUTPUT, Header, head_dim, rope_settings
 
+__all__ = ["settings_of"]
+
 _VOCABULARIES = ("gpt2", "llama", "gemma4")
 
 # Settings that are read from fields of the header, keyed by the field's name without the architecture before it.

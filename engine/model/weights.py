@@ -22,6 +22,8 @@ from engine.errors import ModelError
 from engine.model_files import INDEX, TEMPORARY, object_in, read_object
 from engine.model_files import check_file as check_regular
 
+__all__ = ["check_folder"]
+
 MAX_HEADER_BYTES = 100_000_000  # maximum bytes of a header, as in the safetensors library
 SINGLE = "model.safetensors"
 

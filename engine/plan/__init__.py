@@ -4,13 +4,20 @@ The functions exported here estimate, before a model is downloaded, whether and 
 functions, only ``machine_rates`` imports torch.
 """
 
-from engine.plan.hardware import MachineRates, machine_rates
-from engine.plan.memory_budget import MIN_CHAT_TOKENS, BookFit
+from engine.plan.hardware import (
+    DeviceFacts,
+    MachineRates,
+    ModelFacts,
+    TorchFacts,
+    inspect_model,
+    machine_rates,
+    probe_torch,
+)
+from engine.plan.memory_budget import MIN_CHAT_TOKENS, BookFit, leaving_out, to_leave_out
 from engine.plan.model_fit import (
     BOOK_TOKENS,
     Q4_K_M_FITTED,
     SHORTEST_BOOK,
-    BookTimes,
     FreeMemory,
     ModelFit,
     Rounding,
@@ -23,7 +30,7 @@ from engine.plan.model_fit import (
     roundings,
 )
 from engine.plan.model_shape import ModelShape, read_config, shape_of
-from engine.quantization import BITS, StateSize
+from engine.quantization import BITS, StateSize, fitted_size
 
 __all__ = [
     "BITS",
@@ -32,21 +39,28 @@ __all__ = [
     "Q4_K_M_FITTED",
     "SHORTEST_BOOK",
     "BookFit",
-    "BookTimes",
+    "DeviceFacts",
     "FreeMemory",
     "MachineRates",
+    "ModelFacts",
     "ModelFit",
     "ModelShape",
     "Rounding",
     "StateSize",
+    "TorchFacts",
     "book_times",
     "fit_pair",
+    "fitted_size",
     "gpu_class",
+    "inspect_model",
+    "leaving_out",
     "machine_rates",
     "measure_free_memory",
+    "probe_torch",
     "read_config",
     "retrieval_gain",
     "rounding",
     "roundings",
     "shape_of",
+    "to_leave_out",
 ]

@@ -13,6 +13,8 @@ from typing import Any
 
 from engine.errors import ModelError
 
+__all__ = ["Header"]
+
 LLAMA_3_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA_3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
