@@ -209,7 +209,7 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
     try:
         with archive.open_bounded(path, limits) as files:
             names = set(files.namelist())
-            mimetype = files.read("mimetype")[:100].strip() if "mimetype" in names else b""
+            mimetype = _mimetype(files) if "mimetype" in names else b""
             main = archive.main_type(files)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         raise damaged("is damaged: its zip container cannot be opened.") from None
@@ -219,13 +219,20 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
         if any(fnmatchcase(name, pattern) for pattern in one.entries for name in names):
             return one
     if mimetype.startswith(b"application/vnd.oasis.opendocument"):
-        raise Refused("is an OpenDocument file.", _SAVE_DOCX)
+        raise Refused("is an OpenDocument drawing or database.", "Export it as PDF.")
     for starts, ends, what, remedy in _ZIP_KINDS:
         if any(name.startswith(starts) or name.endswith(ends) for name in names):
             raise Refused(what, remedy)
     if names and all(name.lower().endswith((*_PICTURES, "/", ".xml")) for name in names):
         raise Refused("is a book of pictures (CBZ) without text.", _DOCUMENTS)
     raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
+
+
+def _mimetype(files: zipfile.ZipFile) -> bytes:
+    try:
+        return archive.read_part(files, "mimetype", "its kind")[:100].strip()
+    except archive.BrokenXml:
+        return b""
 
 
 def _old_office(path: Path) -> FileFormat:

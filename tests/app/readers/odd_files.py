@@ -219,8 +219,8 @@ REFUSED: dict[str, tuple[Make, str]] = {
     ),
     "WordPerfect": (_raw("a.wpd", b"\xffWPC" + _NOISE), "WordPerfect"),
     "rich text": (_raw("a.txt", r"{\rtf1 words}"), "RTF"),
-    "OpenDocument": (
-        lambda files: files.zipped("a.odt", [("mimetype", "application/vnd.oasis.opendocument.text")]), "OpenDocument",
+    "OpenDocument drawing": (
+        lambda files: files.zipped("a.odg", [("mimetype", "application/vnd.oasis.opendocument.graphics")]), "drawing",
     ),
     "Pages": (lambda files: files.zipped("a.pages", [("Index/Document.iwa", b"\0" * 9)]), "Pages, Numbers or Keynote"),
     "a comic": (lambda files: files.zipped("a.cbz", [("1.jpg", b"\xff\xd8"), ("2.jpg", b"\xff\xd8")]), "pictures"),

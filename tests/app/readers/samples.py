@@ -111,11 +111,37 @@ def xls(files: Any) -> Path:
     return path
 
 
+def odf(files: Any, kind: str, body: str, styles: str = "", more: Sequence[tuple[str, str]] = ()) -> Path:
+    """An OpenDocument file; ``kind`` is "text", "presentation" or "spreadsheet"."""
+    spaces = " ".join(f"xmlns:{name}='{name}'" for name in ("office", "text", "table", "draw", "style", "presentation"))
+    spaces += " xmlns:fo='fo' xmlns:svg='svg' xmlns:xlink='xlink' xmlns:dc='dc' xmlns:m='m'"
+    content = (
+        f"<office:document-content {spaces}><office:automatic-styles>{styles}</office:automatic-styles>"
+        f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
+    )
+    entries = [("mimetype", f"application/vnd.oasis.opendocument.{kind}"), ("content.xml", content), *more]
+    ending = {"text": "odt", "presentation": "odp", "spreadsheet": "ods"}[kind]
+    path: Path = files.zipped(f"a.{ending}", entries)
+    return path
+
+
+def page(body: str, attributes: str = "") -> str:
+    """A slide of an OpenDocument presentation with one box."""
+    return f"<draw:page {attributes}><draw:frame><draw:text-box>{body}</draw:text-box></draw:frame></draw:page>"
+
+
+_SHEET = (
+    "<table:table table:name='Oil'><table:table-row><table:table-cell>"
+    f"<text:p>{WORDS}</text:p></table:table-cell></table:table-row></table:table>"
+)
 MADE: dict[str, Make] = {
     "costs.xlsx": lambda files: xlsx(
         files, [("Costs", '<sheetData><row r="1"><c r="A1" t="s"><v>0</v></c></row></sheetData>')]
     ),
     "costs.xls": xls,
+    "a.odt": lambda files: odf(files, "text", f"<text:h text:outline-level='1'>Oil</text:h><text:p>{WORDS}</text:p>"),
+    "a.odp": lambda files: odf(files, "presentation", page(f"<text:p>{WORDS}</text:p>")),
+    "a.ods": lambda files: odf(files, "spreadsheet", _SHEET),
     "talk.pptx": lambda files: pptx(files, [shape("Oil", "title") + shape(WORDS), shape("End")], notes="Say it."),
 }
 """A sound file of each format, by its name."""
