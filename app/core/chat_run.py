@@ -21,8 +21,9 @@ from typing import Any
 from app.core import best_passages, format, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import Chat, Trouble
+from app.core.forecast import stretch
 from app.core.notes import NOTES
-from app.core.open_book import OpenBook, Stage
+from app.core.open_book import Awaited, OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
 from app.core.parts import pages_numbered, planned
@@ -30,6 +31,7 @@ from app.core.question import ALL_PARTS, Ask
 from app.core.settings import model_name
 from app.core.state import AppState
 from app.trust.citations import TARGET, Notes
+from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
 from engine import HANDOVER_S, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
@@ -114,14 +116,78 @@ def go_on(state: AppState, asked: Ask) -> Iterator[str]:
     return _run(state, asked, begin)
 
 
-def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int]) -> Iterator[str]:
-    """Answer a question. ``begin`` stores the question in the chat, and returns its position there."""
-    claim = state.claim(asked.tab)
+def ask_whole(state: AppState, asked: Ask, chat_id: str = "") -> Iterator[str]:
+    """Ask the whole book, or the parts of it that the question needs, what was answered from passages at
+    ``asked.position``. The new answer takes the place of that one, which is kept with it. Yields and raises as in
+    ``ask``.
+
+    Args:
+        chat_id: the chat of a question that nobody has asked again (``follow``), so that it gives way to others; "" for
+            the open chat.
+    """
+    position = asked.position
+    assert position is not None
+
+    def begin(chat: Chat) -> int:
+        state.chats.begin_beside_first(chat.id, position)
+        return position
+
+    return _run(state, replace(asked, whole=True), begin, chat_id)
+
+
+def follow(state: AppState, awaited: Awaited) -> None:
+    """In a new thread, wait until the book has been read, and then ask it the question that was answered from passages
+    meanwhile, unless the person has had enough. Other questions go first.
+    """
+    document = state.current.document
+    state.wait_for_whole(awaited)
+
+    def run() -> None:
+        while awaited in state.current.awaited and state.engine.status().state != "closed":
+            current = state.current
+            stopped = current.read is not None and current.read.stopped
+            if current.document is not document or stopped or not (current.stage.is_on_the_way or current.read):
+                break
+            if current.stage is Stage.READY and not current.asking and current.awaited[0] == awaited:
+                _ask_awaited(state, awaited)
+            time.sleep(_POLL)
+        state.wait_no_longer(awaited.answer)
+
+    threading.Thread(target=run, name="trifold-whole", daemon=True).start()
+
+
+def _ask_awaited(state: AppState, awaited: Awaited) -> None:
+    """Ask the whole book what was answered from passages. If that gives way to another question, it waits again."""
+    chat = state.chats.get(awaited.chat)
+    position = chat.position_of(awaited.answer) if chat else None
+    if chat is None or position is None:
+        return state.wait_no_longer(awaited.answer)
     try:
-        chat = state.chat
+        _show_steps(state, ask_whole(state, replace(awaited.asked, position=position, tab=""), awaited.chat))
+        chat = state.chats.get(awaited.chat)
+        gave_way = chat is not None and chat.exchanges[position].first_answer is None
+    except Busy:
+        gave_way = True
+    except Exception:  # an error in this thread reaches no caller, so it is logged
+        logger.exception("the whole book could not be asked")
+        gave_way = False
+    if not gave_way:
+        state.wait_no_longer(awaited.answer)
+
+
+def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int], chat_id: str = "") -> Iterator[str]:
+    """Answer a question. ``begin`` stores the question in the chat, and returns its position there.
+
+    Args:
+        chat_id: as in ``ask_whole``.
+    """
+    asked = state.as_set(asked)
+    claim = state.claim(asked.tab, gives_way=bool(chat_id))
+    try:
+        chat = state.chats.get(chat_id) if chat_id else state.chat
         if chat is None:
             raise TrifoldError("No book is open.", "Open one first.")
-        writer = _ExchangeWriter(state, chat.id, begin(chat), asked)
+        writer = _ExchangeWriter(state, chat.id, begin(chat), asked, gives_way=bool(chat_id))
         yield "Thinking…"
         try:
             yield from _show_passages(state, writer, claim)
@@ -129,10 +195,12 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int]) -> Iterator[
                 return
             yield from _wait(state, claim, asked)
             in_parts = state.current.stage is Stage.PARTS
-            at_once = answers_at_once(state.current, asked)
+            at_once = answers_at_once(state.current, asked) and writer.kept_parts is None
             writer.begin(in_parts and not at_once)
             run = _answer_from_passages if at_once else _answer_in_parts if in_parts else _answer
             yield from run(state, writer, claim)
+            if (awaited := writer.awaited) is not None:
+                follow(state, awaited)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
         finally:
@@ -158,14 +226,19 @@ def start(state: AppState, steps: Iterator[str]) -> int:
 
     def run() -> None:
         try:
-            for waiting in steps:
-                chat = state.chat
-                state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
+            _show_steps(state, steps)
         except Exception:  # an error in this thread reaches no caller, so it is logged
             logger.exception("an answer failed")
 
     threading.Thread(target=run, name="trifold-answer", daemon=True).start()
     return answer.answer_id if answer else 0
+
+
+def _show_steps(state: AppState, steps: Iterator[str]) -> None:
+    """Run ``steps``, and show each on the page."""
+    for waiting in steps:
+        chat = state.chat
+        state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
 
 
 def _show_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
@@ -214,11 +287,27 @@ def answers_at_once(current: OpenBook, asked: Ask) -> bool:
     """Whether a question is answered from passages, in a context of its own, because the person wants that
     (``Ask.now``), because the book is too long, or because reading it takes more than ``_WORTH_WAITING`` seconds.
     """
-    if current.document is None or current.stage in (Stage.EMPTY, Stage.OPENING, Stage.LOCKED, Stage.FAILED):
+    stage = current.stage
+    if current.document is None or stage in (Stage.EMPTY, Stage.OPENING, Stage.LOCKED, Stage.FAILED, Stage.WAITING):
         return False
-    if asked.now or current.stage is Stage.CHOOSING:
-        return current.stage is not Stage.WAITING
-    return current.stage is Stage.READING and not asked.whole and _seconds_left(current) > _WORTH_WAITING
+    if asked.now or stage in (Stage.CHOOSING, Stage.UNREAD):
+        return True
+    if asked.whole or asked.parts:
+        return False
+    return stage is Stage.PARTS or (stage is Stage.READING and _seconds_left(current) > _WORTH_WAITING)
+
+
+def _parts_offer(state: AppState, question: str) -> str:
+    """What the button says that puts a question to parts of the open book; "" if the book has no parts, or is read as a
+    whole.
+    """
+    current = state.current
+    if current.document is None or not current.parts or current.stage not in (Stage.PARTS, Stage.CHOOSING):
+        return ""
+    words = state.note_taker.prepare(current.document).result().words
+    tokens = sum(part.tokens for part in planned(question, current.parts, words).parts)
+    a_token = state.experience.a_token(state.engine.status().model, current.whole_fit) if current.whole_fit else None
+    return f"Read the parts for this: {stretch(a_token.times(tokens))}" if a_token else "Read the parts for this"
 
 
 def _seconds_left(current: OpenBook) -> float:
@@ -342,9 +431,10 @@ def _request(
 class _ExchangeWriter:
     """Stores one exchange, the question ``ask`` with its answer, event by event. ``begun`` is the text that the answer
     begins with: the text so far if the answer is continued, or the first words that the model's card prescribes.
+    ``gives_way``: whether the answer from passages comes back if this one is stopped.
     """
 
-    def __init__(self, state: AppState, chat: str, position: int, asked: Ask) -> None:
+    def __init__(self, state: AppState, chat: str, position: int, asked: Ask, *, gives_way: bool = False) -> None:
         known = state.chats.get(chat)
         assert known is not None
         self._exchange = known.exchanges[position]
@@ -365,6 +455,8 @@ class _ExchangeWriter:
         self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
         self._by_passages: dict[str, str] = {}  # why the passages are the answer, in two sentences
         self._first: dict[str, Any] = {}  # of an answer from passages: their number, and how far the book had been read
+        self._whole: dict[str, Any] = {}  # of an answer in the place of one from passages: what it comes from
+        self._gives_way = gives_way
         self._denials: Denials | None = None
         self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
         # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
@@ -399,6 +491,15 @@ class _ExchangeWriter:
         """Whether an earlier run of this question was meant to ask every part of the book."""
         return bool((self.kept_parts or {}).get("every"))
 
+    @property
+    def awaited(self) -> Awaited | None:
+        """What the whole book is to answer when it has been read; None if this answer is enough, or has no end."""
+        exchange, asked = self._exchange, self.ask
+        ended = exchange.stopped not in (None, StopReason.CANCELLED) and exchange.trouble is None
+        if asked.now or not self._first.get("reading") or not ended or exchange.by_passages:
+            return None
+        return Awaited(self.chat, exchange.answer_id, asked)
+
     def begin(self, in_parts: bool = False) -> None:
         """Record the model, its options and the number of pages read for the question that is about to be sent."""
         read, model = self._state.current.read, self._state.engine.status().model
@@ -414,6 +515,8 @@ class _ExchangeWriter:
                 self.begun = self.begun or self.abilities.lead(self.ask.text)
         document = self._state.current.document
         self._unread = unread(document, self.ask.text) if document is not None else []
+        if document is not None and self._exchange.first_answer is not None:
+            self._whole = {"of": "" if in_parts else document.extent()}
         self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -464,8 +567,14 @@ class _ExchangeWriter:
         assert document is not None
         if current.read is not None:
             done = current.read.pages_read
-        reading = current.stage is Stage.READING
-        self._first = {"passages": len(excerpt.pages), "read": format.read_until(document, done), "reading": reading}
+        self._first = {
+            "passages": len(excerpt.pages),
+            "read": format.read_until(document, done),
+            "reading": current.stage is Stage.READING,
+            "of": document.extent(),
+            "never": current.stage is Stage.UNREAD,
+            "parts": _parts_offer(self._state, self.ask.text),
+        }
 
     def begin_parts(self, notes: PartNotes) -> None:
         """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers
@@ -566,6 +675,13 @@ class _ExchangeWriter:
         if self._exchange.stopped is None:
             self._end_now()
             self._write(stopped=StopReason.CANCELLED)
+        ended = self._exchange
+        lost = ended.stopped is StopReason.CANCELLED and ended.trouble is None
+        if ended.by_passages or (lost and (self._gives_way or not ended.can_be_continued)):
+            self._exchange = ended.back_to_first()
+            self._write()
+        if ended.by_passages and ended.first_answer is not None:
+            self._state.wait_no_longer(ended.answer_id)  # the model would refuse again
 
     def _end_now(self) -> None:
         if self._parts is None:
@@ -602,6 +718,11 @@ class _ExchangeWriter:
             more["by_passages"] = self._by_passages
         if self._first:
             more["first"] = self._first
+        first, exchange = self._exchange.first_answer, self._exchange
+        if first is not None:
+            is_whole = exchange.stopped is StopReason.END
+            said = compared(first["text"], exchange.answer, self.ask.text) if is_whole else ""
+            more |= {"first_answer": first, "whole": {**self._whole, "said": said}}
         notes = {
             **(notes or {}),
             **more,

@@ -86,6 +86,8 @@ class Exchange:
     parts (``app.core.part_notes``); "passages" the passages that fit the question best (``app.core.best_passages``);
     "by_passages" the two sentences in place of an answer, if the passages are the answer (``Abilities.instead``);
     "first" says that the answer comes from passages, and how far the book had been read (``format.first_line``);
+    "first_answer" is the answer from passages in whose place this one stands (``beside_first``), and "whole" says what
+    this one comes from, and how its facts differ (``format.whole_line``);
     "uncounted" the reason why its speed does not count (``app.core.speed``). In older chats "refused" says that the
     answer is a refusal, by a model that only quotes ("only quotes") or by another model ("not found").
     """
@@ -122,6 +124,47 @@ class Exchange:
         later.
         """
         return bool(((self.notes or {}).get("first") or {}).get("reading"))
+
+    @property
+    def from_parts(self) -> str:
+        """What the button says that puts the question of an answer from passages to parts of the book; "" if the book
+        has no parts.
+        """
+        return str(((self.notes or {}).get("first") or {}).get("parts", ""))
+
+    @property
+    def first_answer(self) -> Mapping[str, Any] | None:
+        """The answer from passages in whose place this answer stands, as ``beside_first`` has stored it; None if there
+        is none.
+        """
+        return (self.notes or {}).get("first_answer")
+
+    def beside_first(self) -> Exchange:
+        """Begin another answer in the place of this one, which is kept in its notes with its citations."""
+        notes = dict(self.notes or {})
+        kept = {name: notes.pop(name) for name in tuple(notes) if name != "passages"}
+        stopped = self.stopped.value if self.stopped else None
+        figures = db.figures_to_json(self.figures)
+        first = {"text": self.answer, "stages": self.stages, "stopped": stopped, "figures": figures, "notes": kept}
+        notes["first_answer"] = first
+        return replace(self, answer="", stopped=None, figures=None, trouble=None, notes=notes, stages="")
+
+    def back_to_first(self) -> Exchange:
+        """Return to the answer from passages, as it was before ``beside_first``."""
+        first = self.first_answer
+        if first is None:
+            return self
+        passages = {name: value for name, value in (self.notes or {}).items() if name == "passages"}
+        return replace(
+            self,
+            answer=str(first["text"]),
+            stages=str(first["stages"]),
+            stopped=_stop_reason(first["stopped"]),
+            figures=db.figures_from_json(first["figures"]),
+            notes={**first["notes"], **passages},
+            trouble=None,
+            interrupted=False,
+        )
 
     @property
     def can_be_continued(self) -> bool:
@@ -282,6 +325,12 @@ class Chats:
             self.update(chat_id, position, turn)
             self._save()
             return turn
+
+    def begin_beside_first(self, chat_id: str, position: int) -> None:
+        """Begin another answer in the place of the one at ``position`` (``Exchange.beside_first``)."""
+        with self._lock:
+            self.update(chat_id, position, self._known(chat_id).exchanges[position].beside_first())
+            self._save()
 
     def update(self, chat_id: str, position: int, exchange: Exchange) -> None:
         """Replace the exchange at ``position``. The change is saved to the database at once if the answer has ended,
@@ -455,7 +504,7 @@ def exchange_of(question: _PathMessage, answer: _PathMessage) -> Exchange:
     interrupted = row["stopped"] == INTERRUPTED
     trouble = db.from_json(row["trouble"])
     stopped = StopReason.CANCELLED if interrupted else _stop_reason(row["stopped"])
-    return Exchange(
+    exchange = Exchange(
         question.row["text"],
         row["text"],
         stopped,
@@ -470,6 +519,8 @@ def exchange_of(question: _PathMessage, answer: _PathMessage) -> Exchange:
         question.versions,
         answer.versions,
     )
+    # if the program ended before the answer from the whole book had a word, the answer from passages is shown again
+    return exchange.back_to_first() if interrupted and not exchange.can_be_continued else exchange
 
 
 def _stop_reason(value: str | None) -> StopReason | None:

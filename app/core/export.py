@@ -132,6 +132,8 @@ def _ending(turn: Exchange) -> list[str]:
         lines.append("Cut off when the program ended.")
     if first := (turn.notes or {}).get("first"):
         lines.append(format.first_line(first))
+    if line := format.whole_line((turn.notes or {}).get("whole", {})):
+        lines.append(line)
     if turn.pages_read:
         lines.append(f"From the first {format.read_so_far(turn.pages_read, turn.notes)}, read by then.")
     if parts := (turn.notes or {}).get("parts"):

@@ -161,10 +161,19 @@ def read_until(document: Document, pages: int) -> str:
 
 
 def first_line(first: Mapping[str, Any]) -> str:
-    """The line above an answer from passages. ``first``: their number, and the result of ``read_until``."""
+    """The line above an answer from passages. ``first``: their number, the result of ``read_until``, and ``never``:
+    whether the settings say that no book is read.
+    """
     number = f"From {counted(first['passages'], 'passage')}."
     read = f"Read so far: to {first['read']}." if first["read"] else "Nothing else has been read."
-    return " ".join((number, read))
+    return " ".join((number, "Your settings say that no more is read." if first.get("never") else read))
+
+
+def whole_line(whole: Mapping[str, Any]) -> str:
+    """The line above an answer in the place of one from passages. ``whole``: ``of``, the pages of the book ("" for
+    parts of it), and ``said``, how the facts differ (``app.trust.differences``).
+    """
+    return " ".join(filter(None, (f"From all {whole['of']}." if whole.get("of") else "", whole.get("said", ""))))
 
 
 def read_so_far(pages: int, notes: Mapping[str, Any] | None) -> str:

@@ -14,6 +14,7 @@ from app.core.books import Book
 from app.core.chats import Exchange, Trouble
 from app.core.forecast import Remaining
 from app.core.parts import Part
+from app.core.question import Ask
 from engine.document import Document
 from engine.events import BookRead, Figures, ReadingProgress
 from engine.plan import BookFit
@@ -28,6 +29,7 @@ class Stage(str, Enum):
     CHOOSING = "choosing"  # the book does not fit into the window, and the person chooses pages
     WAITING = "waiting"  # the book waits for the model to be loaded
     READING = "reading"  # the model reads the book
+    UNREAD = "unread"  # questions are answered from passages; the settings say that no book is read
     READY = "ready"  # the person can ask questions about the book
     # the book does not fit into the window; a question goes to parts of it, each of which is read when first needed
     PARTS = "parts"
@@ -62,6 +64,18 @@ class Recognising:
 
 
 @dataclass(frozen=True)
+class Awaited:
+    """An answer from passages that the whole book will answer again when it has been read.
+
+    ``chat`` is the id of its chat, ``answer`` the id of its message, and ``asked`` the question with its options.
+    """
+
+    chat: str
+    answer: int
+    asked: Ask
+
+
+@dataclass(frozen=True)
 class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
@@ -79,6 +93,7 @@ class OpenBook:
     - ``asked_by``: the tab whose question is being answered; "" if the question comes from no tab
     - ``waiting``: what the answer waits for, in words
     - ``cited``: the growing answer as it was when its citations were last looked up
+    - ``awaited``: the answers from passages that wait for the whole book, the oldest first
     - ``before_notes``: while notes are read instead of the book, the document that was read before, and its chat
     """
 
@@ -103,4 +118,10 @@ class OpenBook:
     figures: Figures | None = None
     scores: tuple[float, ...] = field(default=())
     pace: tuple[tuple[float, float, float, int], ...] = field(default=())
+    awaited: tuple[Awaited, ...] = ()
     before_notes: tuple[Document, str] | None = None
+
+    @property
+    def awaited_answers(self) -> frozenset[int]:
+        """The ids of the answers from passages that wait for the whole book."""
+        return frozenset(one.answer for one in self.awaited)

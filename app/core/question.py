@@ -8,12 +8,29 @@ the engine takes it as the ``Question`` that it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from engine import Question
 from engine.config import Checkbox, option
 
 ALL_PARTS = 10_000
 """The number of parts that stands for all of them: more parts than any book has."""
+
+
+class AnswersFrom(str, Enum):
+    """What answers come from, as the person has set it for all questions."""
+
+    FIRST = "first"  # passages at once, and the whole book when it has been read
+    WHOLE = "whole"  # the whole book only: a question waits until it has been read
+    PASSAGES = "passages"  # passages only: no book is read
+
+
+SOURCES = {
+    AnswersFrom.FIRST: "passages at once, then the whole book",
+    AnswersFrom.WHOLE: "the whole book: a question waits until it has been read",
+    AnswersFrom.PASSAGES: "passages only: no book is read",
+}
+"""The words of the settings."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +43,10 @@ class Ask(Question):
             0 asks those that the question needs.
         position: index of an earlier question of the open chat. This question replaces it, and the earlier one stays
             as another version; or its answer is continued (``chat_run.go_on``). None for a new question.
-        now: whether to answer from passages at once, even if the book has been read or could be read soon.
-        whole: whether to wait until the book has been read, instead of answering from passages meanwhile.
+        now: whether to answer from passages at once, even if the book has been read or could be read soon, and from
+            nothing else later.
+        whole: whether to wait until the book, or the parts of it that the question needs, have been read, instead of
+            answering from passages first.
         tab: the tab that asks. The answer continues when this tab closes. It is stopped soon after the last tab has
             closed (``AppState.leave``).
     """
@@ -41,7 +60,9 @@ class Ask(Question):
     now: bool = option(
         False, kind=bool, help="answer at once from the passages that fit best, without reading the book"
     )
-    whole: bool = False
+    whole: bool = option(
+        False, kind=bool, help="with --csv: read every document, also where its passages answer the question"
+    )
     parts: int = 0
     position: int | None = None
     tab: str = ""

@@ -26,8 +26,9 @@ from app.core.books import Book, Books
 from app.core.chats import Chat, Chats, Trouble
 from app.core.forecast import Experience, Remaining
 from app.core.notes import NOTES, NoteStore, books_of, to_read
-from app.core.open_book import Action, OpenBook, Recognising, Stage
+from app.core.open_book import Action, Awaited, OpenBook, Recognising, Stage
 from app.core.parts import Part, cut
+from app.core.question import AnswersFrom, Ask
 from app.readers.recognition import LongRecognition, Recognition
 from app.trust.citations import NoteTaker
 from engine import HANDOVER_S, EngineLike
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
 _CLOSE_S = 5.0  # maximum seconds to wait for a thread that is about to write into the library, when the program ends
-_COMMENTS, _IN_PARTS = "comments", "in parts"  # keys of values in the database table ``app_state``
+_COMMENTS, _IN_PARTS, _SOURCE = "comments", "in parts", "source"  # keys of values in the database table ``app_state``
 _MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in parts; the oldest are forgotten
 
 
@@ -100,6 +101,8 @@ class AppState:
         self._released = threading.Condition(self._lock)
         self._job = Job()
         self._asking: threading.Event | None = None
+        self._gives_way = False  # whether the question that is being answered is stopped for one of the person's
+        self.source = _source(kept_value(chats.database, _SOURCE))
         self.note_taker = NoteTaker()
 
     @property
@@ -153,6 +156,20 @@ class AppState:
             if (book := self._current.book) is not None:
                 self.open(book)
 
+    def answer_from(self, source: AnswersFrom) -> None:
+        """Set what answers come from. An open book is read, or its reading is stopped, if the change says so."""
+        with self._lock:
+            before, self.source = self.source, source
+            keep_value(self.chats.database, _SOURCE, source.value)
+            if before is not source and AnswersFrom.PASSAGES in (before, source):
+                self.read_again()
+
+    def as_set(self, asked: Ask) -> Ask:
+        """A question as the person's settings have it."""
+        if self.source is AnswersFrom.PASSAGES:
+            return replace(asked, now=True, whole=False)
+        return replace(asked, whole=True) if self.source is AnswersFrom.WHOLE and not asked.now else asked
+
     def is_open(self, book: Book) -> bool:
         """Whether a book is open with all its pages, or is on the way there. True while the book is opened or read, and
         when questions about all its pages can be asked. False while the user chooses pages, or if only chosen pages can
@@ -161,7 +178,7 @@ class AppState:
         current = self._current
         if current.book is None or current.book.sha256 != book.sha256:
             return False
-        ready = current.stage in (Stage.READY, Stage.PARTS) and current.document is current.whole
+        ready = current.stage in (Stage.READY, Stage.PARTS, Stage.UNREAD) and current.document is current.whole
         return ready or current.stage in (Stage.OPENING, Stage.WAITING, Stage.READING)
 
     def arrange(
@@ -388,6 +405,7 @@ class AppState:
         self._mark()
 
     def _check_silence(self) -> None:
+        self._let_give_way()
         if self._current.asking:
             raise Busy("An answer is being written.", "Stop it, or wait for its end.")
 
@@ -416,11 +434,13 @@ class AppState:
         if self._snapshots is not None:
             self._snapshots.forget_chat(chat_id)
 
-    def claim(self, tab: str = "") -> threading.Event:
+    def claim(self, tab: str = "", *, gives_way: bool = False) -> threading.Event:
         """Reserve the right to ask one question. Only one question may be asked at a time.
 
         Args:
             tab: the tab that asks.
+            gives_way: whether the question is stopped as soon as another one wants this right, because no person waits
+                for it.
 
         Returns:
             an event; setting it stops this question.
@@ -429,9 +449,11 @@ class AppState:
             Busy: another question is waiting or being answered.
         """
         with self._lock:
+            if not gives_way:
+                self._let_give_way()
             if self._asking is not None:
                 raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
-            self._asking = threading.Event()
+            self._asking, self._gives_way = threading.Event(), gives_way
             self._current = replace(self._current, asking=True, asked_by=tab, waiting="", cited=None)
             return self._asking
 
@@ -441,6 +463,27 @@ class AppState:
                 self._asking = None
                 self._current = replace(self._current, asking=False)
                 self._released.notify_all()
+
+    def _let_give_way(self) -> None:
+        """Stop the question that is being answered if it gives way, and wait until it has ended."""
+        if self._gives_way:
+            self.stop_asking(wait=HANDOVER_S)
+
+    def wait_for_whole(self, awaited: Awaited) -> None:
+        """Remember that the whole book is to answer a question again."""
+        with self._lock:
+            if awaited.answer not in self._current.awaited_answers:
+                self._current = replace(self._current, awaited=(*self._current.awaited, awaited))
+
+    def wait_no_longer(self, answer: int) -> None:
+        """Forget that the whole book is to answer the question of this answer again. If it is doing so, stop it."""
+        with self._lock:
+            left = tuple(one for one in self._current.awaited if one.answer != answer)
+            self._current = replace(self._current, awaited=left)
+            chat = self.chat
+            written = chat.open_exchange if chat else None
+            if self._gives_way and written is not None and written.answer_id == answer:
+                self.stop_asking()
 
     def read_back(self, claim: threading.Event, document: Document | None) -> None:
         """End a run that put questions to other documents (``app.core.each``): release its right to ask, and read the
@@ -523,8 +566,16 @@ class AppState:
 
     def _mark(self) -> None:
         current = self._current
-        ready = current.stage in (Stage.READY, Stage.PARTS, Stage.CHOOSING, Stage.LOCKED)
+        ready = current.stage in (Stage.READY, Stage.PARTS, Stage.CHOOSING, Stage.LOCKED, Stage.UNREAD)
         self._bookmark.keep(Mark(current.book.sha256, current.chat, ready) if current.book else None)
+
+
+def _source(kept: Any) -> AnswersFrom:
+    """What answers come from, as stored; the default if nothing valid is stored."""
+    try:
+        return AnswersFrom(kept)
+    except ValueError:
+        return AnswersFrom.FIRST
 
 
 def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
@@ -568,7 +619,9 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
     if whole is not None and (document is whole or state.current.whole_fit is None):
         of_whole = fit if document is whole else state.experience.corrected(model, state.engine.measure(whole))
         state.set(job, whole_fit=of_whole, parts=() if of_whole.fits else _in_parts(whole, of_whole))
-    if fit.fits:
+    if state.source is AnswersFrom.PASSAGES:
+        state.set(job, stage=Stage.UNREAD)
+    elif fit.fits:
         _read(state, job, document)
     else:
         current = state.current

@@ -78,8 +78,9 @@ class Record:
 
     def show(self) -> Shown:
         chat = self._state.chat
-        shown = messages.messages(chat.exchanges, self._made) if chat else []
-        return shown, record_of(chat)
+        awaited = self._state.current.awaited_answers
+        shown = messages.messages(chat.exchanges, self._made, awaited) if chat else []
+        return shown, record_of(chat, awaited)
 
 
 def build(show: Callable[[], Shown]) -> gr.Blocks:

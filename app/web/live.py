@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -102,12 +102,13 @@ class RunningAnswer:
         return news
 
 
-def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> View:
+def page_view(current: OpenBook, status: Status, chat: Chat | None = None, asked: Ask | None = None) -> View:
     """The page's content as data, without the map of pages (``map_view`` and ``format.glow``), which is large.
 
     Args:
         status: the engine's own snapshot.
         chat: the open chat.
+        asked: a question with the person's settings; None for the defaults.
     """
     return {
         "model": model_view(status),
@@ -116,7 +117,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None) -> Vi
         "pages_read": pages_read(current),
         "reading": _reading(current),
         "read": _read_line(current),
-        "hint": _hint(current, status),
+        "hint": _hint(current, status, asked or Ask("")),
         "asking": current.asking,
         "asked_by": current.asked_by if current.asking else "",
         "chat": _chat(current, chat),
@@ -217,7 +218,7 @@ def map_view(current: OpenBook) -> View:
 
 def pages_read(current: OpenBook) -> int:
     """The number of pages, from the first page of the map, that can be asked about."""
-    if current.stage is Stage.PARTS and current.document is not None:
+    if current.stage in (Stage.PARTS, Stage.UNREAD) and current.document is not None:
         return len(current.document.pages)
     if current.read is not None:
         return current.read.pages_read
@@ -237,13 +238,15 @@ def _reading(current: OpenBook) -> View | None:
     return format.reading_view(current.progress, current.document, current.remaining)
 
 
-def _hint(current: OpenBook, status: Status) -> str:
+def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     """The hint in the question box: whether a question can be asked now, and which part of the book answers come from.
     For a model that only quotes, the hint proposes to ask where something is said. "" if nothing can be asked.
     """
     read = current.read
     if current.stage is Stage.PARTS:
-        return "Ask anything about this book: your question goes to its parts."
+        return "Answers from passages at once; from the book's parts if you ask for that."
+    if current.stage is Stage.UNREAD:
+        return "Answers from passages at once. Your settings say that no book is read."
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
         what = _first(current, read.pages_read) if read is not None and partly else "this book"
@@ -252,9 +255,11 @@ def _hint(current: OpenBook, status: Status) -> str:
         return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."
     if current.stage is not Stage.READING:
         return ""
-    if current.document is not None and answers_at_once(current, Ask("")):
+    if current.document is not None and answers_at_once(current, asked):
         pages = current.document.extent()
-        return f"You can ask already: answers come from passages at once, and from {pages} when these have been read."
+        if left := current.remaining.left or current.remaining.total:
+            return f"Answers from passages at once; after {stretch(left)} from all {pages}."
+        return f"Answers from passages at once, and from all {pages} when these have been read."
     return "You can ask already: your question is answered as soon as the book has been read."
 
 
@@ -329,23 +334,31 @@ def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
     return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
 
 
-def record_of(chat: Chat | None) -> str:
+def record_of(chat: Chat | None, awaited: Collection[int] = ()) -> str:
     """Return a key of the chat's shown state. It changes when a question is added, when another version is shown, when
-    an answer ends, and when the speed-up of a finished answer has been measured.
+    an answer begins or ends, when the speed-up of a finished answer has been measured, and when an answer no longer
+    waits for the whole book.
+
+    Args:
+        awaited: ids of the answers that wait for the whole book.
     """
     turns = chat.exchanges if chat else ()
     if chat is None or not turns:
         return chat.id if chat else "none"
     measured = hash(tuple(turn.figures.speedup_vs_plain if turn.figures else 0.0 for turn in turns if turn.stopped))
     ended = "open" if turns[-1].stopped is None else "ended"
-    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{measured:x}.{ended}"
+    again = [(at, turn.stopped is None) for at, turn in enumerate(turns) if turn.first_answer is not None]
+    waits = [turn.answer_id for turn in turns if turn.answer_id in awaited]
+    of_two = hash((tuple(again), tuple(waits)))
+    return f"{chat.id}.{len(turns)}.{turns[-1].answer_id}.{measured:x}.{of_two:x}.{ended}"
 
 
 def _chat(current: OpenBook, chat: Chat | None) -> View:
     """The open chat. ``last``: the id of its last answer, which determines which version of each message is shown."""
     turns = chat.exchanges if chat else ()
     last = turns[-1].answer_id if turns else 0
-    return {"id": current.chat, "turns": len(turns), "last": last, "record": record_of(chat)}
+    record = record_of(chat, current.awaited_answers)
+    return {"id": current.chat, "turns": len(turns), "last": last, "record": record}
 
 
 def _unit(current: OpenBook) -> str:
@@ -381,7 +394,7 @@ class Live:
     def view(self) -> View:
         current = self._state.current
         chat = self._state.chat
-        page = page_view(current, self._state.engine.status(), chat)
+        page = page_view(current, self._state.engine.status(), chat, self._state.as_set(Ask("")))
         # The map comes first: its highlights need the number of pages.
         view = {"map": self._map(current), **page, **self._writing(current, chat), "scores": self._glow(current)}
         for panel in self._panels:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,11 +25,13 @@ from app.core.export import has_pages
 from app.core.format import View
 from app.core.settings import READER
 from app.web.markdown import closed, rendered
+from engine.events import StopReason
 
 AGAIN, GO_ON, EDIT, COPY, NOTE, SHOW, USE = "again", "continue", "edit", "copy", "note", "show", "use"
-PAGES, ALOUD, REST, FIGURES = "pages", "aloud", "rest", "figures"
+PAGES, ALOUD, REST, FIGURES, WHOLE, ENOUGH = "pages", "aloud", "rest", "figures", "whole", "enough"
 """Message actions. ``NOTE`` keeps a sentence, ``SHOW`` shows another version, ``USE`` lets another model answer,
-``PAGES`` copies with passages, ``REST`` asks the remaining parts of the book, ``FIGURES`` shows an answer's figures.
+``PAGES`` copies with passages, ``REST`` asks the remaining parts of the book, ``FIGURES`` shows an answer's figures,
+``WHOLE`` asks the whole book or parts of it what was answered from passages, ``ENOUGH`` ends the waiting for that.
 """
 
 
@@ -44,10 +46,13 @@ def under_question(exchange: Exchange) -> str:
     )
 
 
-def under_answer(exchange: Exchange) -> str:
-    """Make the HTML of the row of buttons under a finished answer."""
+def under_answer(exchange: Exchange, awaited: bool = False) -> str:
+    """Make the HTML of the row of buttons under a finished answer. ``awaited``: whether the answer from the whole book
+    follows by itself.
+    """
     if not exchange.answer_id:
         return ""
+    whole = exchange.from_parts or ("Ask the whole book" if exchange.is_first else "")
     return _row(
         _versions(exchange.answers, exchange.answer_id, "answer"),
         _button(GO_ON, exchange.answer_id, "Continue", "action main") if exchange.can_be_continued else "",
@@ -55,7 +60,8 @@ def under_answer(exchange: Exchange) -> str:
         _button(PAGES, exchange.answer_id, "Copy with pages") if has_pages(exchange.notes) else "",
         _button(ALOUD, exchange.answer_id, "Read aloud", "action aloud") if exchange.answer else "",
         _button(NOTE, exchange.answer_id, "Note") if exchange.answer else "",
-        _button(AGAIN, exchange.answer_id, "Ask the whole book" if exchange.is_first else "Ask again"),
+        _button(WHOLE, exchange.answer_id, _only_words(whole)) if whole and not awaited else "",
+        _button(AGAIN, exchange.answer_id, "Ask again"),
         _button(REST, exchange.answer_id, "Ask the other parts") if _parts(exchange.notes).get("left") else "",
     )
 
@@ -214,13 +220,19 @@ def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _chips(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """All citations of an exchange, in the order of their numbers: the passages that were found first, the citations of
-    a book's parts, and those in the answer, which may get more citations while it grows.
+    """All citations of an exchange, in the order of their numbers: the passages that were found first and the citations
+    of the answer from passages (``_earlier``), the citations of a book's parts, and those in the answer, which may get
+    more citations while it grows.
     """
-    parts, passages = _parts(notes), _passages_of(notes)
+    parts = _parts(notes)
     named = [one["chip"] for one in parts.get("mentions", ())]
     said = [chip for one in parts.get("asked", ()) for chip in _own_chips(one["record"])]
-    return [*passages, *named, *said, *_own_chips(notes)]
+    return [*_earlier(notes), *named, *said, *_own_chips(notes)]
+
+
+def _earlier(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    first = (notes or {}).get("first_answer") or {}
+    return [*_passages_of(notes), *_own_chips(first.get("notes"))]
 
 
 def _passages_of(notes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -306,8 +318,10 @@ ChatMessage = dict[str, Any]
 Gradio's Markdown leaves all of it alone.
 """
 
-Made = dict[int, tuple[Exchange, list[ChatMessage]]]
-"""Exchanges with their finished messages, by position in the chat."""
+Made = dict[int, tuple[tuple[Exchange, bool], list[ChatMessage]]]
+"""Exchanges with their finished messages, by position in the chat. The flag says whether the answer from the whole book
+follows.
+"""
 
 LONGEST_QUESTION = 20_000
 """Maximum characters of a question that are shown; the model gets the whole question."""
@@ -321,20 +335,23 @@ through the live stream, so this HTML never changes and Gradio draws it once.
 """
 
 
-def messages(exchanges: Sequence[Exchange], messages_made: Made | None = None) -> list[ChatMessage]:
+def messages(
+    exchanges: Sequence[Exchange], messages_made: Made | None = None, awaited: Collection[int] = ()
+) -> list[ChatMessage]:
     """Make the messages of the whole chat, with the placeholder ``WRITING`` for an answer that is being written.
 
     Args:
         messages_made: messages made earlier; finished exchanges are not made again, and new ones are added.
+        awaited: ids of the answers from passages that the answer from the whole book follows.
     """
     messages_made = {} if messages_made is None else messages_made
     shown: list[ChatMessage] = []
     for turn, exchange in enumerate(exchanges):
-        known = messages_made.get(turn)
-        if known is None or known[0] is not exchange or exchange.stopped is None:
+        known, waits = messages_made.get(turn), exchange.answer_id in awaited
+        if known is None or known[0][0] is not exchange or known[0][1] is not waits or exchange.stopped is None:
             asked = _asked(exchange.question) + under_question(exchange)
-            answer = _answer(exchange, turn)
-            known = messages_made[turn] = exchange, [{"role": "user", "content": asked}, answer]
+            answer = _answer(exchange, turn, waits)
+            known = messages_made[turn] = (exchange, waits), [{"role": "user", "content": asked}, answer]
         shown += [dict(message) for message in known[1]]
     return shown
 
@@ -346,19 +363,48 @@ def _asked(question: str) -> str:
     return f'<div class="asked">{"<br>".join(lines)}</div>'
 
 
-def _answer(exchange: Exchange, turn: int) -> ChatMessage:
+def _answer(exchange: Exchange, turn: int, awaited: bool = False) -> ChatMessage:
     if exchange.stopped is None:
         return {"role": "assistant", "content": WRITING}
     if exchange.by_passages:
         return {"role": "assistant", "content": _instead(exchange, turn) + under_answer(exchange)}
     content = f"{_found_first(exchange, turn)}\n\n" if _passages_of(exchange.notes) else ""
+    content += _first_answer(exchange, turn, is_open=exchange.stopped is not StopReason.END)
     content += _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn)
     content += _of_parts(exchange, turn)
+    content += _following(exchange) if awaited else ""
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
     elif under := _under(exchange):
         content += f'\n\n<div class="under">{under}</div>'
-    return {"role": "assistant", "content": content + under_answer(exchange)}
+    return {"role": "assistant", "content": content + under_answer(exchange, awaited)}
+
+
+def _following(exchange: Exchange) -> str:
+    """The line under an answer from passages that the answer from the whole book follows, with the button that ends the
+    waiting for it.
+    """
+    enough = _button(ENOUGH, exchange.answer_id, "Enough", "action main")
+    of = (exchange.notes or {})["first"]["of"]
+    return f'\n\n<div class="under advice">{_one_line(f"The answer from all {of} follows by itself.")} {enough}</div>'
+
+
+def _first_answer(exchange: Exchange, turn: int, *, is_open: bool) -> str:
+    """The answer from passages in whose place this answer stands, as a part above it that can be folded. "" if there is
+    none.
+    """
+    first = exchange.first_answer
+    if first is None:
+        return ""
+    notes, text = first["notes"], str(first["text"])
+    ours = partial(_with_buttons, record=notes, turn=turn, offset=len(_passages_of(exchange.notes)))
+    line = f"The first answer, from {format.counted(notes['first']['passages'], 'passage')}"
+    opened = " open" if is_open else ""
+    words = "".join(f'<div class="above">{_only_words(line)}</div>' for line in _warnings(notes))
+    return (
+        f'<details class="first-answer"{opened}><summary>{line}</summary>'
+        f"{words}{rendered(_with_marks(text, notes), ours)}</details>\n\n"
+    )
 
 
 def _instead(exchange: Exchange, turn: int) -> str:
@@ -400,7 +446,7 @@ def _of_parts(exchange: Exchange, turn: int) -> str:
     parts = _parts(exchange.notes)
     if not parts:
         return ""
-    offset = len(_passages_of(exchange.notes))
+    offset = len(_earlier(exchange.notes))
     asked = _said_by_parts(parts, turn, offset)
     line = _one_line(f"{parts['line'][:1].upper()}{parts['line'][1:]}")
     listed = f'<details class="parts"><summary>{line}</summary>{asked}</details>' if asked else ""
@@ -445,7 +491,7 @@ def _parts_so_far(exchange: Exchange, turn: int) -> str:
         line = f": {now['line']}" if now["line"] else ""
         words = f"<p>{_one_line(now['text'])}</p>" if now["text"] else ""
         going_on = f'<div class="part"><b class="waiting">{_one_line(now["name"] + at + line)}</b>{words}</div>'
-    said = _said_by_parts(parts, turn, len(_passages_of(exchange.notes)))
+    said = _said_by_parts(parts, turn, len(_earlier(exchange.notes)))
     return f'<div class="parts">{said}{going_on}</div>'
 
 
@@ -494,7 +540,8 @@ def written(exchange: Exchange, turn: int) -> str:
     """
     if exchange.by_passages:
         return _instead(exchange, turn)
-    parts = _found_first(exchange, turn, is_open=True) + _parts_so_far(exchange, turn)
+    parts = _found_first(exchange, turn, is_open=exchange.first_answer is None)
+    parts += _first_answer(exchange, turn, is_open=True) + _parts_so_far(exchange, turn)
     if not exchange.answer:
         return parts
     words = closed(_with_marks(exchange.answer, exchange.notes)) + _END
@@ -512,10 +559,14 @@ def utf16_length(text: str) -> int:
 
 
 def _above(notes: Mapping[str, Any] | None) -> str:
-    lines = [line for line in (absent(notes), _assumed(notes), *(notes or {}).get("unread", ())) if line]
-    first = (notes or {}).get("first")
-    told = f'<div class="under">{_only_words(format.first_line(first))}</div>\n\n' if first else ""
-    return told + "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in lines)
+    first, whole = ((notes or {}).get(name) for name in ("first", "whole"))
+    line = format.first_line(first) if first else format.whole_line(whole) if whole else ""
+    told = f'<div class="under">{_only_words(line)}</div>\n\n' if line else ""
+    return told + "".join(f'<div class="above">{_only_words(line)}</div>\n\n' for line in _warnings(notes))
+
+
+def _warnings(notes: Mapping[str, Any] | None) -> list[str]:
+    return [line for line in (absent(notes), _assumed(notes), *(notes or {}).get("unread", ())) if line]
 
 
 def _trouble(trouble: Trouble) -> str:

@@ -267,7 +267,7 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
     """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer.
     Ending the iteration early stops the answer.
     """
-    system, asked = chat_request.conversation[0], chat_request.ask
+    system, asked = chat_request.conversation[0], state.as_set(chat_request.ask)
     wanted = chat_request.options.book or None
     sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
     if sent:
@@ -296,7 +296,7 @@ async def _model_events(
         denials: recognises a refusal; its ``begun`` is put before the first piece of text.
     """
     begun = denials.begun
-    asked = replace(chat_request.ask if sent else chat_request.instructed, begun=begun, wait=HANDOVER_S)
+    asked = state.as_set(replace(chat_request.ask if sent else chat_request.instructed, begun=begun, wait=HANDOVER_S))
     if asked.now:
         asked = await asyncio.to_thread(_from_passages, state, asked, chat_request)
     claim = state.claim()
@@ -354,7 +354,7 @@ def _instead(state: AppState, card: Abilities, question: str, document: Document
 
 
 def _about(state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str) -> dict[str, Any]:
-    return about_book(state, done, chat_request.ask, text, chat_request.conversation[0])
+    return about_book(state, done, state.as_set(chat_request.ask), text, chat_request.conversation[0])
 
 
 def about_book(

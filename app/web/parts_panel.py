@@ -18,6 +18,7 @@ from app.core.forecast import Range, stretch
 from app.core.format import View, counted
 from app.core.open_book import OpenBook, Stage
 from app.core.parts import MOST_ASKED
+from app.core.question import AnswersFrom
 from app.core.state import AppState
 from app.web.auth import AllowedRoute
 from app.web.routes import Handler, allowed_posts, posts
@@ -48,18 +49,20 @@ class PartsPanel:
         """The offer to read in parts. ``count``: number of parts; 0 if nothing is offered. ``said``: a text about the
         parts and the time to read them. ``few`` and ``every``: texts of the choice to ask only the needed parts, or all
         parts. ``some``: whether the model has read only some pages or chapters, so that other pages may be chosen.
+        ``at_once``: whether a question may first be answered from passages.
         """
         current = self._state.current
-        seen = (current.parts, current.stage, current.document, current.whole, current.before_notes)
+        at_once = self._state.source is not AnswersFrom.WHOLE
+        seen = (current.parts, current.stage, current.document, current.whole, current.before_notes, at_once)
         if self._shown[0] != seen:
-            self._shown = seen, {"parts": self._parts(current)}
+            self._shown = seen, {"parts": self._parts(current, at_once)}
         return self._shown[1]
 
-    def _parts(self, current: OpenBook) -> View:
+    def _parts(self, current: OpenBook, at_once: bool) -> View:
         some = current.whole is not None and current.document is not current.whole and current.stage is Stage.READY
         some = some and not current.before_notes
         if not current.parts or current.whole is None:
-            return {"count": 0, "said": "", "every": "", "few": "", "some": some}
+            return {"count": 0, "said": "", "every": "", "few": "", "some": some, "at_once": at_once}
         each, whole = self._times(current)
         count = len(current.parts)
         longest = max((part.document for part in current.parts), key=lambda document: len(document.pages))
@@ -72,6 +75,7 @@ class PartsPanel:
             "few": f"the parts that it needs{most}",
             "every": f"all {count} parts{f', {stretch(whole)} the first time' if whole else ''}",
             "some": some,
+            "at_once": at_once,
         }
 
     def _times(self, current: OpenBook) -> tuple[Range | None, Range | None]:

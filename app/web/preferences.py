@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -25,6 +25,7 @@ from starlette.routing import Route
 from app.core import diagnostics
 from app.core.forecast import expected
 from app.core.format import View, size
+from app.core.question import AnswersFrom
 from app.core.settings import (
     HOST,
     REPAIR,
@@ -308,6 +309,7 @@ _POSTS = (
     "/remote/leave",
     "/key/renew",
     "/preferences/comments",
+    "/preferences/source",
 )
 _GETS = ("/preferences", "/diagnostics")
 
@@ -358,6 +360,16 @@ class CommentsAsked(RequestBody):
     read: Flag = REQUIRED
 
 
+def _source(value: Any) -> AnswersFrom:
+    if value not in [source.value for source in AnswersFrom]:
+        raise OptionError("Answers cannot come from that.", "Load the page again.")
+    return AnswersFrom(value)
+
+
+class SourceAsked(RequestBody):
+    source: Annotated[AnswersFrom, BeforeValidator(_source)] = REQUIRED
+
+
 class Preferences:
     """Serves the dialog of preferences. A self-contained part of the page (``app.web.live.Panel``).
 
@@ -394,6 +406,7 @@ class Preferences:
             "/remote/leave": self.leave_remote,
             "/key/renew": self.renew_key,
             "/preferences/comments": self.read_comments,
+            "/preferences/source": self.answer_from,
         }
         return (
             *(Route(path, said(handler), methods=["GET"]) for path, handler in gets.items()),
@@ -402,7 +415,7 @@ class Preferences:
 
     def view(self) -> View:
         setup = switch_view(self._switch.state, self._switch.present)
-        return {"setup": setup, "comments": self._state.comments}
+        return {"setup": setup, "comments": self._state.comments, "source": self._state.source.value}
 
     async def show(self, request: Request) -> Response:
         """Everything that the dialog shows when it is opened."""
@@ -435,6 +448,10 @@ class Preferences:
 
     async def read_comments(self, request: Request) -> None:
         self._state.read_comments((await parsed(request, CommentsAsked)).read)
+
+    async def answer_from(self, request: Request) -> None:
+        """Set what answers come from."""
+        self._state.answer_from((await parsed(request, SourceAsked)).source)
 
     async def report(self, request: Request) -> Response:
         """The diagnostics as text, to be copied."""

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from app.core import chat_run
 from app.core.atomic_upload import MAX_BYTES
 from app.core.books import Book, name_of
-from app.core.open_book import Stage
+from app.core.open_book import Awaited, Stage
 from app.core.question import ALL_PARTS, Ask
 from app.core.state import AppState
 from app.core.suggestions import Sample
@@ -218,6 +218,8 @@ ALLOWED = (
     AllowedRoute("POST", "/asking", limit=QUESTION_LIMIT),
     AllowedRoute("POST", "/asking/again", limit=SMALL_BODY),
     AllowedRoute("POST", "/asking/continue", limit=SMALL_BODY),
+    AllowedRoute("POST", "/asking/whole", limit=SMALL_BODY),
+    AllowedRoute("POST", "/asking/enough", limit=SMALL_BODY),
     AllowedRoute("POST", "/asking/stop", limit=SMALL_BODY),
     AllowedRoute("POST", "/chats/new", limit=SMALL_BODY),
 )
@@ -307,6 +309,8 @@ class ChatRoutes:
             "/asking": self.ask,
             "/asking/again": self.ask_again,
             "/asking/continue": self.go_on,
+            "/asking/whole": self.ask_whole,
+            "/asking/enough": self.enough,
             "/asking/stop": self.stop,
             "/chats/new": self.begin_chat,
         }
@@ -321,15 +325,39 @@ class ChatRoutes:
         return await self._begin(chat_run.ask(self._state, question))
 
     async def ask_again(self, request: Request) -> Response:
-        """Ask the question of the answer ``message`` again. If it was answered from passages, ask the whole book."""
+        """Ask the question of the answer ``message`` again."""
         asked = await parsed(request, MessageAsked)
         chat, position = self._state.chat, self._position(asked.message)
         if chat is None or position is None:
             raise OptionError("There is no such answer in this chat.", "Look at the newest one.")
         options = await parsed(request, AnswerAsked)
-        exchange = chat.exchanges[position]
-        question = options.ask(exchange.question, position=position, whole=exchange.is_first)
+        question = options.ask(chat.exchanges[position].question, position=position)
         return await self._begin(chat_run.ask(self._state, question))
+
+    async def ask_whole(self, request: Request) -> Response:
+        """Ask the whole book, or the parts of it that the question needs, what the answer ``message`` has from
+        passages. If the book is still being read, this is done when it has been read.
+        """
+        message = (await parsed(request, MessageAsked)).message
+        state, chat, position = self._state, self._state.chat, self._position(message)
+        exchange = chat.exchanges[position] if chat and position is not None else None
+        if chat is None or exchange is None or not (exchange.is_first or exchange.from_parts):
+            raise OptionError("There is no answer from passages here.", "Ask again instead.")
+        asked = (await parsed(request, AnswerAsked)).ask(exchange.question, position=position)
+        if state.current.stage is Stage.CHOOSING and state.current.parts:
+            await run_in_threadpool(state.read_in_parts)
+        if state.current.stage.is_on_the_way:
+            chat_run.follow(state, Awaited(chat.id, message, asked))
+            return JSONResponse({})
+        if state.current.stage not in (Stage.READY, Stage.PARTS):
+            raise OptionError(
+                "The book has not been read.", "Read it, or change what answers come from in the settings."
+            )
+        return await self._begin(chat_run.ask_whole(state, asked))
+
+    async def enough(self, request: Request) -> None:
+        """Let the answer ``message`` from passages be enough: the whole book is not asked."""
+        self._state.wait_no_longer((await parsed(request, MessageAsked)).message)
 
     async def go_on(self, request: Request) -> Response:
         """Continue the answer ``message``, which was cut off. With ``every``, put its question instead to the parts of

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.core.question import Ask
+from app.core.question import SOURCES, Ask
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, SAMPLE_BOOKS, Settings
 from app.readers import file_formats
 from app.web.auth import (
@@ -185,14 +185,16 @@ def page_files() -> dict[str, Path]:
 
 
 def start_page(files: Mapping[str, Path]) -> str:
-    """The page's HTML with all style sheets of Trifold, the formats of documents, and the options of an answer. The
-    style sheet with the colours comes first.
+    """The page's HTML with all style sheets of Trifold, the formats of documents, the options of an answer, and what
+    answers may come from. The style sheet with the colours comes first.
     """
     names = sorted((name for name in files if name.endswith(".css")), key=lambda name: (name != _FIRST_STYLE, name))
     styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
     page = (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
     page = page.replace("<!-- suffixes -->", ",".join(file_formats.suffixes()))
     page = page.replace("<!-- formats -->", ", ".join(file_formats.names()))
+    sources = "".join(f'<option value="{source.value}">{words}</option>' for source, words in SOURCES.items())
+    page = page.replace("<!-- sources -->", sources)
     return page.replace("<!-- options -->", option_controls((*options_of(SamplingParams), *options_of(Ask))))
 
 

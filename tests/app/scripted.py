@@ -92,7 +92,8 @@ class ScriptedEngine:
     """Args:
     answer: what every question is answered with, word by word.
     word_seconds: between two words.
-    reading_seconds: for a whole book; None stops at 40 % until cancelled, and goes on from there when resumed.
+    reading_seconds: for a whole book; None stops at 40 % until cancelled, and goes on from there when resumed or when
+        ``read_on`` is set.
     limit: tokens that fit in the window.
     failure: instead of the rest of an answer, after ``fail_after`` words.
     """
@@ -117,6 +118,7 @@ class ScriptedEngine:
         self.config = None
         self.asked: list[Question] = []
         self.requests: list[ScriptedRequest] = []
+        self.read_on = threading.Event()
         self.readings: list[float] = []  # the part of the book at which each reading began
         self._busy = threading.Lock()
         self._pages = 1
@@ -191,8 +193,11 @@ class ScriptedEngine:
             rate = fit.tokens / (self.reading_seconds or 20.0)
             left = (1 - part) * (self.reading_seconds or 20.0)
             yield ReadingProgress(int(fit.tokens * part), fit.tokens, int(pages * part), pages, rate, left)
-            stuck = self.reading_seconds is None and part >= 0.4 and not start
-            cancelled.wait(None if stuck else (self.reading_seconds or 0.2) / steps)
+            if self.reading_seconds is None and part >= 0.4 and not start:
+                while not cancelled.wait(0.01) and not self.read_on.is_set():
+                    pass
+            else:
+                cancelled.wait((self.reading_seconds or 0.2) / steps)
             if cancelled.is_set():
                 break
         kv = KvBytes(0, int(fit.tokens * part) * 12_288, 0)

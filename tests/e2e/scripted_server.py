@@ -49,7 +49,7 @@ RATES = MachineRates(flops=200e9, memory=20e9, bus=0, disk=1e9)
 class ByQuestion(ScriptedEngine):
     """Answers by a word in the question: "long", "fail", "quote", "settings" (those that it was asked with), "loop",
     "no quotes" (the model cannot hold to the book's), or the text between >>> and <<<; "apart" makes the two runs of a
-    race differ."""
+    race differ; "in which year" has another answer from passages; "read on" ends the wait of a book called later."""
 
     def ask(self, question: Question | str, **cancel: Any) -> Any:
         asked = Question.of(question)
@@ -57,6 +57,10 @@ class ByQuestion(ScriptedEngine):
         self.answer = LONG if "long" in text else "Maren Holt kept the **north light**, and nobody after her."
         if ">>>" in text:
             self.answer = text.partition(">>>")[2].partition("<<<")[0]
+        if "in which year" in text:
+            self.answer = f"The lamp was lit in {1912 if asked.excerpt is None else 1911}."
+        if "read on" in text:
+            self.read_on.set()
         if "settings" in text:
             self.answer = f"{asked.mode}, temperature {how.temperature}, at most {how.max_tokens} tokens"
             self.answer += f", exact quotes {how.exact_quotes}"
@@ -77,8 +81,10 @@ class ByQuestion(ScriptedEngine):
         return super().ask(question, **cancel)
 
     def read(self, reading: Reading | Document, **cancel: Any) -> Any:
-        """A book that is called slow is never read to its end."""
-        self.reading_seconds = None if "slow" in Reading.of(reading).document.title.lower() else 0.4
+        """A book that is called slow is never read to its end, one that is called later only when it is asked for."""
+        title = Reading.of(reading).document.title.lower()
+        self.read_on.clear()
+        self.reading_seconds = None if "slow" in title or "later" in title else 0.4
         return super().read(reading, **cancel)
 
 

@@ -6,7 +6,7 @@ import { followChat } from "./follow.js";
 import { byId, call, made, post, tell } from "./frame.js";
 import { fillList } from "./lists.js";
 import { noteSentence } from "./notes.js";
-import { asksEvery } from "./parts.js";
+import { asksEvery, asksParts } from "./parts.js";
 
 const COPIED_MS = 1600;
 const MOST_LINES = 8;
@@ -148,7 +148,8 @@ const ownButton = (setting) => setting.querySelector("button");
 
 // Returns the answer settings chosen under the question box. Null means the default.
 export function how() {
-  const values = { mode: document.querySelector("#mode input:checked").value, every: asksEvery() };
+  const mode = document.querySelector("#mode input:checked").value;
+  const values = { mode, every: asksEvery(), whole: asksParts() };
   for (const setting of settings()) {
     const name = setting.dataset.setting;
     const left = setting.hidden || (ownButton(setting) && !chosen.has(name));
@@ -318,7 +319,8 @@ function actOn(button) {
   else if (name === "show") post("/chats/version", { message }).then(tell);
   else if (name === "note") noteSentence(message);
   else if (name === "use") call("/models/use", { model: number, draft: "" }).then(tell);
-  else if (name === "again" || name === "continue") begin(`/asking/${name}`, { message });
+  else if (name === "enough") call("/asking/enough", { message }).then(tell);
+  else if (["again", "continue", "whole"].includes(name)) begin(`/asking/${name}`, { message });
   else if (name === "figures") button.setAttribute("aria-expanded", String(button.ariaExpanded !== "true"));
   else if (name === "rest") begin("/asking/continue", { message, every: true });
 }

@@ -24,7 +24,7 @@ let local = null; // an error that only this tab shows, such as a failed upload
 const ON_THE_WAY = ["opening", "waiting", "reading"];
 
 // Returns whether the book is open and needs no action of the person.
-export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready", "parts"].includes(current.stage);
+export const isOpen = (id) => id === current.id && [...ON_THE_WAY, "ready", "parts", "unread"].includes(current.stage);
 
 const asking = () => byId("trifold").dataset.asking === "yes";
 const underWay = () => asking() || ON_THE_WAY.includes(current.stage);
@@ -57,7 +57,7 @@ function lead() {
   const at = document.activeElement; // a hidden element keeps the focus until the next paint
   if ((at !== document.body && at?.checkVisibility()) || !mouse.matches) return;
   if (current.stage === "locked") byId("password").focus();
-  if (["reading", "ready", "parts"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
+  if (["reading", "ready", "parts", "unread"].includes(current.stage)) document.querySelector("#ask-box textarea")?.focus();
 }
 
 /** @param {View["hint"]} hint */

@@ -29,7 +29,7 @@ export function showDocuments(now) {
 }
 
 // Returns the title of the book to which documents can be added; "" if there is no such book.
-export const openTitle = () => (["ready", "parts", "reading", "choosing"].includes(book.stage) ? book.title : "");
+export const openTitle = () => (["ready", "parts", "unread", "reading", "choosing"].includes(book.stage) ? book.title : "");
 export const isShown = (id) => id === book.id || documents.some((one) => one.id === id);
 
 const ids = () => (documents.length ? documents.map((one) => one.id) : [book.id]);

@@ -120,6 +120,11 @@ export function showComments(read) {
   byId("read-comments").setAttribute("aria-checked", String(read));
 }
 
+/** @param {View["source"]} source */
+export function showSource(source) {
+  byId("source").value = source;
+}
+
 // Shows the warnings about the open book, such as the number of comments and the parts that were left out.
 /** @param {View["book"]} news */
 export function showBookSaid({ title, warnings }) {
@@ -128,6 +133,9 @@ export function showBookSaid({ title, warnings }) {
 }
 
 function bindReading() {
+  byId("source").addEventListener("change", async (event) => {
+    complain("source-trouble", await call("/preferences/source", { source: event.currentTarget.value }));
+  });
   byId("read-comments").addEventListener("click", async (event) => {
     const read = event.currentTarget.getAttribute("aria-checked") !== "true";
     if ((await mayOpen("")) === "yes") complain("comments-trouble", await call("/preferences/comments", { read }));

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from app.core.abilities import FIT_BEST, LIMITS
 from app.core.chats import all_messages
 from app.core.export import as_json, as_markdown
 from app.core.open_book import Stage
-from app.core.question import Ask
+from app.core.question import AnswersFrom, Ask
 from app.core.state import AppState
+from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
@@ -257,7 +259,7 @@ def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Pa
     assert excerpt is not None
     assert "lamp7" in excerpt.text
     first = (exchange.notes or {})["first"]
-    assert first == {"passages": len(excerpt.pages), "read": "page 24 of 60", "reading": True}
+    assert (first["passages"], first["read"], first["reading"]) == (len(excerpt.pages), "page 24 of 60", True)
     told = as_markdown(state.chat, "The Light")  # type: ignore[arg-type]
     assert f"From {len(excerpt.pages)} passages. Read so far: to page 24 of 60." in told
     assert (state.current.stage, engine.readings) == (Stage.READING, [0.0]), "it was not interrupted"
@@ -266,19 +268,129 @@ def test_a_question_comes_in_while_the_book_is_read(make_state: Make, a_file: Pa
     wait_for(lambda: state.current.stage is Stage.READY)
 
 
-def test_the_whole_book_answers_in_place_of_the_first_answer(make_state: Make, a_file: Path) -> None:
-    engine = ScriptedEngine(reading_seconds=None)
-    state = make_state(engine)
-    state.open(state.books.copy_in(a_file))
-    wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
-    list(ask(state, "Where is lamp7?"))
-    assert state.chat.exchanges[0].is_first
-    steps = chat_run.ask(state, Ask("Where is lamp7?", position=0, whole=True))
-    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
-    state.stop_reading()
-    list(steps)
+class TwoAnswers(ScriptedEngine):
+    """Answers otherwise from passages than from the whole book."""
+
+    first, whole = "In 1911 it was lit.", "It was lit in 1912, in Orre."
+
+    def ask(self, question: Question | str, *, cancel: threading.Event | None = None) -> Any:
+        self.answer = self.whole if Question.of(question).excerpt is None else self.first
+        return super().ask(question, cancel=cancel)
+
+
+WhileReading = Callable[..., tuple[TwoAnswers, AppState]]
+
+
+@pytest.fixture
+def asked_while_reading(make_state: Make, a_file: Path) -> WhileReading:
+    """A book that is being read until ``read_on`` is set, and that has answered questions from passages meanwhile."""
+
+    def make(*questions: str, **how: Any) -> tuple[TwoAnswers, AppState]:
+        engine = TwoAnswers(reading_seconds=None, **how)
+        state = make_state(engine)
+        state.open(state.books.copy_in(a_file))
+        wait_for(lambda: state.current.progress is not None and state.current.progress.pages_done == 24)
+        for question in questions:
+            list(ask(state, question))
+        return engine, state
+
+    return make
+
+
+def test_the_whole_book_answers_by_itself_in_place_of_the_first(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading("When was lamp7 lit?")
+    (first,) = state.chat.exchanges
+    assert first.is_first
+    assert state.current.awaited_answers == {first.answer_id}
+    engine.read_on.set()
+    wait_for(lambda: not state.current.awaited)
     (turn,) = state.chat.exchanges
-    assert (engine.asked[1].excerpt, turn.is_first, len(turn.answers)) == (None, False, 2)
+    assert (engine.asked[1].excerpt, turn.answer, turn.stopped) == (None, engine.whole, StopReason.END)
+    assert (turn.answer_id, turn.answers) == (first.answer_id, first.answers), "it has its place, not another version"
+    notes = dict(turn.notes or {})
+    assert notes["whole"] == {"of": "60 pages", "said": ""}, "a place and a year: unclear"
+    assert notes["first_answer"]["text"] == engine.first
+    assert notes["passages"] == (first.notes or {})["passages"]
+    assert turn.back_to_first().answer == first.answer
+    assert turn.back_to_first().notes == first.notes
+    assert "From all 60 pages." in as_markdown(state.chat, "The Light")  # type: ignore[arg-type]
+    list(ask(state, "And after that?"))
+    assert [turn.answer for turn in engine.asked[2].history] == [engine.whole]
+
+
+def test_several_questions_wait_for_the_whole_book_and_nobody_waits_for_them(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading("Where is lamp7?", "Where is lamp8?", word_seconds=0.1)
+    assert len(state.current.awaited) == 2
+    engine.read_on.set()
+    wait_for(lambda: len(engine.asked) == 3 and bool(state.chat.exchanges[0].answer))
+    list(ask(state, "Where is lamp9?"))  # gives way
+    assert engine.asked[3].text == "Where is lamp9?"
+    assert engine.requests[-2].stop.is_set()
+    assert state.chat.exchanges[2].answer == engine.whole
+    wait_for(lambda: not state.current.awaited)
+    assert [turn.answer for turn in state.chat.exchanges] == [engine.whole] * 3
+    assert [(turn.notes or {}).get("first_answer") is None for turn in state.chat.exchanges] == [False, False, True]
+    assert [one.text[-2] for one in engine.asked] == ["7", "8", "7", "9", "7", "8"]
+
+
+def test_enough_ends_the_waiting_for_the_whole_book(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading("Where is lamp7?", "Where is lamp8?", word_seconds=0.1)
+    one, other = state.chat.exchanges
+    state.wait_no_longer(other.answer_id)
+    engine.read_on.set()
+    wait_for(lambda: bool(state.chat.exchanges[0].first_answer) and bool(state.chat.exchanges[0].answer))
+    state.wait_no_longer(one.answer_id)
+    wait_for(lambda: not state.current.asking)
+    assert [turn.answer for turn in state.chat.exchanges] == [engine.first] * 2
+    assert [turn.stopped for turn in state.chat.exchanges] == [StopReason.END] * 2
+    assert all(turn.is_first for turn in state.chat.exchanges), "it can still be asked for"
+    list(chat_run.ask_whole(state, Ask("Where is lamp8?", position=1)))
+    assert state.chat.exchanges[1].answer == engine.whole
+
+
+def test_a_stopped_reading_ends_the_waiting_too(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading("Where is lamp7?")
+    state.stop_reading()
+    wait_for(lambda: not state.current.awaited)
+    assert (len(engine.asked), state.chat.exchanges[0].answer) == (1, engine.first)
+
+
+def test_a_failure_of_the_whole_book_leaves_the_first_answer(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading("Where is lamp7?")
+    engine.failure = ResourceError("The memory ran out.", "Read fewer pages.")
+    engine.read_on.set()
+    wait_for(lambda: not state.current.awaited)
+    (turn,) = state.chat.exchanges
+    assert turn.trouble is not None
+    assert (turn.first_answer or {})["text"] == engine.first
+
+
+def test_no_book_is_read_if_the_settings_say_so(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading()
+    state.answer_from(AnswersFrom.PASSAGES)
+    wait_for(lambda: state.current.stage is Stage.UNREAD)
+    list(ask(state, "Where is lamp7?"))
+    (turn,) = state.chat.exchanges
+    assert (engine.asked[0].excerpt is None, turn.is_first, state.current.awaited) == (False, False, ())
+    told = as_markdown(state.chat, "The Light")  # type: ignore[arg-type]
+    assert "Your settings say that no more is read." in told
+    assert (
+        AppState(engine, state.books, state.chats, lambda *_: Document("", "", (), "", "")).source
+        is AnswersFrom.PASSAGES
+    ), "it is kept"
+    engine.read_on.set()
+    state.answer_from(AnswersFrom.FIRST)
+    wait_for(lambda: state.current.stage is Stage.READY)
+
+
+def test_a_question_waits_for_the_whole_book_if_the_settings_say_so(asked_while_reading: WhileReading) -> None:
+    engine, state = asked_while_reading()
+    state.answer_from(AnswersFrom.WHOLE)
+    steps = ask(state, "Where is lamp7?")
+    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
+    engine.read_on.set()
+    list(steps)
+    assert [one.excerpt for one in engine.asked] == [None]
 
 
 def test_stop_ends_the_answer_and_not_the_reading(make_state: Make, a_file: Path) -> None:

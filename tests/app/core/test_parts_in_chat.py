@@ -62,7 +62,7 @@ def state(make_state: Make, a_file: Path) -> AppState:
 
 
 def ask(state: AppState, question: str, **options: Any) -> Exchange:
-    list(chat_run.ask(state, Ask(question, **options)))
+    list(chat_run.ask(state, Ask(question, **{"whole": True, **options})))
     assert state.chat is not None
     return state.chat.exchanges[-1]
 
@@ -75,6 +75,25 @@ def go_on(state: AppState, **options: Any) -> Exchange:
 
 def parts_of(exchange: Exchange) -> list[int]:
     return [one["part"] for one in (exchange.notes or {})["parts"]["asked"]]
+
+
+def test_parts_are_read_for_an_answer_from_passages_only_if_that_is_asked_for(make_state: Make, a_file: Path) -> None:
+    engine = Reader(said, LIMIT)
+    state = opened(make_state, a_file, engine)
+    state.read_in_parts()
+    first = ask(state, "List what Marta did.", whole=False)
+    assert (first.answer, first.is_first, first.from_parts) == (engine.answer, False, "Read the parts for this")
+    assert (engine.opened, state.current.awaited) == ([], ())
+    assert ">Read the parts for this</button>" in messages.messages([first])[1]["content"]
+    list(chat_run.ask_whole(state, Ask(first.question, position=0)))
+    (turn,) = state.chat.exchanges
+    assert turn.answer == "Marta sold Jonas a goose at the bridge. Marta sailed to Riga."
+    assert len(parts_of(turn)) == 3
+    assert (turn.first_answer or {})["text"] == first.answer
+    content = messages.messages([turn])[1]["content"]
+    numbers = [int(number) for number in re.findall(r'value="0\.(\d+)"', content)]
+    assert sorted(numbers) == list(range(len(numbers))), "every citation has its own number"
+    assert content.index('<details class="first-answer">') < content.index(turn.answer[:20])
 
 
 def test_parts_are_offered_with_what_they_take_before_any_of_them_is_read(make_state: Make, a_file: Path) -> None:
@@ -159,7 +178,7 @@ def test_all_parts_are_asked_where_that_is_wanted(state: AppState) -> None:
 
 
 def test_stopped_it_goes_on_with_the_parts_that_are_left(state: AppState) -> None:
-    steps = chat_run.ask(state, Ask("List what Marta did."))
+    steps = chat_run.ask(state, Ask("List what Marta did.", whole=True))
     for _ in steps:
         asked = parts_of(state.chat.exchanges[0]) if "parts" in (state.chat.exchanges[0].notes or {}) else []
         if asked:
@@ -192,7 +211,7 @@ def test_a_part_that_fails_leaves_what_the_others_said(state: AppState) -> None:
 def test_while_parts_are_asked_the_page_tells_which(state: AppState) -> None:
     seen: list[str] = []
     stream = live.Live(state)
-    for waiting in chat_run.ask(state, Ask("List what Marta did.")):
+    for waiting in chat_run.ask(state, Ask("List what Marta did.", whole=True)):
         state.show(waiting=waiting, cited=state.chat.open_exchange)
         writing = stream.view()["writing"]
         seen.append(writing.html if writing else "")

@@ -111,7 +111,7 @@ interface View {
   others: { target: string; draft: string | null; words: string }[];
   books: any[];
   notes: { version: string; count: number; on_pages: number; asked: boolean };
-  parts: { count: number; said: string; few: string; every: string; some: boolean };
+  parts: { count: number; said: string; few: string; every: string; some: boolean; at_once: boolean };
   language: string;
   chats: { id: string; title: string; line: string }[];
   suggestions: string[];
@@ -127,6 +127,7 @@ interface View {
     note?: string;
   };
   comments: boolean;
+  source: string;
   race: {
     running: boolean;
     done: number;

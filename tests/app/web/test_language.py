@@ -32,7 +32,7 @@ from engine.config import SamplingParams, options_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "app" / "web" / "page"
-WRITES_FOR_THE_PAGE = ("app/web/*.py", "app/core/*.py")
+WRITES_FOR_THE_PAGE = ("app/web/*.py", "app/core/*.py", "app/trust/differences.py")
 # They write for other programs, for the terminal, for files, or for the model.
 OTHERS = (
     "answer_table",
@@ -89,7 +89,7 @@ NOT_SHOWN = frozenset(
         "These are answers to one question, each from another part of one book, in the order of the book. Put them "
         "together into one answer to the question. Say nothing that is not in them, and do not speak of parts.",
         # Words that are looked for.
-        "mr mrs ms miss dr sir lady lord captain capt prof st herr frau monsieur madame mlle",
+
         "the a an his her its their my our your der die das den dem des ein eine einen einem einer eines le la les un "
         "une du au aux son sa ses el los las una al del su sus",
         # Words of the database, of logs, and of diagnostics that are sent to somebody.

@@ -22,6 +22,7 @@ from app.core import chat_run, settings
 from app.core.books import Books
 from app.core.chat_run import Throttle, throttle_of
 from app.core.chats import Chat, Chats, Exchange
+from app.core.forecast import Range, Remaining
 from app.core.format import glow
 from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
@@ -400,9 +401,9 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     assert hint() == later  # nothing is known of how far it is: a server elsewhere never tells
     assert hint(0, 50.0) == later
     assert hint(12, 2.0) == later
-    assert hint(12, 50.0) == (
-        "You can ask already: answers come from passages at once, and from 60 sections when these have been read."
-    )
+    assert hint(12, 50.0) == ("Answers from passages at once, and from all 60 sections when these have been read.")
+    left = Remaining(Range(400.0, 420.0))
+    assert hint(12, 50.0, remaining=left) == "Answers from passages at once; after about 7 min from all 60 sections."
     read = BookRead(10, 100, 6, 60, 1.0, 1.0, KvBytes(), stopped=True)
     assert hint(stage=Stage.READY, read=read) == "Ask anything about the first 6 sections."
     whole = dataclasses.replace(read, stopped=False)
