@@ -19,7 +19,7 @@ from app.cli.read import open_books, parts_of
 from app.core import best_passages, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.forecast import Remaining
-from app.core.format import assumed, counted, first_line, not_found, page_of, place_named, size
+from app.core.format import all_not_found, assumed, counted, first_line, not_found, page_of, place_named, size
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.launcher.console import ProgressLine, say, write, write_json
@@ -191,7 +191,7 @@ def _looked_up(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
     """What was looked up in the book for an answer, for ``--json``."""
     return {
         "evidence": evidence(record, answer),
-        "not_found": record.get("missing", []),
+        "not_found": all_not_found(record),
         "assumed": record.get("assumed", []),
     }
 

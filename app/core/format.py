@@ -575,6 +575,14 @@ def not_found(missing: Sequence[str]) -> str:
     return f"Not found in the book: {', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"
 
 
+def all_not_found(record: Mapping[str, Any]) -> list[str]:
+    """What a program is told of an answer that the book does not support, by the notes of the answer: the words that
+    occur nowhere in the book or, if no passage says what the answer claims, the sentence that a person reads.
+    """
+    missing = record.get("missing")
+    return [] if missing is None else list(missing) or [not_found(missing)]
+
+
 def assumed(words: Sequence[str]) -> str:
     """The sentence about a question that assumes something which no passage says. ``words``: the words of the question
     that no passage has together with its other words.

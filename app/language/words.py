@@ -98,6 +98,22 @@ _ADDRESSES = (
 )
 
 
+_PAST = (
+    "became become began begin begun begin broke break broken break brought bring built build burnt burn bought buy "
+    "came come caught catch chose choose chosen choose dealt deal drank drink drawn draw drew draw driven drive drove "
+    "drive eaten eat ate eat fallen fall fell fall fled flee flew fly flown fly forbade forbid forbidden forbid "
+    "forgave forgive forgot forget forgotten forget fought fight froze freeze frozen freeze gave give given give gone "
+    "go went go grew grow grown grow heard hear held hold hid hide hidden hide hung hang kept keep knew know known "
+    "know learnt learn lent lend lost lose made make met meet paid pay ran run ridden ride rode ride sang sing sank "
+    "sink sat sit sent send shaken shake shook shake shot shoot shown show slept sleep sold sell sought seek spent "
+    "spend spoke speak spoken speak stole steal stolen steal stood stand struck strike sworn swear swore swear swam "
+    "swim taken take took take taught teach thought think threw throw thrown throw torn tear tore tear understood "
+    "understand woke wake won win wore wear worn wear written write wrote write"
+)
+"""Pairs of a form of an irregular English verb and the verb, without forms that are also another word ("left")."""
+_IRREGULAR = dict(zip(_PAST.split()[::2], _PAST.split()[1::2], strict=True))
+
+
 @lru_cache(maxsize=1 << 16)
 def fold_word(word: str) -> str:
     """Fold a word: remove case, accents, and short words that an apostrophe joins to it ("l’", "’s")."""
@@ -113,7 +129,7 @@ def without_ending(word: str) -> str:
     One rule serves all languages, because a word is compared without knowing its language. Snowball's stemmers, English
     for all or by the language of the book, lost one or two of the tests ("bail" and "baux").
     """
-    return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", word))
+    return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", _IRREGULAR.get(word, word)))
 
 
 def _number_words() -> dict[str, int]:

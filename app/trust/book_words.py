@@ -522,6 +522,16 @@ class BookWords:
             end += 1
         return range(number, end)
 
+    def has_together(self, terms: Sequence[Term], reach: int) -> bool:
+        """Whether a passage has all ``terms``, together with up to ``reach`` passages before and after it, or the
+        titles of the documents have them.
+        """
+        keys = {term.key for term in terms}
+        rarest = min(keys, key=self.count)
+        return keys <= self._in_titles or any(
+            keys <= self.keys_around(place, reach) for place in self._postings[rarest]
+        )
+
     def having(self, term: Term) -> Sequence[int]:
         """Return the indexes of the passages with this word."""
         return self._postings.get(term.key, ())

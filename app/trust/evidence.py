@@ -336,6 +336,7 @@ class EvidenceIndex:
         """
         said = {term.key for term in terms}
         stranger = any(self._absence.is_unknown(term) and term.key in said for term in asked)
+        stranger = stranger or bool(self._absence.unknown_names(sentence))
         negated = is_negated(sentence)
         ranked = self.words.ranked(terms, asked, favour, places)
         rest = _besides_a_year(question, asked, terms)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 
 from app.language.tokens import tokenize
-from app.language.words import fold_word, without_ending
+from app.language.words import fold_word, is_first_name, without_ending
 from app.trust.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
 from engine.passages import asks_for_whole
 
@@ -66,8 +66,9 @@ _ASKING = (
 units of measurement.
 """
 _BEFORE_NOUNS = (
-    "the a an which what many much of his her their its my your our any some no other der die das den dem des ein eine "
-    "einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle quels quelles"
+    "the a an which what many much of his her their its my your our any some no other mention mentions der die das den "
+    "dem des ein eine einen einem eines welche welcher welches welchem welchen viele le la les un une des quel quelle "
+    "quels quelles"
 )
 _ADJECTIVES = (
     "new old big small large great little long short high low good bad best worst first last next other same main "
@@ -107,6 +108,11 @@ _ASSUMES = re.compile(
     r"|\W*(?:pourquoi|quand|cuándo|por qué)\b",
     re.IGNORECASE,
 )
+# A name of several words: capitalised words, also with "of" and the like between them.
+_NAME = re.compile(
+    r"(?<![^\W_])(?!(?:What|Who|Whom|Whose|When|Where|Why|How|Which|Is|Are|Was|Were|Did|Does|Do|The|In|On|At|A|An)\b)"
+    r"[A-ZÀ-ÖØ-Þ][\w’'-]{0,40}(?:(?: (?:of|for|and|the|de|du|von)){0,2} [A-ZÀ-ÖØ-Þ][\w’'-]{0,40}){1,8}"
+)
 _COUNTING = re.compile(r"\W*(?:how many|wie ?viele|combien)\b", re.IGNORECASE)
 _ONE = re.compile(r"\b(?:one|zero)\b", re.IGNORECASE)
 # The number one in an answer to a ``_COUNTING`` question, where "a horse" also means one.
@@ -126,6 +132,7 @@ _PLAIN = frozenset(_ADJECTIVES.split())
 _PRICES = frozenset(without_ending(word) for word in _PRICE.split())
 _ORDER = frozenset(["before", "after"])
 _LIGHT_VERBS = frozenset(_LIGHT.split())
+_OR = frozenset(["or", "nor", "oder", "ou", "o"])
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
 
 
@@ -151,8 +158,25 @@ class Absence:
         nouns = nouns_of(question)
         asked = [term for term in self._words.terms(question) if term.raw in nouns]
         found = [term.raw for term in asked if self.is_unknown(term) or self._is_price_of_nothing(term)]
+        found += self.unknown_names(question)
         kinds = {match[1] for match in _KIND.finditer(question)} if answered else set()
         return tuple(word for word in dict.fromkeys(found) if word not in kinds)
+
+    def unknown_names(self, text: str) -> list[str]:
+        """The names of several words ("Department of Science for Health") whose words the book has, but never close to
+        one another. Empty in a language that capitalises every noun.
+        """
+        if self._words.nouns_capitalized:
+            return []
+        found = []
+        for name in _NAME.finditer(text):
+            terms = self._words.terms(name[0])
+            # two words of a person's name may stand in two sentences, those of an office stand in one
+            reach = 0 if len(terms) > 2 else 1
+            several = len(terms) > 2 or (len(terms) == 2 and is_first_name(terms[0].whole))
+            if several and all(map(self._words.has, terms)) and not self._words.has_together(terms, reach):
+                found.append(name[0])
+        return found
 
     def assumed(self, question: str) -> tuple[str, ...]:
         """The words of a question's premise that no passage has together with the other words: ("cancelled",) for "Why
@@ -257,12 +281,19 @@ def nouns_of(question: str) -> set[str]:
     """
     words = [raw for raw, _ in tokenize(question)]
     found = {word for word in words[1:] if word[0].isupper()}
-    expected = False
+    expected, before = False, ""
     for word in words:
         if expected and word.lower() not in _PLAIN:
             found.add(word)
         plain = expected and word.lower() in _PLAIN
-        expected = plain or word.lower() in _NOUN_FOLLOWS or word.endswith(("'s", "’s", "s'", "s’"))
+        # "a dog or cat": what follows "or" is of the same kind
+        expected = (
+            plain
+            or (word.lower() in _OR and before in found)
+            or word.lower() in _NOUN_FOLLOWS
+            or word.endswith(("'s", "’s", "s'", "s’"))
+        )
         if word[:2].lower() in ("l'", "l’", "d'", "d’"):
             found.add(word)
+        before = word
     return found

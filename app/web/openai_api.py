@@ -28,7 +28,7 @@ from starlette.routing import BaseRoute, Route
 
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
-from app.core.format import View
+from app.core.format import View, all_not_found
 from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
 from app.core.state import AppState
@@ -404,7 +404,7 @@ def about_book(
     return {
         **more,
         "evidence": evidence(record, text),
-        "not_found": record.get("missing", []),
+        "not_found": all_not_found(record),
         "assumed": record.get("assumed", []),
     }
 

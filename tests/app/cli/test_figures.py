@@ -13,6 +13,7 @@ import pytest
 from app.cli import ask
 from app.core.abilities import Abilities
 from app.core.forecast import Remaining
+from app.core.format import all_not_found
 from app.core.question import Ask
 from app.models import reader
 from app.trust.citations import NoteTaker, evidence
@@ -151,6 +152,17 @@ def test_what_an_answer_rests_on_in_numbers_and_in_words() -> None:
         f"[p. 2] {pages[1]}",
         "[p. 1] The lamp was lit at dusk",
     ]
+
+
+def test_programs_are_told_what_the_terminal_says_is_not_found() -> None:
+    """The terminal said that no passage says an answer, and ``--json`` had an empty list."""
+    book = Document.from_pages("The Lamp", ("The lamp was lit at dusk.",))
+    for answer in ("He was paid $40,000.", "Sailors repaired umbrellas.", "The lamp was lit at dusk."):
+        notes = NoteTaker().begin(book, "Who repaired the umbrellas of the sailors?", answer)
+        notes.close()
+        told, said = all_not_found(notes.record()), ask.evidence_lines(notes.record(), "page")
+        assert (told != []) == said[0].startswith(("Not found", "No passage of"))
+        assert all(word in said[0] for word in told)
 
 
 def test_a_book_that_is_too_long_names_a_longer_form_and_what_its_answers_are_worth(

@@ -757,3 +757,43 @@ def test_a_sentence_to_check_comes_with_what_the_passage_lacks() -> None:
 def test_what_a_question_assumes_is_looked_up_too(question: str, words: tuple[str, ...]) -> None:
     """ "Why was it cancelled?" was answered with a reason for something else, and nothing was said of the premise."""
     assert EvidenceIndex(Document.from_text("Report", REPORT)).assumed(question) == words
+
+
+OFFICES = """The Department of Health was founded in 1950 by Ada Quill and has its seat in Orre. The building has nine
+floors and a library. Nobody lives there. The cellar is full of files.
+
+Science is taught at the school of Westhaven, which Ada Holt built. Its pupils come from nine villages. The school keeps
+hens. The yard is large. A bell rings at noon.
+
+Tom Quill sold the boathouse and wrote a letter to the mayor. The lease has no date.
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("Who founded the Department of Science for Health?", ("Department of Science for Health",)),
+        ("Who founded the Department of Health?", ()),
+        ("What did Tom Holt sell?", ("Tom Holt",)),
+        ("What did Ada Quill found?", ()),
+        ("Is a dog or cat allowed?", ("dog", "cat")),
+        ("Does the lease mention parking or storage?", ("parking", "storage")),
+    ],
+)
+def test_a_neighbour_of_a_name_and_both_of_two_things_are_named(question: str, words: tuple[str, ...]) -> None:
+    """Only the first thing of "a dog or cat" was; an office with two others' words was taken for one of the book."""
+    assert EvidenceIndex(Document.from_text("Offices", OFFICES)).unmentioned(question) == words
+
+
+@pytest.mark.parametrize(
+    ("sentence", "level"),
+    [
+        ("The Department of Health was founded in 1950 by Ada Quill.", "says so"),
+        ("The Department of Science for Health was founded in 1950 by Ada Quill.", "near"),
+        ("Tom Quill has sold the boathouse.", "says so"),
+        ("Tom Quill did sell the boathouse and write a letter to the mayor.", "says so"),
+    ],
+)
+def test_a_passage_has_the_whole_name_and_any_form_of_a_verb(sentence: str, level: str) -> None:
+    index = EvidenceIndex(Document.from_text("Offices", OFFICES))
+    assert index.find("", sentence).level == level
