@@ -26,8 +26,8 @@ from app.core.question import Ask
 from app.launcher import lock
 from app.trust.citations import NoteTaker, evidence
 from engine import HANDOVER_S, EngineLike
-from engine.document import Reading
-from engine.errors import InputError, ResourceError
+from engine.document import Document, Reading
+from engine.errors import ContextTooSmall, InputError, ResourceError
 from engine.events import AnswerDone, BookRead, Event, StopReason
 
 COLUMNS = (
@@ -46,8 +46,12 @@ COLUMNS = (
     "error",
     "sha256",
     "pages_recognised",
+    "answered_from",
 )
-_ADDED = ("pages_recognised",)  # columns that tables written by earlier versions do not have
+_ADDED = ("pages_recognised", "answered_from")  # columns that tables of earlier versions lack, in the order of addition
+FROM_PASSAGES, FROM_ALL = "passages", "all pages"
+"""The values of the column "answered_from"."""
+_SHORT = best_passages.MOST_READ * best_passages.LONGEST  # maximum characters of a document that is read at once
 MARK = "utf-8-sig"
 """The encoding of the CSV file. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
@@ -82,13 +86,16 @@ def ask_document(
     *,
     cancel: threading.Event | None = None,
 ) -> Generator[Event, None, Asked]:
-    """Read one document, or restore it from disk, and ask the question about it. The document's KV is saved on disk.
+    """Ask one document a question. The answer comes from the passages that fit best. If no passage supports it, the
+    document is read, or restored from disk, and asked as a whole; its KV is saved on disk. A document that is as short
+    as its passages is read at once.
 
     Args:
+        asked: ``now`` for passages only, ``whole`` to read the document in any case.
         cancel: stops the work once it is set.
 
     Raises:
-        ContextTooSmall: the document is longer than the window, and is not to be cut.
+        ContextTooSmall: the document is longer than the window, and is not to be cut; passages did not answer.
         TrifoldError: the document could not be read, or the question not answered.
     """
     document, model = reading.document, engine.status().model
@@ -100,25 +107,65 @@ def ask_document(
     found = best_passages.records(index.words, asked.text)
     if card.would_guess(asked.text, index, taker.index_of(document)):
         return _by_passages(row, card, found)
-    if asked.now and (excerpt := best_passages.excerpt(index.words, asked.text)).pages:
-        asked = replace(asked, excerpt=excerpt)
-    read = None if asked.excerpt else (yield from _read(engine, reading, cancel))
-    pages_read = read.pages_read if read else 0
-    row["pages_read"] = str(pages_read)
-    if read and read.stopped:
+    asking = _Asking(engine, document, asked, taker, card, cancel)
+    excerpt = best_passages.excerpt(index.words, asked.text)
+    first = None
+    if excerpt.pages and (asked.now or (not asked.whole and document.characters > _SHORT)):
+        first = yield from asking.ask(row | {"pages_read": "0", "answered_from": FROM_PASSAGES}, found, excerpt=excerpt)
+        if asked.now or first.is_stopped or _is_answered(first):
+            return first
+    try:
+        read = yield from _read(engine, reading, cancel)
+    except ContextTooSmall:
+        if first is None:
+            raise
+        return first
+    row |= {"pages_read": str(read.pages_read), "answered_from": FROM_ALL}
+    if read.stopped:
         return Asked(row, is_stopped=True)
-    begun = card.lead(asked.text)
-    notes = taker.begin(document, asked.text, begun, pages_read=pages_read)
-    denials = Denials(card, begun)
-    request = engine.ask(replace(asked, begun=begun, wait=HANDOVER_S), cancel=cancel)
-    for event in (each for one in request for each in denials.pass_on(one)):
-        notes.take(event)
-        yield event
-    engine.finish_saving()
-    if denials.refused:
-        return _by_passages(row, card, found)
-    row["model"] = model.name if model else ""
-    return _by_model(row, request.result(), begun, notes.record(), document.unit)
+    return (yield from asking.ask(row, found, pages_read=read.pages_read))
+
+
+def _is_answered(first: Asked) -> bool:
+    """Whether an answer from passages is enough: a passage supports it, and the document has all its names."""
+    row = first.row
+    return row["evidence_level"] == _LEVELS[0] and not row["not_found_in_document"]
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """Asks the model one question about one document, from passages or about all of it."""
+
+    engine: EngineLike
+    document: Document
+    asked: Ask
+    taker: NoteTaker
+    card: Abilities
+    cancel: threading.Event | None
+
+    def ask(
+        self, row: Row, found: Sequence[Mapping[str, Any]], *, excerpt: Document | None = None, pages_read: int = 0
+    ) -> Generator[Event, None, Asked]:
+        """Ask the question.
+
+        Args:
+            found: the records of the passages that fit best.
+            excerpt: the text of passages that is asked; None for the document, which has been read.
+            pages_read: number of the document's pages that have been read.
+        """
+        model, begun = self.engine.status().model, self.card.lead(self.asked.text)
+        notes = self.taker.begin(self.document, self.asked.text, begun, pages_read=pages_read)
+        denials = Denials(self.card, begun)
+        asked = replace(self.asked, begun=begun, excerpt=excerpt, wait=HANDOVER_S)
+        request = self.engine.ask(asked, cancel=self.cancel)
+        for event in (each for one in request for each in denials.pass_on(one)):
+            notes.take(event)
+            yield event
+        self.engine.finish_saving()
+        if denials.refused:
+            return _by_passages(row, self.card, found)
+        row = row | {"model": model.name if model else ""}
+        return _by_model(row, request.result(), begun, notes.record(), self.document.unit)
 
 
 def _read(engine: EngineLike, reading: Reading, cancel: threading.Event | None) -> Generator[Event, None, BookRead]:
@@ -151,6 +198,7 @@ def _by_passages(row: Row, card: Abilities, found: Sequence[Mapping[str, Any]]) 
     pages = dict.fromkeys(_label(page) for one in found for page in one["pages"])
     texts = "\n".join(one["text"] for one in found)
     row |= {"answer": " ".join(card.instead(bool(found))), "evidence": texts, "page": "; ".join(pages)}
+    row |= {"evidence_level": "", "not_found_in_document": "", "answered_from": FROM_PASSAGES}
     places = [{"passage": one["text"], "pages": one["pages"], "unit": one["unit"]} for one in found]
     return Asked(row | {"stopped": StopReason.END.value}, places)
 
@@ -192,7 +240,8 @@ def read_table(path: Path) -> dict[tuple[str, str], Row]:
     try:
         with path.open(encoding=MARK, newline="") as file:
             lines = csv.DictReader(file)
-            if tuple(lines.fieldnames or ()) not in (COLUMNS, COLUMNS[: -len(_ADDED)]):
+            known = [COLUMNS[: len(COLUMNS) - missing] for missing in range(len(_ADDED) + 1)]
+            if tuple(lines.fieldnames or ()) not in known:
                 raise InputError(f"{path} is not a table of answers.", "Name a new file.")
             rows = [{name: _plain(row.get(name) or "") for name in COLUMNS} for row in lines]
     except (OSError, ValueError, csv.Error) as error:

@@ -124,6 +124,7 @@ class AskEach:
         with self._lock:
             self.run = EachRun(asked.text, wanted, known, running=True)
         keep_value(state.chats.database, _RUN, {"question": asked.text, "documents": wanted})
+        asked = state.as_set(asked)
         threading.Thread(target=self._go, args=(asked, claim), name="trifold-each", daemon=True).start()
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.core.answer_table import Row
+from app.core.answer_table import FROM_PASSAGES, Row
 from app.core.books import Book
 from app.core.each import Answer, AskEach, EachRun
 from app.core.export import file_name
@@ -183,6 +183,7 @@ def _row_view(book: Book, answer: Answer | None) -> View:
         "error": row.get("error", ""),
         "missing": not_found(missing) if doubtful else "",
         "near": row.get("evidence_level") == "near",
+        "first": row.get("answered_from") == FROM_PASSAGES and bool(row.get("model")),
         "recognised": _recognised(row, places),
         "places": [
             {

@@ -98,6 +98,7 @@ function rowOf(row) {
   const places = made("td", "", "places");
   if (row.near && row.places.length) places.append(made("p", "Near this:", "near"));
   places.append(...row.places.map((place) => placeOf(row, place)));
+  if (row.first) places.append(made("p", "Answered from passages.", "near"));
   if (row.recognised) places.append(made("p", row.recognised, "near"));
   line.append(title, answer, places);
   return line;

@@ -75,6 +75,33 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
     assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
 
 
+def test_a_long_document_is_read_only_if_its_passages_do_not_answer(
+    folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "The rent is 1,200 euros a month, paid by the tenant."
+    (folder / "a.txt").write_text(f"{said} {'The garden is green. ' * 400}", "utf-8")
+    table, told = folder.parent / "out.csv", ("answered_from", "pages_read", "evidence_level")
+
+    def row(question: str, *more: str) -> tuple[str, ...]:
+        found = asked(folder / "a.txt", question, "--csv", table, *more)
+        return tuple(next(row for row in found if row["question"] == question)[name] for name in told)
+
+    engine.answer = "The rent is 1,200 euros a month."
+    assert row("What is the rent?") == ("passages", "0", "says so")
+    assert (engine.readings, engine.asked[-1].excerpt is None) == ([], False)
+    assert row("How high is the rent?", "--whole") == ("all pages", "2", "says so")
+    engine.answer = ANSWER  # with a name that the document lacks
+    assert row("Who pays the rent?", "--now") == ("passages", "0", "says so")
+    assert row("Who pays this rent?") == ("all pages", "2", "says so")
+    assert [one.excerpt is None for one in engine.asked] == [False, True, False, False, True]
+
+    def too_long(*_: object, **__: object) -> object:
+        raise ContextTooSmall("It is too long.", "Choose chapters.")
+
+    monkeypatch.setattr(engine, "read", too_long)
+    assert row("And who pays it?") == ("passages", "0", "says so")
+
+
 def test_passages_take_the_place_of_a_small_models_answer(folder: Path, engine: ScriptedEngine) -> None:
     """The demo guesses at the first question, and refuses to answer the second."""
     engine.now = engine_status(model=model_info(path=str(DEMO_MODEL)))
@@ -108,11 +135,13 @@ def test_words_from_a_picture_are_told_from_read_ones(
 def test_a_table_of_an_earlier_version_goes_on(folder: Path, engine: ScriptedEngine) -> None:
     table = folder.parent / "out.csv"
     first = asked(folder, QUESTION, "--csv", table)
-    with table.open("w", encoding="utf-8-sig", newline="") as file:
-        lines = csv.DictWriter(file, COLUMNS[:-1], extrasaction="ignore")
-        lines.writeheader()
-        lines.writerows(first)
-    assert [row["answer"] for row in asked(folder, QUESTION, "--csv", table)] == [row["answer"] for row in first]
+    for missing in (1, 2):
+        with table.open("w", encoding="utf-8-sig", newline="") as file:
+            lines = csv.DictWriter(file, COLUMNS[:-missing], extrasaction="ignore")
+            lines.writeheader()
+            lines.writerows(first)
+        again = asked(folder, QUESTION, "--csv", table)
+        assert [row["answer"] for row in again] == [row["answer"] for row in first]
     assert len(engine.asked) == 2
 
 

@@ -103,6 +103,7 @@ interface View {
       asked: boolean;
       near: boolean;
       recognised: string;
+      first: boolean;
       places: { passage: string; pages: { number: number; name: string }[] }[];
     }[];
   };
