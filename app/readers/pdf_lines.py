@@ -50,6 +50,7 @@ _PAIR = 3  # words with at most this many letters are not checked for letters th
 _LETTERS = re.compile(
     r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0370-\u052f]{3,}"
 )  # matches runs of letters in scripts that separate words with spaces
+_FIGURE = re.compile(r"[\d—–−]")  # matches what a cell of figures has
 _TAB = 1.2  # maximum gap, in line heights, within a run of text; a wider gap may separate columns, so the run is split
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
@@ -276,6 +277,10 @@ def _parted(
             yield word.span()
             continue
         start = word.start()
+        figures = _FIGURE.search(word[0]) is not None
+        for at in boxes.far_apart(start, word.end()) if figures and word.end() - start > 1 else ():
+            yield start, at
+            start = at
         for row in boxes.rows(start, word.end()) if stacked else ():
             yield start, row
             start = row
@@ -288,7 +293,7 @@ def _parted(
             else:
                 yield start, at
                 start = at
-        if start == word.start():
+        if start == word.start() and not figures:  # the same figures may be one number here and two elsewhere
             vocab.add(word[0])
         yield start, word.end()
 

@@ -46,6 +46,8 @@ _FILLER = "\u200b"  # replaces a removed character, so that indices stay the sam
 WORD = re.compile(r"\S+")
 # a word lacks a space if its widest gap exceeds its second widest gap by more than this, in line heights
 _SPACE = 0.1
+_FAR = 0.5  # minimum gap, in line heights, that separates two words even if all gaps of a word are wide
+_NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow number such as 1.1
 _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split into several lines
 # pdfium has split a page's rows if at least this share of the page's line breaks is between touching characters
@@ -523,6 +525,23 @@ class CharacterBoxes:
                 height = tall
             low, high = left, right
         return at if height >= _LEGIBLE and widest - second > _SPACE * height else None
+
+    def far_apart(self, start: int, end: int) -> list[int]:
+        """Return the indices of a word's characters before which a gap is so wide that another word begins. pdfium
+        joins the figures of two columns into such a word if the file has invisible spaces between them.
+        """
+        whole = self.span(start, end - 1)
+        if whole is None or whole[1] - whole[0] < (_NARROWEST * (end - start) + _FAR / 2) * (whole[3] - whole[2]):
+            return []
+        found = []
+        before = self._one(start)
+        for at in range(start + 1, end):
+            here = self._one(at)
+            if before is not None and here is not None:
+                if max(here[0] - before[1], before[0] - here[1]) > _FAR * (here[3] - here[2]):
+                    found.append(at)
+            before = here
+        return found
 
     def _one(self, index: int) -> Box | None:
         known = self._known

@@ -138,7 +138,9 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
         if len(inside) < 2:
             continue
         first, last = inside[0], inside[-1] + 1
-        for begin, end in ((first - 1, last + 1), (first - 1, last), (first, last + 1), (first, last)):
+        above = _reach_up(rows, start, first)
+        reached = [(above, last + 1), (above, last)] if above < first - 1 else []
+        for begin, end in (*reached, (first - 1, last + 1), (first - 1, last), (first, last + 1), (first, last)):
             some = rows[begin:end] if start <= begin and end <= len(rows) else []
             several = sum(len(row) > 1 for row in some) > 1 and (begin == first or len(some[0]) > 1)
             several = several and (end == last or len(some[-1]) > 1)
@@ -149,6 +151,18 @@ def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Li
                 start = end
                 break
     yield from _tables(rows[start:], drawn, _DEEPEST)
+
+
+def _reach_up(rows: Sequence[Sequence[Line]], start: int, first: int) -> int:
+    """Return the index of the first row, from ``start``, that may belong to the table whose row ``first`` is the first
+    between ruling lines. Only some rows of a table may have lines between them, such as those above a sum.
+    """
+    step = LOOSER * max(rows[first + 1][0].top - rows[first][0].top, rows[first][0].height)
+    while first > start and rows[first][0].top - rows[first - 1][0].top <= step:
+        first -= 1
+    while len(rows[first]) == 1:
+        first += 1
+    return first
 
 
 def _is_close(rows: Sequence[Sequence[Line]]) -> bool:

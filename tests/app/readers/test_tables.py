@@ -397,3 +397,45 @@ def test_a_line_of_prose_in_pieces_above_a_table_is_no_row(files: Any) -> None:
     text = _text(files, [*prose, *_spots(rows, (60, 180, 300), 16, 26)])
     assert text.startswith("So the keeper of the light wrote down what he had seen.\n")
     assert text.endswith("\n".join(" | ".join(row) for row in rows))
+
+
+_LOADS = [("Salt", "0.92", "12"), ("Tar", "17.40", "3"), ("Rope", "4", "1,250"), ("Oil", "103.5", "88")]
+
+
+def _row_of_blanks(y: float, cells: tuple[str, str, str]) -> bytes:
+    """A row as a common program of yearly reports stores it: an invisible blank before a figure and one behind it, and
+    one at the end of the next. Then pdfium drops the blank between the two.
+    """
+    first, second, third = cells
+    wide = [0.556 * sum(map(str.isdigit, cell)) + 0.278 * sum(map(".,".count, cell)) for cell in (second, third)]
+    drawn = b"BT /F1 1 Tf 10 0 0 10 60 %g Tm 0 Tr (%s ) Tj " % (y, first.encode())
+    drawn += b"3 Tr %g 0 Td [( )-%g( )] TJ " % (24 - wide[0], 1000 * (wide[0] - 0.278))
+    drawn += b"0 Tr 0.003 0 Td (%s ) Tj 3 Tr %g 0 Td ( ) Tj " % (second.encode(), 10 + wide[0])
+    return drawn + b"0 Tr %g 0 Td (%s ) Tj ET\n" % (-wide[1], third.encode())
+
+
+def test_figures_of_two_columns_with_invisible_blanks_between_them_are_two(files: Any) -> None:
+    """pdfium makes "0.9212" of 0.92 and 12."""
+    text = _text(files, [], b"".join(_row_of_blanks(700 - 14 * at, row) for at, row in enumerate(_LOADS)))
+    assert text == "\n".join(" | ".join(row) for row in _LOADS)
+
+
+def test_rows_above_the_lines_of_a_sum_belong_to_the_table(files: Any) -> None:
+    """A head of several lines, and lines only above the sums."""
+    rows = [
+        ["", "", "Rate", "Cost"],
+        ["", "Tons", "of", "of the"],
+        ["(in tons)", "sold", "loss", "insurance"],
+        ["In the year 1893", "", "", ""],
+        ["Salt", "0.92", "12", "31"],
+        ["Tar", "17.40", "3", "4"],
+        ["All goods", "18.32", "15", "35"],
+        ["Oil", "103.50", "88", "9"],
+        ["Wine", "1.00", "2", "3"],
+        ["All drinks", "104.50", "90", "12"],
+    ]
+    spots = _spots(rows, (60, 200, 300, 400), pitch=14)
+    ruled = b"".join(b"60 %g m 440 %g l S\n" % (y, y) for y in (760 - 14 * 6 + 9, 760 - 14 * 9 + 9, 760 - 14 * 10 + 9))
+    head, *body = _text(files, spots, ruled).split("\n")
+    assert head == "(in tons) | Tons sold | Rate of loss | Cost of the insurance"
+    assert body == ["In the year 1893", *(" | ".join(row) for row in rows[4:])]
