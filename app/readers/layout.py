@@ -73,6 +73,7 @@ class Line:
     shown: bool = True  # False for text that is invisible or outside the visible area of the page
     suspect: bool = False  # whether the text may be invisible; the rendered page decides later
     unseen: bool = False
+    turned: bool = False  # whether the text is at an angle on the page
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
     head: bool = False  # whether this row is the header of its table
     # words with their left and right edges; empty if unknown
@@ -154,6 +155,8 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     above, line = lines[index - 1], lines[index]
     if above.row or line.row:
         return "break" if above.columns == line.columns else "paragraph"
+    if above.turned or line.turned:
+        return "break" if above.turned and line.turned else "paragraph"
     beside = abs(line.top - above.top) < _SAME_ROW * min(above.height, line.height)
     if beside or (above.cut and _goes_on(above, line)):
         return "join"

@@ -25,6 +25,8 @@ def _by_address(function: Any, result: Any, *arguments: Any) -> Callable[..., An
 
 text_object = _by_address(raw.FPDFText_GetTextObject, c_void_p, c_void_p, c_int)
 loose_box = _by_address(raw.FPDFText_GetLooseCharBox, c_int, c_void_p, c_int, c_void_p)
+angle = _by_address(raw.FPDFText_GetCharAngle, c_float, c_void_p, c_int)
+is_generated = _by_address(raw.FPDFText_IsGenerated, c_int, c_void_p, c_int)
 page_object = _by_address(raw.FPDFPage_GetObject, c_void_p, c_void_p, c_int)
 kind_of = _by_address(raw.FPDFPageObj_GetType, c_int, c_void_p)
 bounds = _by_address(raw.FPDFPageObj_GetBounds, c_int, c_void_p, *[c_void_p] * 4)

@@ -229,8 +229,16 @@ def _is_one_row(band: Sequence[Cells], ruled: bool) -> bool:
 
 
 def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
-    """Whether all cells of a printed row continue cells of the row above."""
+    """Whether all cells of a printed row continue cells of the row above. Where every cell of both rows is a single
+    word, they are two rows.
+    """
     small = False
+    if (
+        all(row)
+        and all(above)
+        and not any(" " in cell[at].text for cells, at in ((above, -1), (row, 0)) for cell in cells)
+    ):
+        return False
     for at, cell in enumerate(row):
         if not cell:
             continue

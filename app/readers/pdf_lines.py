@@ -7,16 +7,17 @@ without wide gaps. Invisible text is left out (``pdf_unseen``), and filled-in te
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pypdfium2 as pdfium
-import pypdfium2.raw as raw
 
-from app.readers import cleaning
+from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_glyphs import with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
@@ -64,9 +65,12 @@ _FOOTER = 2  # maximum lines of a footer that the file stores before all other t
 _COLUMN_ROWS = 6
 _AGREE = 0.85  # minimum share of rows with a gap at the position of a gutter between columns
 _COLUMN_TEXT = 20  # minimum mean characters of a line in columns of text; cells of tables have fewer
-_UPSIDE_DOWN = 180
-# Maximum characters of a page that are examined to find its orientation. Also the maximum words of a line that are
-# compared with a new word, and the maximum letters of a word in which letters drawn twice are searched.
+_SAMPLE = 40  # characters of a page that are examined to find its orientation, at least
+_QUARTER = math.pi / 2
+_SLANTED = 0.4  # maximum distance of an angle from a half of a quarter turn, in quarter turns, that counts as slanting
+_UPRIGHT = 0.99  # minimum cosine of the angle of upright text
+# Maximum words of a line that are compared with a new word. Also the maximum letters of a word in which letters drawn
+# twice are searched.
 _LOOK = 400
 _LEVEL = 0.1  # maximum rotation of an upright character in radians
 
@@ -105,6 +109,7 @@ def page_lines(
     finally:
         text_page.close()
     mark_unseen(page, pieces)
+    _levelled(pieces)
     if not pieces:
         return list(values)
     tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
@@ -134,22 +139,35 @@ def _arranged(pieces: list[Line]) -> list[Line]:
 
 
 def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
-    """Open the page's text. If its letters are upside down on the displayed page, rotate the page first."""
+    """Open the page's text. If most letters are sideways or upside down, rotate the page first."""
     text_page = page.get_textpage()
-    if page.get_rotation() != _UPSIDE_DOWN:
-        return text_page
-    angles = [raw.FPDFText_GetCharAngle(text_page.raw, index) for index in range(min(text_page.count_chars(), _LOOK))]
-    if sum(abs(angle) < _LEVEL for angle in angles) * 2 <= len(angles):
+    count = text_page.count_chars()
+    text, rotation = pdf_calls.address(text_page.raw), page.get_rotation()
+    sample = range(0, count, count // _SAMPLE + 1)
+    angles = [pdf_calls.angle(text, at) for at in sample if pdf_calls.is_generated(text, at) != 1]
+    turns = Counter(round(angle / _QUARTER) % 4 for angle in angles if abs(angle / _QUARTER % 1 - 0.5) > _SLANTED)
+    turn, most = turns.most_common(1)[0] if turns else (0, 0)
+    wanted = -90 * turn % 360
+    if wanted == rotation or most * 2 <= len(angles):
         return text_page
     text_page.close()
-    page.set_rotation(0)
+    page.set_rotation(wanted)
     return page.get_textpage()
 
 
 def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, vocab: set[str]) -> list[Line]:
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
-        found = _words(text, match, boxes, suspects, vocab)
+        if boxes.is_level(match.start(), match.end()):
+            found = _words(text, match, boxes, suspects, vocab)
+        else:
+            found = [
+                piece
+                for part, angle in _by_angle(text, match, boxes)
+                for piece in (
+                    _turned(text, part, angle, boxes, suspects) if angle else _words(text, part, boxes, suspects, vocab)
+                )
+            ]
         for piece in found:
             piece.text = cleaning.tidy(piece.text)
             piece.shown = boxes.shows(piece)
@@ -200,6 +218,59 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         line.doubled += doubled
         written = end
     return found
+
+
+def _by_angle(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterator[tuple[re.Match[str], float]]:
+    """Split a run of text into parts in one direction. Yield each part and its angle in radians, clockwise from upright
+    text.
+    """
+    start = match.start()
+    last: float | None = None
+    for word in WORD.finditer(text, match.start(), match.end()):
+        angle = boxes.angle(word.start())
+        if last is not None and abs(angle - last) > _LEVEL:
+            if part := _PIECE.match(text, start, word.start()):
+                yield part, last
+            start = word.start()
+        last = angle if last is None or start == word.start() else last
+    if last is not None and (part := _PIECE.match(text, start, match.end())):
+        yield part, last
+
+
+def _turned(text: str, match: re.Match[str], angle: float, boxes: CharacterBoxes, suspects: Suspects) -> list[Line]:
+    """Convert a run of text at an angle to lines. A word that does not stand behind the word before begins a line."""
+    across, down = math.cos(angle), math.sin(angle)
+    found: list[Line] = []
+    end = level = 0.0
+    for word in WORD.finditer(text, match.start(), match.end()):
+        first, last = (boxes.span(at, at) for at in (word.start(), word.end() - 1))
+        box = boxes.span(word.start(), word.end() - 1)
+        if first is None or last is None or box is None:
+            continue
+        wide, tall = first[1] - first[0], first[3] - first[2]
+        size = tall if abs(across) > _UPRIGHT else wide if abs(down) > _UPRIGHT else max(wide, tall)
+        (x0, y0), (x1, y1) = (((one[0] + one[1]) / 2, (one[2] + one[3]) / 2) for one in (first, last))
+        begins, ends, place = x0 * across + y0 * down, x1 * across + y1 * down, y0 * across - x0 * down
+        if found and abs(place - level) < size / 2 and -size < begins - end < _TAB * size + size:
+            line = found[-1]
+            line.text += f" {word[0]}"
+            line.x0, line.x1 = min(line.x0, box[0]), max(line.x1, box[1])
+            line.top, line.bottom = min(line.top, box[2]), max(line.bottom, box[3])
+        else:
+            suspect = suspects.is_suspect(boxes.pdfium_number(word.start()), box)
+            found.append(Line(word[0], *box, size=size, suspect=suspect, turned=True))
+        end, level = ends, place
+    return found
+
+
+def _levelled(pieces: Sequence[Line]) -> None:
+    """Shrink the box of each piece at an angle to the height of a line at its lower end, where the name of a column or
+    a mark of an axis stands beside what it names.
+    """
+    for piece in pieces:
+        if piece.turned:
+            piece.top = max(piece.top, piece.bottom - piece.size)
+            piece.words = [(piece.text, piece.x0, piece.x1)]
 
 
 def _gap(line: Line, x0: float, x1: float) -> float:
@@ -278,9 +349,9 @@ def _parted(
             continue
         start = word.start()
         figures = _FIGURE.search(word[0]) is not None
-        for at in boxes.far_apart(start, word.end()) if figures and word.end() - start > 1 else ():
-            yield start, at
-            start = at
+        for far in boxes.far_apart(start, word.end()) if figures and word.end() - start > 1 else ():
+            yield start, far
+            start = far
         for row in boxes.rows(start, word.end()) if stacked else ():
             yield start, row
             start = row
@@ -432,6 +503,8 @@ def _merged(pieces: list[Line]) -> list[Line]:
             or piece.row
             or is_initial(last, piece)
             or last.shown != piece.shown
+            or last.turned
+            or piece.turned
             or not same_row(last, piece)
             or not _continues(last, piece)
         ):

@@ -6,6 +6,7 @@ pdfium returns characters in the order of the file. The characters' positions sh
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -480,6 +481,26 @@ class CharacterBoxes:
         """Whether the page is not rotated."""
         return self._rotation == 0
 
+    def is_level(self, start: int, end: int) -> bool:
+        """Whether the characters of a run of text stand in one row from the left, as far as three of them tell."""
+        first = self._one(start)
+        if first is None:
+            return True
+        reach = _SAME_ROW * (first[3] - first[2])
+        for at in ((start + end) // 2, end - 1):
+            box = self._one(at)
+            if box is not None and (abs(box[3] - first[3]) > reach or box[0] < first[0]):
+                return False
+        return True
+
+    def angle(self, index: int) -> float:
+        """Return the angle of a character in radians, clockwise from upright text on the page as displayed; 0.0 for
+        nearly upright text.
+        """
+        angle = pdf_calls.angle(self._text, self.pdfium_number(index)) + math.radians(self._rotation)
+        angle %= math.tau
+        return 0.0 if min(angle, math.tau - angle) < _LEVEL else angle
+
     def rows(self, start: int, end: int) -> list[int]:
         """Return the indices of a word's upright characters that are below the preceding character. Such a word
         consists of short cells of a table's column, which pdfium has joined.
@@ -537,9 +558,9 @@ class CharacterBoxes:
         before = self._one(start)
         for at in range(start + 1, end):
             here = self._one(at)
-            if before is not None and here is not None:
-                if max(here[0] - before[1], before[0] - here[1]) > _FAR * (here[3] - here[2]):
-                    found.append(at)
+            gap = max(here[0] - before[1], before[0] - here[1]) if here is not None and before is not None else 0.0
+            if here is not None and gap > _FAR * (here[3] - here[2]):
+                found.append(at)
             before = here
         return found
 
