@@ -81,17 +81,16 @@ _ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format 
     (("xl/",), (), "is a binary Excel workbook (.xlsb).", "Save it as .xlsx and open that."),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
     (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
-    ((), (".fb2",), "holds a FictionBook (FB2).", _EBOOK),
 )
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _XML_KINDS = (
-    ("FictionBook", "is a FictionBook (FB2).", _EBOOK),
     ("svg", "is a drawing (SVG).", _DOCUMENTS),
     ("opml", "is an outline (OPML).", "Export it as text or HTML."),
     ("plist", "is a list of settings of Apple's.", _DOCUMENTS),
 )
 # matches the comments and instructions at the start of a page
 _FOREWORDS = re.compile(r"\A(?:\s+|<\?[^>]*>|<!--.*?-->)+", re.S)
+_HTML_NAMES = (".html", ".htm", ".xhtml")
 _ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
 _SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
@@ -257,6 +256,8 @@ def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     start = _FOREWORDS.sub("", text)[:2000] or text[:2000]
     first = _ROOT.search(_PROLOGUE.sub("", start)) if start.startswith("<") else None
     opening = Opening(text, start, first[2] if first else "", path.suffix.casefold())
+    # an element of HTML may have the name of a root, such as "article"
+    is_xml = text.startswith("<?xml") or opening.suffix not in _HTML_NAMES
     for name, what, remedy in _XML_KINDS:
         if opening.root == name:
             raise Refused(what, remedy)
@@ -267,7 +268,7 @@ def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     ):
         raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
     for one in FORMATS:
-        if opening.root in one.roots or (one.judge and _judged(one, opening)):
+        if (is_xml and opening.root in one.roots) or (one.judge and _judged(one, opening)):
             return one
     if text.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)

@@ -45,6 +45,7 @@ class FileFormat:
     judge: str = ""
 
 
+_ARTICLES = ("article", "TEI", "TEI.2", "teiCorpus", "book", "chapter")
 # The first line that fits is the format of a file. Text is the last, because everything that can be read is text.
 FORMATS = (
     FileFormat("pdf", "PDF", "pdf", (".pdf",), "page"),
@@ -71,6 +72,9 @@ FORMATS = (
     FileFormat("odt", "OpenDocument", "odf", (".odt",), mimetypes=(b"application/vnd.oasis.opendocument.text",)),
     FileFormat("odp", "", "odf", (".odp",), mimetypes=(b"application/vnd.oasis.opendocument.presentation",)),
     FileFormat("ods", "", "odf", (".ods",), mimetypes=(b"application/vnd.oasis.opendocument.spreadsheet",)),
+    FileFormat("fb2", "FictionBook", "xml_text", (".fb2",), roots=("FictionBook",), entries=("*.fb2",)),
+    FileFormat("xml", "JATS, TEI, DocBook", "xml_text", (".xml",), roots=_ARTICLES),
+    FileFormat("feed", "RSS, Atom", "feed", (".rss", ".atom"), roots=("rss", "feed", "RDF")),
     FileFormat("html", "HTML", "markup", (".html", ".htm", ".xhtml"), judge="markup.is_page"),
     FileFormat("mail", "EML", "mail", (".eml", ".mbox"), judge="mail.is_mail"),
     FileFormat("markdown", "Markdown", "text", (".md", ".markdown", ".mdown", ".mkd"), judge="text.is_markdown"),

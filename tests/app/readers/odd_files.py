@@ -225,9 +225,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "Pages": (lambda files: files.zipped("a.pages", [("Index/Document.iwa", b"\0" * 9)]), "Pages, Numbers or Keynote"),
     "a comic": (lambda files: files.zipped("a.cbz", [("1.jpg", b"\xff\xd8"), ("2.jpg", b"\xff\xd8")]), "pictures"),
     "XPS": (lambda files: files.zipped("a.xps", [("FixedDocSeq.fdseq", "<a/>")]), "XPS"),
-    "FictionBook": (
-        _raw("a.fb2", "<?xml version='1.0'?><FictionBook><body><p>words</p></body></FictionBook>"), "FictionBook",
-    ),
     "a drawing": (_raw("a.html", "<!-- x --><svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>"), "SVG"),
     "saved page in one file": (
         _raw("a.mht", "From: x\r\nMIME-Version: 1.0\r\nContent-Type: multipart/related;\r\n\r\nx"), "MHTML",

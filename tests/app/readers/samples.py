@@ -134,6 +134,9 @@ _SHEET = (
     "<table:table table:name='Oil'><table:table-row><table:table-cell>"
     f"<text:p>{WORDS}</text:p></table:table-cell></table:table-row></table:table>"
 )
+_BOOK = f"<?xml version='1.0'?><FictionBook><body><p>{WORDS}</p></body></FictionBook>"
+_ARTICLE = f"<article><body><sec><title>Oil</title><p>{WORDS}</p></sec></body></article>"
+_NEWS = f"<rss><channel><item><title>Oil</title><description>{WORDS}</description></item></channel></rss>"
 MADE: dict[str, Make] = {
     "costs.xlsx": lambda files: xlsx(
         files, [("Costs", '<sheetData><row r="1"><c r="A1" t="s"><v>0</v></c></row></sheetData>')]
@@ -142,6 +145,9 @@ MADE: dict[str, Make] = {
     "a.odt": lambda files: odf(files, "text", f"<text:h text:outline-level='1'>Oil</text:h><text:p>{WORDS}</text:p>"),
     "a.odp": lambda files: odf(files, "presentation", page(f"<text:p>{WORDS}</text:p>")),
     "a.ods": lambda files: odf(files, "spreadsheet", _SHEET),
+    "a.fb2": lambda files: files.text("a.fb2", _BOOK),
+    "a.xml": lambda files: files.text("a.xml", _ARTICLE),
+    "a.rss": lambda files: files.text("a.rss", _NEWS),
     "talk.pptx": lambda files: pptx(files, [shape("Oil", "title") + shape(WORDS), shape("End")], notes="Say it."),
 }
 """A sound file of each format, by its name."""
