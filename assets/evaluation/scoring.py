@@ -16,11 +16,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from app.language.tokens import tokenize
 from app.language.words import numbers_in
+from app.trust.citations import NoteTaker
 from app.trust.evidence import Evidence, EvidenceIndex
 from app.trust.quoted import sentences
 from assets.starter.recipe import asking
@@ -32,7 +34,7 @@ fact.
 """
 FEWEST_VERBATIM = 4
 """Minimum words of a sentence that are in a document word for word, because fewer words can match by chance."""
-READ, SWAPPED = (Path(__file__).with_name(name) for name in ("read.json", "swapped.json"))
+READ, SWAPPED, STRANGERS = (Path(__file__).with_name(name) for name in ("read.json", "swapped.json", "strangers.json"))
 WHOLE = "documents"
 """Name of the six whole documents, in place of a length."""
 TOGETHER = "together"
@@ -161,6 +163,30 @@ def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
         for kind in ("true", "false")
     }
     return {"pairs": len(pairs), **says}
+
+
+def strangers(half: str, texts: Mapping[str, str]) -> dict[str, int]:
+    """Count the pairs of ``strangers.json`` of one half: a right and a plausibly wrong sentence about a document, which
+    were written before their author had seen the rules. Count too how many of the right and of the wrong sentences are
+    supported (their only citations say so or are quotations of the book), and how many right ones are suspected.
+
+    Args:
+        half: "chosen" for the sentences on which rules were chosen, "judged" for the others.
+        texts: the words of each document, by its name.
+    """
+    pairs = [pair for pair in json.loads(STRANGERS.read_text(encoding="utf-8")) if pair["half"] == half]
+    found = {"pairs": len(pairs), "true": 0, "false": 0, "suspected": 0}
+    books = {name: Document.from_text(name, texts[name]) for name in {pair["text"] for pair in pairs}}
+    takers = {name: NoteTaker() for name in books}
+    for pair, kind in product(pairs, ("true", "false")):
+        taker = takers[pair["text"]]
+        taker.prepare(books[pair["text"]]).result()
+        notes = taker.begin(books[pair["text"]], pair["question"], pair[kind])
+        notes.close()
+        kinds = {chip["kind"] for chip in notes.record()["chips"]}
+        found[kind] += bool(kinds) and kinds <= {"says", "verbatim", "quoted"}
+        found["suspected"] += kind == "true" and not kinds.isdisjoint({"absent", "missing"})
+    return found
 
 
 def _is_shown(found: Sequence[Evidence], row: Mapping[str, Any], text: str) -> bool:

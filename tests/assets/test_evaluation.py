@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -154,6 +156,36 @@ def test_an_action_that_is_given_to_somebody_else_is_rarely_said_to_be_there() -
     assert found["pairs"] == 43
     assert found["true"] >= 35
     assert found["false"] <= 6
+
+
+def strangers_texts(shared: Path) -> dict[str, str]:
+    names = {one["text"] for one in json.loads(scoring.STRANGERS.read_text(encoding="utf-8"))}
+    texts = {}
+    with tarfile.open(shared / "books" / "books.tar.xz") as books:
+        for member in books:
+            if (name := Path(member.name).stem) in names:
+                file = books.extractfile(member)
+                assert file is not None
+                texts[name] = file.read().decode("utf-8")
+    for name in names - texts.keys():
+        (path,) = (shared / "docs" / "field").glob(f"{name}.*")
+        texts[name] = evaluate.text_of(path)
+    return texts
+
+
+def test_strangers_sentences_are_supported_only_where_they_are_right(checkout: Path, shared: Path) -> None:
+    """The half that no rule was chosen on has the figures that are told of it, or better ones."""
+    texts = strangers_texts(shared)
+    chosen, judged = (scoring.strangers(half, texts) for half in ("chosen", "judged"))
+    assert chosen["pairs"] == judged["pairs"] == 15
+    assert (chosen["false"], chosen["suspected"]) == (0, 0)
+    assert chosen["true"] >= 9
+    words = " ".join((checkout / "app" / "README.md").read_text(encoding="utf-8").split())
+    told = re.search(r"supported (\d+) of 15 wrong and (\d+) of 15 right sentences, and (\d+) right ones were", words)
+    assert told is not None
+    assert judged["false"] <= int(told[1])
+    assert judged["true"] >= int(told[2])
+    assert judged["suspected"] <= int(told[3])
 
 
 def test_the_table_of_the_card_has_a_column_for_every_model_and_length(tmp_path: Path) -> None:
