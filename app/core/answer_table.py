@@ -55,13 +55,13 @@ _SHORT = best_passages.MOST_READ * best_passages.LONGEST  # maximum characters o
 MARK = "utf-8-sig"
 """The encoding of the CSV file. Its byte order mark lets spreadsheets recognise UTF-8."""
 _LEVELS = ("says so", "near", "not found")
-# A cell that begins with one of these characters gets an apostrophe in front. Spreadsheets would run a cell with one of
-# the first six as a formula. The apostrophe itself is included, so that ``_plain`` can undo the escape.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+# A cell that begins so gets an apostrophe in front: spreadsheets would run it as a formula, some also after spaces or
+# with the wide signs of East Asia. The apostrophe itself is included, so that ``_plain`` can undo the escape.
+_FORMULA = re.compile(r"'| *+[=+\-@\t\r＝＋－＠]")
 # The same after a character at which a spreadsheet with another separator, such as the German Excel, begins a new cell
 # or row within a text. A list item ("- one") is no formula.
-_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)(?=[=@']|[+-](?! ))")
-_ESCAPED_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)'(?=[=@']|[+-](?! ))")
+_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)(?=[=@＝＠']|[+\-＋－](?! ))")
+_ESCAPED_AFTER_SEPARATOR = re.compile(r"([;\n\r\t][ \"]*)'(?=[=@＝＠']|[+\-＋－](?! ))")
 
 Row = dict[str, str]
 
@@ -294,9 +294,9 @@ def table_of(rows: Iterable[Row]) -> bytes:
 def _safe(value: str) -> str:
     """Put an apostrophe before everything that spreadsheets would run as a formula."""
     value = _AFTER_SEPARATOR.sub(r"\1'", value)
-    return f"'{value}" if value.startswith(_FORMULA) else value
+    return f"'{value}" if _FORMULA.match(value) else value
 
 
 def _plain(cell: str) -> str:
-    cell = cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+    cell = cell[1:] if cell.startswith("'") and _FORMULA.match(cell, 1) else cell
     return _ESCAPED_AFTER_SEPARATOR.sub(r"\1", cell)

@@ -15,7 +15,9 @@ from app.core.chats import Chat, Exchange
 FORMAT = 1
 _UNFIT = re.compile(r"[^\w\- ]+")
 _NAME_LENGTH = 60
-_LOADED = re.compile(r"<(?=[A-Za-z/!?])")  # matches the beginning of an HTML tag
+# Matches the beginning of an HTML tag, with the escaped backslashes before it. A sign after one more backslash is
+# escaped already, and another backslash would undo that.
+_LOADED = re.compile(r"(?<!\\)((?:\\\\)*+)<(?=[A-Za-z/!?])")
 
 
 def as_markdown(chat: Chat, book: str) -> str:
@@ -40,7 +42,7 @@ def without_pictures(markdown: str) -> str:
     """Escape pictures and HTML in Markdown, because a program that shows an export would load them from the network.
     Text of a book or a model may hold them; Markdown of ours has neither.
     """
-    return _LOADED.sub(r"\\\g<0>", markdown.replace("![", "!\\["))
+    return _LOADED.sub(r"\1\\<", markdown.replace("![", "!\\["))
 
 
 _FOOTNOTES = {
@@ -87,7 +89,9 @@ def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
         at = len(turn.answer) if turn.by_passages else int(chip["at"])
         end = min(max(start, at), len(turn.answer))
         mark = f"[^{offset + len(notes) + 1}]"
-        parts.append(f"{turn.answer[start:end]}{mark}")
+        said_before = turn.answer[start:end]
+        # "![" would begin a picture
+        parts.append(f"{said_before}{' ' if said_before.endswith('!') else ''}{mark}")
         start = end
         place = format.place_named(chip, str(record.get("unit", "page")))
         said = _FOOTNOTES[chip["kind"]].format(place)

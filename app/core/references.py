@@ -123,7 +123,7 @@ def as_markdown(title: str, sources: Sequence[Source], notes: Sequence[Note]) ->
         own = [note for note in notes if note.book == source.sha256]
         if several:
             parts.append(f"## {_one_line(source.title)}")
-        about = ", ".join(filter(None, ["; ".join(source.authors), source.year]))
+        about = ", ".join(filter(None, ["; ".join(map(_one_line, source.authors)), source.year]))
         parts += [f"*{about}*"] if about else []
         parts.append(f"{format.counted(len(own), 'note')}, made with Trifold." if own else "No notes.")
         parts += [_markdown(note, source) for note in own]

@@ -220,6 +220,17 @@ def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
         assert not re.match(r"[ \"]*(?:[=@]|[+-](?! ))", cell), cell
 
 
+@pytest.mark.parametrize("text", [" =1+1", "   @a", "＝1+1", "a;＠b", " '=1", "' =1", "  - one", "\t=1", "’=1"])
+def test_spaces_and_wide_signs_hide_no_formula(text: str, tmp_path: Path) -> None:
+    table = tmp_path / "out.csv"
+    write_table(table, {("a", "q"): dict.fromkeys(COLUMNS, "") | {"file": "a", "question": "q", "answer": text}})
+    assert read_table(table)["a", "q"]["answer"] == text
+    with table.open(encoding="utf-8-sig", newline="") as lines:
+        (row,) = csv.DictReader(lines)
+    for cell in row["answer"].split(";"):
+        assert not re.match(r"\s*[=@+\-＝＠＋－]", cell), cell
+
+
 def test_a_table_that_a_spreadsheet_has_open_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(13, "Access is denied", str(source))

@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from app.core import db, notes
 from app.core.books import Books
 from app.core.chats import Chat, Exchange
 from app.core.db import Database
-from app.core.export import as_markdown
+from app.core.export import answer_with_pages, as_markdown, without_pictures
 from app.core.notes import Note, NoteStore
 from app.core.references import FORMS, Source, as_bibtex, as_ris, sources_of
 from engine.document import Document
@@ -353,3 +354,23 @@ def test_an_export_loads_no_picture() -> None:
     turns = (Exchange(text, text, StopReason.END), Exchange("b", text, StopReason.END))
     told = as_markdown(Chat("c", text, 0.0, turns), text)  # the chat's title is cut
     assert (told.count(kept), "![" in told) == (4, False)
+
+
+@pytest.mark.parametrize("before", ["\\", "\\\\", "\\\\\\", "`a`\\", "!\\", "\\!"])
+def test_no_backslash_of_a_text_brings_a_picture_back(before: str) -> None:
+    """A backslash before a tag escaped the one that escapes the tag."""
+    text = f"{before}<img src=http://evil.example/y> {before}![x](http://evil.example/x.png)"
+    made = MarkdownIt("commonmark", {"html": True}).render(without_pictures(text))
+    assert "<img" not in made
+
+
+def test_a_footnote_after_an_exclamation_is_no_picture() -> None:
+    chip = {"kind": "says", "pages": [{"number": 3, "label": "3"}], "text": "The bell rang.", "at": 8}
+    turn = Exchange("Q?", "It rang! Then not.", StopReason.END, notes={"chips": [chip], "unit": "page"})
+    assert "It rang! [^1] Then not." in answer_with_pages(turn, "The Bell")
+
+
+def test_an_author_of_several_lines_stays_one_line() -> None:
+    """An author's line that opened a block of code made all notes code."""
+    shown = FORMS["md"][1]("T", (Source("a", "T", author="Holt\n\n```\n# Forged"),), ())
+    assert "*Holt ``` # Forged*" in shown
