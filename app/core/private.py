@@ -4,15 +4,18 @@ folders of a user are closed to others by default.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -81,20 +84,25 @@ def foreign_user(client: tuple[str, int] | None, port: int) -> int | None:
     """
     if client is None or not Path("/proc/net/tcp").exists():
         return None
+    host = _unmapped(ipaddress.ip_address(client[0]))
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError, ValueError), open(table, encoding="ascii") as lines:
             next(lines)
             for line in lines:
                 _, local, remote, _, _, _, _, owner, *_ = line.split()
                 ports = int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
-                if ports == (client[1], port) and _is_loopback(local):
+                if ports == (client[1], port) and _address(local) == host:
                     return int(owner) if int(owner) not in (0, os.getuid()) else None
     return None
 
 
-def _is_loopback(address: str) -> bool:
-    """Whether an address of the system's table is 127.0.0.0/8, ::1 or the former within IPv6. Its 32-bit words have
-    the byte order of the processor, which is little-endian where the first byte of 127.0.0.1 comes last.
-    """
-    host = address.rpartition(":")[0]
-    return host[-8:].endswith("7F") or host == "00000000000000000000000001000000"
+def _address(entry: str) -> _Address:
+    """The address of an entry of the system's table, whose 32-bit words have the byte order of the processor."""
+    words = bytes.fromhex(entry.rpartition(":")[0])
+    ordered = words if sys.byteorder == "big" else b"".join(words[at : at + 4][::-1] for at in range(0, len(words), 4))
+    return _unmapped(ipaddress.ip_address(ordered))
+
+
+def _unmapped(address: _Address) -> _Address:
+    """An IPv4 address that is written within IPv6, by itself."""
+    return (address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None) or address

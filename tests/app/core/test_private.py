@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,17 +82,28 @@ def test_who_connects_is_known_by_the_system() -> None:
         assert foreign_user(None, port) is None
 
 
+def own_address() -> str:
+    """The address of this machine in its network; "127.0.0.1" without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # sends nothing
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
 @is_root
 @pytest.mark.skipif(sys.platform != "linux", reason="the table of connections is Linux'")
-def test_another_user_is_recognised() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", own_address(), "::1"])
+def test_another_user_is_recognised(host: str) -> None:
+    """Also at the machine's own address in its network, where ``--listen`` answers too."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
-        acts = f"s = socket.socket(); s.connect(('127.0.0.1', {port})); s.recv(1)"
+        acts = f"s = socket.socket({int(family)}); s.connect(('{host}', {port})); s.recv(1)"
         server.settimeout(10)
         child = subprocess.Popen([sys.executable, "-c", AS_NOBODY + acts])
         try:
             connection, address = server.accept()
-            assert foreign_user(address, port) == NOBODY
+            assert foreign_user(address[:2], port) == NOBODY
             connection.close()
         finally:
             child.kill()
