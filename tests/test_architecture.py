@@ -53,7 +53,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
     ("engine.distill",),
 )
 APP: tuple[tuple[str, ...], ...] = (
-    ("app.core.settings",),
+    ("app.core.settings", "app.core.whole_files"),
     ("app.launcher",),
     ("app.sealed",),
     ("app.readers", "app.language"),

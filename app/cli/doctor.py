@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import platform
-import secrets
 import shlex
 import tempfile
 import time
@@ -25,6 +24,7 @@ from app.core import diagnostics
 from app.core.diagnostics import ChildProcess, Machine, ProbeFailed
 from app.core.format import day, size
 from app.core.settings import EXIT_FAULT, INSTALLED, MODELS_FOLDER, READER, REPAIR, SAMPLE_BOOKS, STARTER, Settings
+from app.core.whole_files import write_whole
 from app.launcher.console import say, write, write_json
 from app.launcher.environment import PROGRAM, find_environment
 from app.launcher.torch_build import CUDA_12, CUDA_13, FOR_GPUS, ROCM, XPU, choose_build
@@ -402,8 +402,6 @@ def _keep(settings: Settings, result: SelftestResult, model: Any) -> None:
     from app.web.server import VERIFIED_FILE
 
     settings.data.mkdir(parents=True, exist_ok=True)
-    written = settings.data / f"{FILE}.{secrets.token_hex(4)}"
-    written.write_text(json.dumps(asdict(result), ensure_ascii=False, indent=1), encoding="utf-8")
-    os.replace(written, settings.data / FILE)
+    write_whole(settings.data / FILE, json.dumps(asdict(result), ensure_ascii=False, indent=1))
     same = result.tokens if result.passed else -1
     Verified(settings.data / VERIFIED_FILE).note(model, "selftest", same, result.tokens)

@@ -35,6 +35,7 @@ from app.cli import window
 from app.core.atomic_upload import sweep_temporary
 from app.core.private import hide_new_files, tighten, umask
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, Settings
+from app.core.whole_files import PRIVATE, write_whole
 from app.launcher import lock
 from app.launcher.console import say
 from app.web import auth
@@ -209,9 +210,7 @@ def _open_browser(url: str, data: Path) -> bool:
         return webbrowser.open(url)
     leading = data / OPENING_FILE
     try:
-        leading.unlink(missing_ok=True)
-        leading.touch(mode=0o600)
-        leading.write_text(_LEADING.format(url), encoding="ascii")
+        write_whole(leading, _LEADING.format(url), PRIVATE)
     except OSError:
         return webbrowser.open(url)
     return webbrowser.open(leading.as_uri())
@@ -269,13 +268,9 @@ def announce(instance_file: Path, port: int) -> bool:
     """Write the app's port into the instance file. Return False if the file cannot be written, for example on a full
     disk; the page works without it.
     """
-    fresh = instance_file.with_suffix(".new")
     try:
         instance_file.parent.mkdir(parents=True, exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        fresh.touch(mode=0o600)
-        fresh.write_text(json.dumps({"pid": os.getpid(), "port": port}), encoding="utf-8")
-        os.replace(fresh, instance_file)
+        write_whole(instance_file, json.dumps({"pid": os.getpid(), "port": port}), PRIVATE)
     except OSError as error:
         logger.warning("where the page is cannot be written down: %s", error)
         return False

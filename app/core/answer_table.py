@@ -21,8 +21,9 @@ from typing import Any
 
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
-from app.core.atomic_upload import unwritable, write_whole
+from app.core.atomic_upload import unwritable
 from app.core.question import Ask
+from app.core.whole_files import write_whole
 from app.launcher import lock
 from app.trust.citations import NoteTaker, evidence
 from engine import HANDOVER_S, EngineLike

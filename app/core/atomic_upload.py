@@ -1,4 +1,4 @@
-"""Writes a file under a temporary name, syncs it to disk, and only then gives it its final name.
+"""Writes an uploaded file under a temporary name, syncs it to disk, and only then gives it its final name.
 
 Owns the limits of uploads, and the error messages of refused uploads. A complete upload is passed to a function of type
 ``Adopt``.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -25,10 +24,7 @@ from engine.model_files import TEMPORARY
 MAX_BYTES = 200_000_000  # maximum size of an uploaded file
 NAME_LENGTH = 120  # maximum characters of a file name; a longer name is cut
 PREFIX = "incoming-"
-# The name of a temporary file: the name of a file with an ending, and eight random digits. A book has one.
-_TEMPORARY = re.compile(r".+\.[a-z-]+\.[0-9a-f]{8}")
 _DAY_S = 86_400.0  # age in seconds from which nobody uses a temporary folder any more
-_DEAD_S = 3600.0  # age in seconds from which nobody writes a temporary file any more
 
 Adopt = Callable[[Path, str, str], Any]
 """A function that stores an uploaded file. It receives the temporary path of the file, the SHA-256 of the content, and
@@ -94,33 +90,6 @@ class AtomicUpload:
             return self._adopt(self._partial, self._hash.hexdigest(), self._name)
         except OSError as error:
             raise unwritable(self._partial.parent, error) from error
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically. If writing is interrupted, an existing file keeps its content, and no incomplete file
-    appears.
-    """
-    written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        with written.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(written, path)
-    except BaseException:
-        written.unlink(missing_ok=True)
-        raise
-
-
-def sweep(folder: Path) -> None:
-    """Delete the temporary files of ``write_whole`` in a folder whose process was killed. A file that a living process
-    is writing is younger than ``_DEAD_S``.
-    """
-    with suppress(OSError):
-        for entry in list(folder.iterdir()):
-            with suppress(OSError):
-                if _TEMPORARY.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > _DEAD_S:
-                    entry.unlink()
 
 
 def sweep_temporary(system: Path) -> None:

@@ -28,8 +28,9 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from app.core.atomic_upload import PREFIX, AtomicUpload, clean, sweep, unwritable, write_whole
+from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable
 from app.core.db import Database
+from app.core.whole_files import sweep, write_whole
 from app.readers.recognition import Recognition, is_kept
 from app.sealed import BROKEN, seal, unseal
 from engine.document import Document, OutlineItem, Page

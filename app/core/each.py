@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.core.answer_table import COLUMNS, Asked, Row, ask_document, table_of
-from app.core.atomic_upload import write_whole
 from app.core.bookmark import keep_value, kept_value
 from app.core.books import Book
 from app.core.question import Ask
 from app.core.state import AppState
+from app.core.whole_files import write_whole
 from app.readers.recognition import LongRecognition, Recognition
 from app.sealed import BROKEN, seal, unseal
 from engine.document import Reading

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import secrets
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.core.whole_files import write_whole
 from engine.events import BookRead, Figures, ModelInfo, ReadingProgress
 from engine.plan import BookFit
 
@@ -285,12 +284,10 @@ class Experience:
     def _save(self) -> None:
         if self._file is None:
             return
-        written = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
         kept = {name: {"readings": seen.readings, "answers": seen.answers} for name, seen in self._seen.items()}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            written.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-            os.replace(written, self._file)
+            write_whole(self._file, json.dumps(kept, indent=1))
         except OSError:
             logger.exception("what was seen of this machine could not be written down")
 

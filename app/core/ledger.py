@@ -9,14 +9,13 @@ behind the library, which is no loss.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.core.atomic_upload import write_whole
+from app.core.whole_files import PRIVATE, write_whole
 from app.sealed import BROKEN, seal, unseal
 
 Value = TypeVar("Value")
@@ -51,8 +50,7 @@ def confirm(connection: sqlite3.Connection, library: Path) -> None:
     """Write the present numbers beside the library. A failure is not reported, because the rows themselves are safe."""
     with suppress(OSError, sqlite3.Error):
         path = _path(library)
-        write_whole(path, seal({"changes": _changes(connection), "books": _counts(connection)}))
-        os.chmod(path, 0o600)
+        write_whole(path, seal({"changes": _changes(connection), "books": _counts(connection)}), PRIVATE)
 
 
 def missing(connection: sqlite3.Connection, library: Path) -> str:

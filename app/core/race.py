@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +32,7 @@ from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.core.whole_files import write_whole
 from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError
@@ -458,11 +457,9 @@ class Verified:
             return 0
 
     def _save(self, records: dict[str, Verification]) -> None:
-        written = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
         text = json.dumps({name: asdict(record) for name, record in records.items()}, indent=1)
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            written.write_text(text, encoding="utf-8")
-            os.replace(written, self._file)
+            write_whole(self._file, text)
         except OSError:
             logger.exception("what was verified could not be written down")

@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from app.core.whole_files import PRIVATE, write_whole
 
 if TYPE_CHECKING:
     from engine.config import EngineConfig
@@ -384,10 +385,7 @@ def save(data: Path, choice: ModelChoice) -> None:
         OSError: the file cannot be written.
     """
     data.mkdir(parents=True, exist_ok=True)
-    written = data / f"{FILE}.{secrets.token_hex(4)}"
-    written.touch(mode=0o600)
-    written.write_text(json.dumps(asdict(choice), indent=1), encoding="utf-8")
-    os.replace(written, data / FILE)
+    write_whole(data / FILE, json.dumps(asdict(choice), indent=1), PRIVATE)
 
 
 def _makes_sense(choice: ModelChoice) -> bool:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.settings import EXPANDED_FOLDER, GGUF_SUFFIX, OLLAMA_BLOB, tried_folder_of
+from app.core.whole_files import write_whole
 from app.models import hub
 from app.models.hub import MARKER, PARTS, Say
 from app.readers.parsed import Limits, packed
@@ -325,10 +326,8 @@ def make(path: Path, model: GgufModel, folder: Path, say: Say) -> None:
         for file in Path(made).iterdir():
             os.replace(file, folder / file.name)
     shutil.rmtree(folder / PARTS, ignore_errors=True)
-    written = folder / f"{MARKER}.new"
     marker = {"id": str(path), "revision": folder.parent.name, "licence": model.licence}
-    written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
-    os.replace(written, folder / MARKER)
+    write_whole(folder / MARKER, json.dumps(marker, indent=1))
     foreign.keep(folder, found, tried_folder_of(folder))
 
 

@@ -38,6 +38,7 @@ from typing import IO, Any
 
 from app.core.format import size
 from app.core.settings import CHECKOUT, READER_DRAFT, READERS, STARTERS, is_gguf, is_hub_gguf
+from app.core.whole_files import write_whole
 from app.launcher.environment import child_variables
 from engine import errors
 from engine.errors import EngineError, ModelError, ModelNotFound, ResourceError, TrifoldError
@@ -547,9 +548,7 @@ def _finish(model: HubModel, folder: Path) -> None:
         "converted": model.converted,
         "files": {file.name: {"size": file.size, "digest": file.digest} for file in model.files},
     }
-    written = folder / f"{MARKER}.new"
-    written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
-    os.replace(written, folder / MARKER)
+    write_whole(folder / MARKER, json.dumps(marker, indent=1))
     shutil.rmtree(folder / PARTS, ignore_errors=True)
 
 

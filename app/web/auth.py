@@ -42,8 +42,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from app.core.atomic_upload import write_whole
 from app.core.private import foreign_user
+from app.core.whole_files import write_whole
 from app.web import secret_file
 from engine.errors import OptionError
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from app.core.whole_files import PRIVATE, write_whole
 from engine.errors import ResourceError
 
 RANDOM_BYTES = 32
@@ -84,6 +85,5 @@ def _written(path: Path, prefix: str) -> Path:
     """Write a new secret into a temporary file next to ``path``, and return the path of this file."""
     written = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    written.touch(mode=0o600)
-    written.write_text(prefix + secrets.token_urlsafe(RANDOM_BYTES), encoding="ascii")
+    write_whole(written, prefix + secrets.token_urlsafe(RANDOM_BYTES), PRIVATE)
     return written

@@ -179,7 +179,7 @@ def test_a_full_disk_keeps_nobody_from_starting(tmp_path: Path, monkeypatch: pyt
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert not instance.announce(tmp_path / "instance.json", 1)
 
 
