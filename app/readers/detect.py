@@ -42,7 +42,6 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x28\xb5\x2f\xfd", "is a Zstandard archive", "Unpack it and open the document inside."),
     (257, b"ustar", "is a tar archive", "Unpack it and open the document inside."),
     (0, b"SQLite format 3", "is a database", _DOCUMENTS),
-    (0, b"{\\rtf", "is a rich text file (RTF)", _SAVE_DOCX),
     (0, b"%!PS", "is a PostScript file", "Convert it to PDF."),
     (0, b"AT&TFORM", "is a DjVu file", "Convert it to PDF."),
     (60, b"BOOKMOBI", "is a Kindle book (MOBI or AZW3)", _EBOOK),
@@ -70,7 +69,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 )
 # Magic bytes of formats that consist of text. All other magic bytes are ignored in text, because a story may begin with
 # "RIFF".
-_PLAIN_MAGIC = (b"{\\rtf", b"%!PS")
+_PLAIN_MAGIC = (b"%!PS",)
 _OLE_KINDS = (  # names of streams that identify the program of an OLE file
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
     ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
@@ -92,9 +91,6 @@ _XML_KINDS = (
 _FOREWORDS = re.compile(r"\A(?:\s+|<\?[^>]*>|<!--.*?-->)+", re.S)
 _HTML_NAMES = (".html", ".htm", ".xhtml")
 _ROOT = re.compile(r"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
-_MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
-_SENT = re.compile(r"^(?:To|Received|Message-ID|Delivered-To):", re.I | re.M)
-_PARTS = re.compile(r"^Content-Type:\s*multipart/related", re.I | re.M)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OLE_REACH = 16 << 20  # leading bytes of an OLE file that are searched for the names of its streams
 _PDF_REACH = 1024  # bytes at each end of a file that are searched for "%PDF-" and "%%EOF"
@@ -261,12 +257,6 @@ def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     for name, what, remedy in _XML_KINDS:
         if opening.root == name:
             raise Refused(what, remedy)
-    if (
-        _MAIL.search(opening.first_lines)
-        and _PARTS.search(opening.first_lines)
-        and not _SENT.search(opening.first_lines)
-    ):
-        raise Refused("is a saved web page in one file (MHTML).", "Save the page as HTML or PDF.")
     for one in FORMATS:
         if (is_xml and opening.root in one.roots) or (one.judge and _judged(one, opening)):
             return one

@@ -11,7 +11,7 @@ import codecs
 import html
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,21 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     data = path.read_bytes()
     if len(data) > _MOST_MARKUP * limits.characters:
         raise Refused(f"has {len(data) / 1e6:,.0f} MB; that is more than a book.", "Split it into parts.")
-    found = read(decode_html(data), lambda: step(0, 1, None))
-    step(0, 1, None)
+    return parsed([decode_html(data)], lambda: step(0, 1, None))
+
+
+def parsed(pages: Sequence[str], progress: Callable[[], None]) -> Parsed:
+    """Read a web page, and the pages in its frames after it."""
+    found = read(pages[0], progress)
+    for inner in pages[1:]:
+        frame = read(inner, progress)
+        found.blocks += frame.blocks
+        found.left_out.update(frame.left_out)
+    progress()
     sections, outline = finish(by_headings(found.blocks, split_levels(found.blocks)))
     first = next((block.text for block in found.blocks if block.level), "")
     warnings = told(found.left_out, (block.text for block in found.blocks))
-    if found.framed:
+    if found.framed and len(pages) == 1:
         one = len(found.framed) == 1
         parts = "1 part of the page is" if one else f"{len(found.framed)} parts of the page are"
         named = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from xml.etree import ElementTree
 
 from app.readers.archive import local
-from app.readers.collector import BlockCollector
+from app.readers.collector import PUT_AWAY, BlockCollector
 from app.readers.sections import Block
 
 Tags = Iterable[tuple[str, Mapping[str, str]]]
@@ -102,4 +102,4 @@ class Teller:
 
     def _say(self, text: str | None) -> None:
         if text:
-            self.collector.data(text)
+            self.collector.data(text.replace(PUT_AWAY, ""))

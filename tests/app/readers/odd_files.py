@@ -218,7 +218,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
         _raw("a.msg", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + "__substg1.0_".encode("utf-16-le")), "Outlook message",
     ),
     "WordPerfect": (_raw("a.wpd", b"\xffWPC" + _NOISE), "WordPerfect"),
-    "rich text": (_raw("a.txt", r"{\rtf1 words}"), "RTF"),
     "OpenDocument drawing": (
         lambda files: files.zipped("a.odg", [("mimetype", "application/vnd.oasis.opendocument.graphics")]), "drawing",
     ),
@@ -227,7 +226,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "XPS": (lambda files: files.zipped("a.xps", [("FixedDocSeq.fdseq", "<a/>")]), "XPS"),
     "a drawing": (_raw("a.html", "<!-- x --><svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>"), "SVG"),
     "saved page in one file": (
-        _raw("a.mht", "From: x\r\nMIME-Version: 1.0\r\nContent-Type: multipart/related;\r\n\r\nx"), "MHTML",
+        _raw("a.mht", "From: x\r\nMIME-Version: 1.0\r\nContent-Type: multipart/related;\r\n\r\nx"), "no page in it",
     ),
     "zeros": (_raw("a.txt", b"\0" * 5000), "no known kind"),
 }  # fmt: skip

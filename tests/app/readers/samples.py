@@ -137,6 +137,11 @@ _SHEET = (
 _BOOK = f"<?xml version='1.0'?><FictionBook><body><p>{WORDS}</p></body></FictionBook>"
 _ARTICLE = f"<article><body><sec><title>Oil</title><p>{WORDS}</p></sec></body></article>"
 _NEWS = f"<rss><channel><item><title>Oil</title><description>{WORDS}</description></item></channel></rss>"
+_SAVED = (
+    "From: <Saved by Blink>\nSubject: Oil\nMIME-Version: 1.0\nContent-Type: {}; boundary=x\n\n--x\n"
+    "Content-Type: text/html; charset=utf-8\nContent-Transfer-Encoding: quoted-printable\n\n"
+    f"<html><body><h1>Oil</h1><p>{WORDS.replace(' ', '=20')}</p></body></html>\n--x--\n"
+)
 MADE: dict[str, Make] = {
     "costs.xlsx": lambda files: xlsx(
         files, [("Costs", '<sheetData><row r="1"><c r="A1" t="s"><v>0</v></c></row></sheetData>')]
@@ -148,6 +153,8 @@ MADE: dict[str, Make] = {
     "a.fb2": lambda files: files.text("a.fb2", _BOOK),
     "a.xml": lambda files: files.text("a.xml", _ARTICLE),
     "a.rss": lambda files: files.text("a.rss", _NEWS),
+    "a.rtf": lambda files: files.text("a.rtf", rf"{{\rtf1\ansi\pard {WORDS}\par}}"),
+    "a.mhtml": lambda files: files.text("a.mhtml", _SAVED.format("multipart/related")),
     "talk.pptx": lambda files: pptx(files, [shape("Oil", "title") + shape(WORDS), shape("End")], notes="Say it."),
 }
 """A sound file of each format, by its name."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.readers import detect
+from app.readers import detect, read_document
 from app.readers import mail as mail_reader
 from app.readers.parsed import Limits, Parsed, Refused
 
@@ -204,3 +204,13 @@ def test_a_pdf_after_junk_is_a_pdf_and_a_text_about_one_is_a_text(files: Any) ->
         parsed = _parse(files, junk + whole, "a.pdf")
         assert (parsed.kind, parsed.sections[0].text) == ("pdf", "Just words in a page.")
     assert _parse(files, b"A file begins with %PDF-1.4 and ends with %%EOF.", "a.txt").kind == "text"
+
+
+def test_a_page_saved_in_one_file_is_read_with_its_frames(files: Any) -> None:
+    part = "--x\nContent-Type: text/html; charset=utf-8\nContent-Transfer-Encoding: quoted-printable\n\n{}\n"
+    page = '<title>Oil</title><h1>Oil</h1><p>nine=20barrels =E2=82=AC</p><iframe src=3D"cid:f"></iframe>'
+    head = "From: <Saved by Blink>\nMIME-Version: 1.0\nContent-Type: multipart/related; boundary=x\n\n"
+    path = files.text("a.mhtml", head + part.format(page) + part.format("<p>framed words</p>") + "--x--\n")
+    document = read_document(path)
+    assert (document.title, document.kind) == ("Oil", "html")
+    assert document.text == "Oil\n\nnine barrels €\n\nframed words"
