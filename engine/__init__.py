@@ -91,6 +91,8 @@ if TYPE_CHECKING:
         Status,
         StopReason,
         TextDelta,
+        Thought,
+        ThoughtDelta,
         TimeSplit,
         TokenSource,
     )
@@ -142,6 +144,8 @@ __all__ = [
     "Status",
     "StopReason",
     "TextDelta",
+    "Thought",
+    "ThoughtDelta",
     "TimeSplit",
     "TokenSource",
     "TrifoldError",

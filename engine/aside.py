@@ -15,23 +15,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
-from engine.config import GREEDY, EngineConfig
+from engine.config import GREEDY, EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.loops import LoopDetector
 from engine.decode.quotations import Quotable
 from engine.decode.rounds import Context, NotFinite
 from engine.decode.verify import make_generator, make_sampler
 from engine.errors import ContextTooSmall, InputError, OptionError
-from engine.events import AnswerStarted, Event, Loading, StopReason, TextDelta
+from engine.events import AnswerStarted, Event, Loading, StopReason
 from engine.generation import Generation, Meter, PageScores
 from engine.kv.full import FullCache
 from engine.model.decoder import Decoder
+from engine.phases import Thoughts, in_phases
 from engine.plan import planner
 from engine.plan.memory_budget import CHUNK
 from engine.plan.planner import Resources
-from engine.prompt import BookTokenizer, Conversation, Question
+from engine.prompt import BookTokenizer, Conversation, Prompt, Question
+from engine.thinking import check_wanted
 
 
 class Aside:
@@ -63,43 +66,33 @@ class Aside:
             ContextTooSmall: excerpt and question do not fit into the window.
         """
         asked = time.perf_counter()
-        conversation, tokens = self._composed(question)
+        conversation, prompt = self._composed(question)
+        tokens, begun, form = list(prompt.tokens), prompt.begun_tokens, conversation.form.thinking
         sampling = question.sampling.over(self._target.sampling).over(GREEDY)
+        check_wanted(form, sampling.think)
         quotable = self._quotable(conversation) if sampling.exact_quotes else None
         meter = Meter("plain", len(tokens), len(tokens), self._target.window)
+        thoughts = Thoughts.of(self._tokenizer, form, prompt, sampling)
         pages = PageScores((), 0, self._config.chunk_size or CHUNK)
-        stream = self._tokenizer.stream(tokens if question.begun else (), question.begun)
-        answer = Generation(meter, stream, pages, asked)
+        stream = self._tokenizer.stream_after(prompt, question)
+        answer = Generation(meter, stream, pages, asked, thoughts)
         full = FullCache(self._shape, self._target.window, spill_folder=planner.spill_folder(self._config))
         try:
             plan = planner.plan_for_book(self._shape, len(tokens), self._target.window, free)
             full.place(plan.placement, plan.tokens)
-            begun = self._tokenizer.words(question.begun)
-            context = Context(
-                self._target.backend,
-                full,
-                list(tokens),
-                make_sampler(sampling, self._target.ids(tokens[len(tokens) - len(begun) :]), quotable),
-                make_generator(sampling.seed, self._target.token_device),
-                self._end_ids,
-                min(sampling.max_tokens, self._target.window - len(tokens)),
-                LoopDetector(tokens[: conversation.read]),
-            )
+            context = _AsideContext(full, tokens, begun, conversation.read, sampling, quotable)
             for event in self._steps(context, answer, asked):
                 yield event
                 if cancel is not None and cancel.is_set():
                     answer.reason = StopReason.CANCELLED
                     break
-            tail, kv = answer.flush(), full.kv_bytes()
-            done = answer.done(kv, len(context.tokens))
-            if tail:
-                yield TextDelta(tail, (), (), done.figures)
-            yield done
+            yield from answer.flush(full.kv_bytes(), len(tokens))
+            yield answer.done(full.kv_bytes(), len(tokens))
         finally:
             full.clear()
             self._target.end_prefill()
 
-    def _composed(self, question: Question) -> tuple[Conversation, Sequence[int]]:
+    def _composed(self, question: Question) -> tuple[Conversation, Prompt]:
         """The conversation about the excerpt, and the prompt."""
         document, window = question.excerpt, self._target.window
         if document is None or not document.text.strip():
@@ -111,14 +104,17 @@ class Aside:
         passages = self._target.num_passages, self._target.wants_pointing and self._tokenizer.has_template
         conversation = Conversation(self._tokenizer, document, book, form, self._end_ids, *passages)
         conversation.begin(len(book.ids))
-        tokens = conversation.compose(question.text, question.history, question.begun).tokens
-        if len(tokens) >= window:
+        sampling = question.sampling
+        think = form.thinking is not None and form.thinking.wants(sampling.think, sampling.think_tokens)
+        history, begun, thought = question.history, question.begun, question.thought
+        prompt = conversation.compose(question.text, history, begun, thought=thought, think=think)
+        if len(prompt.tokens) >= window:
             raise ContextTooSmall(
-                f"The passages, this chat and the question take {len(tokens):,} tokens, and the window holds "
+                f"The passages, this chat and the question take {len(prompt.tokens):,} tokens, and the window holds "
                 f"{window:,}.",
                 "Ask a shorter question or start a new chat.",
             )
-        return conversation, tokens
+        return conversation, prompt
 
     def _quotable(self, conversation: Conversation) -> Quotable:
         """The text that an answer may quote: the excerpt."""
@@ -127,21 +123,52 @@ class Aside:
             raise OptionError("This model cannot restrict quotations to the book's words.", "Turn exact_quotes off.")
         return Quotable(conversation.words_read, pieces)
 
-    def _steps(self, context: Context, answer: Generation, asked: float) -> Iterator[Event]:
+    def _steps(self, context: _AsideContext, answer: Generation, asked: float) -> Iterator[Event]:
         """Prefill the prompt, and decode the answer."""
-        tokens, full, config = context.tokens, context.full, self._config
-        count, limit = len(tokens), context.max_tokens
-        ids = self._target.ids(tokens[:-1])
-        for step in prefill.prefill(
-            self._target, full, ids, segment=config.prefill_segment, block=config.prefill_block
-        ):
+        tokens, full, sampling = context.tokens, context.full, context.sampling
+        count, target = len(tokens), self._target
+        for step in self._prefill(full, tokens[:-1]):
             yield Loading(f"Reading the passages: {step.work:.0%}")
         yield AnswerStarted(count, count, time.perf_counter() - asked)
-        answer.reason = StopReason.LENGTH if limit < self._target.window - count else StopReason.CONTEXT
-        answer.clock = time.perf_counter()
+        generator = make_generator(sampling.seed, target.token_device)
+
+        def phase() -> Generator[Event, None, None]:
+            limit = answer.begin_phase(sampling.max_tokens, target.window - len(tokens))
+            said = target.ids(answer.said(tokens, context.begun_tokens))
+            decoding = Context(
+                target.backend,
+                full,
+                tokens,
+                make_sampler(sampling, said, None if answer.thinks else context.quotable),
+                generator,
+                answer.stops(self._end_ids),
+                limit,
+                LoopDetector(tokens[: context.book_tokens]),
+            )
+            for done in rounds.plain(decoding):
+                yield from answer.add(done, full.kv_bytes(), len(tokens))
+                if answer.at_border:
+                    return
+
         try:
-            for done in rounds.plain(context):
-                text = answer.add(done)
-                yield answer.delta(text, done, full.kv_bytes(), len(tokens))
+            yield from in_phases(answer, tokens, full, phase, lambda ids: self._prefill(full, ids))
         except NotFinite as error:
             raise self._target.not_finite() from error
+
+    def _prefill(self, full: FullCache, tokens: list[int]) -> Iterator[prefill.PrefillProgress]:
+        config, ids = self._config, self._target.ids(tokens)
+        return prefill.prefill(self._target, full, ids, segment=config.prefill_segment, block=config.prefill_block)
+
+
+@dataclass(frozen=True)
+class _AsideContext:
+    """The context of one answer. ``tokens``: the prompt, to which committed tokens are appended. The last
+    ``begun_tokens`` tokens of the prompt belong to the answer, the first ``book_tokens`` to the excerpt.
+    """
+
+    full: FullCache
+    tokens: list[int]
+    begun_tokens: int
+    book_tokens: int
+    sampling: SamplingParams
+    quotable: Quotable | None

@@ -259,6 +259,19 @@ class SamplingParams:
         said="at most {} tokens",
         page=Slider("Length", "tokens at most", 32, 8192, 32, value=4096),
     )
+    think: bool | None = option(
+        None,
+        kind=bool,
+        help="let the model think before it answers, if it can",
+        said="thought first",
+        page=Checkbox("Think first"),
+    )
+    think_tokens: int | None = option(
+        None,
+        kind=int,
+        high=MAX_COUNT,
+        help="maximum length of what the model thinks, in tokens; then its answer follows",
+    )
     seed: int | None = option(
         None,
         kind=int,

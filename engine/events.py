@@ -252,6 +252,39 @@ class TextDelta:
 
 
 @dataclass(frozen=True)
+class ThoughtDelta:
+    """Newly committed text of what the model thinks before it answers. ``figures`` are those of the thought alone."""
+
+    text: str
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What the model thought before it answered. ``figures`` are those of the thought alone.
+
+    Args:
+        is_open: whether the answer ended within the thought.
+        was_cut: whether the thought was closed because its budget was used up, or because it repeated itself.
+    """
+
+    text: str
+    figures: Figures
+    is_open: bool = False
+    was_cut: bool = False
+
+    @property
+    def words(self) -> int:
+        """Number of words of the thought."""
+        return len(self.text.split())
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the thought took."""
+        return self.figures.answer_tokens * (self.figures.ms_per_token_mean or 0.0) / 1000.0
+
+
+@dataclass(frozen=True)
 class PagesScored:
     """How strongly each page was attended to. ``scores`` has one number for each page, beginning with the first page.
     The numbers sum to 1, or are all zero.
@@ -269,7 +302,8 @@ class PagesScored:
 @dataclass(frozen=True)
 class AnswerDone:
     """The whole answer with its final figures. ``text`` joins the text of all ``TextDelta`` events. If the
-    answer stopped within a character of several tokens, this character is left out.
+    answer stopped within a character of several tokens, this character is left out. ``thought`` is no part of ``text``;
+    None if the model thought nothing.
 
     ``page_scores`` is summed over the answer. ``pages_scored`` are all ``PagesScored`` events of the answer.
     """
@@ -281,9 +315,10 @@ class AnswerDone:
     figures: Figures
     page_scores: tuple[float, ...] = ()
     pages_scored: tuple[PagesScored, ...] = ()
+    thought: Thought | None = None
 
 
-Event = Loading | ReadingProgress | BookRead | AnswerStarted | TextDelta | PagesScored | AnswerDone
+Event = Loading | ReadingProgress | BookRead | AnswerStarted | ThoughtDelta | TextDelta | PagesScored | AnswerDone
 
 State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
 
@@ -313,6 +348,8 @@ class ModelInfo:
     """The model's own sampling settings; None if they are applied by another machine."""
     can_quote: bool = True
     """Whether the model's quotations can be restricted to the book's own words."""
+    thinking: str = ""
+    """Whether the model can think before it answers, as a sentence; empty if it cannot, or if nothing is known."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ import statistics
 import time
 from bisect import bisect, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,16 +33,29 @@ from engine.decode.loops import LoopDetector
 from engine.decode.rounds import Context, NotFinite, pass_ms
 from engine.decode.tuning import is_slow
 from engine.decode.verify import make_generator, make_sampler
-from engine.events import Acceptance, AnswerDone, Figures, PagesScored, StopReason, TextDelta, TimeSplit
+from engine.events import (
+    Acceptance,
+    AnswerDone,
+    Figures,
+    PagesScored,
+    StopReason,
+    TextDelta,
+    ThoughtDelta,
+    TimeSplit,
+)
 from engine.kv.retrieval import QueryRecorder
+from engine.phases import in_phases
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from engine.config import Mode, SamplingParams
     from engine.decode.levels import Hierarchy
     from engine.decode.quotations import Quotable
     from engine.events import Event, KvBytes, Round, TokenSource
     from engine.kv.full import FullCache, Watermark
     from engine.model.decoder import Decoder
+    from engine.phases import Thoughts
     from engine.prompt import TextStream
 
 
@@ -137,6 +150,7 @@ class GenerationLoop:
         generation: Generation,
         sampling: SamplingParams,
         mode: Mode,
+        read: Callable[[list[int]], Iterator[object]],
         book_tokens: int,
         begun_tokens: int = 0,
         quotable: Quotable | None = None,
@@ -144,33 +158,41 @@ class GenerationLoop:
         """Yield the events of an answer. ``tokens`` holds the prompt at first; committed tokens are appended.
 
         Args:
+            read: prefills tokens after those in the cache.
             book_tokens: the first ``book_tokens`` tokens of the prompt are the book. A repetition that the book
                 contains does not count as a loop.
             begun_tokens: the last ``begun_tokens`` tokens of the prompt are the beginning of the answer, which is
                 continued.
             quotable: the text that quotations must come from; None if anything may be quoted.
         """
-        left = self._target.window - len(tokens)
-        context = Context(
-            self._hierarchy.verify,
-            self._full,
-            tokens,
-            make_sampler(sampling, self._target.ids(tokens[len(tokens) - begun_tokens :]), quotable),
-            make_generator(sampling.seed, self._target.token_device),
-            self._end_ids,
-            min(sampling.max_tokens, left),
-            LoopDetector(tokens[:book_tokens]),
-            repeats=sampling.seed is not None and bool(sampling.temperature),
-        )
-        generation.reason = StopReason.LENGTH if sampling.max_tokens <= left else StopReason.CONTEXT
-        generation.clock = began = time.perf_counter()  # earlier work counts only towards the time to first token
-        if mode == "plain":
-            yield from self._tell(rounds.plain(context), generation, tokens)
-        else:
-            yield from self._speculate(context, sampling, generation)
+        generator = make_generator(sampling.seed, self._target.token_device)
+
+        def phase() -> Generator[Event, None, None]:
+            limit = generation.begin_phase(sampling.max_tokens, self._target.window - len(tokens))
+            said = generation.said(tokens, begun_tokens)
+            context = Context(
+                self._hierarchy.verify,
+                self._full,
+                tokens,
+                make_sampler(sampling, self._target.ids(said), None if generation.thinks else quotable),
+                generator,
+                generation.stops(self._end_ids),
+                limit,
+                LoopDetector(tokens[:book_tokens]),
+                repeats=sampling.seed is not None and bool(sampling.temperature),
+            )
+            if not limit:
+                return
+            if mode == "plain":
+                yield from self._tell(rounds.plain(context), generation, tokens)
+            else:
+                yield from self._speculate(context, sampling, generation)
+
+        yield from in_phases(generation, tokens, self._full, phase, read)
+        began = generation.phase_began
         # If a short answer has too few plain steps, the missing steps are timed after its last token, where they delay
         # no token.
-        while generation.meter.plain.wanting(generation.clock - began):
+        while generation.present_meter.plain.wanting(generation.clock - began):
             self._time_plain_step(tokens, generation)
 
     def _speculate(self, context: Context, sampling: SamplingParams, generation: Generation) -> Iterator[Event]:
@@ -194,6 +216,8 @@ class GenerationLoop:
         self._has_newest_query = True
         generation.clock = time.perf_counter() - first.split.total / 1000.0
         yield from self._tell(iter((first,)), generation, tokens)
+        if generation.at_border:
+            return
         made = others()
         yield generation.scored(hierarchy.retrieval.chunk_scores())
         yield from self._tell(made, generation, tokens)
@@ -201,11 +225,12 @@ class GenerationLoop:
     def _tell(self, rounds: Iterator[Round], generation: Generation, tokens: list[int]) -> Iterator[Event]:
         """Yield the events of rounds. When a plain step is due, time it between two rounds."""
         while (done := self._next(rounds)) is not None:
-            text = generation.add(done)
-            yield generation.delta(text, done, self._full.kv_bytes(), len(tokens))
+            yield from generation.add(done, self._full.kv_bytes(), len(tokens))
+            if generation.at_border:
+                return
             if done.scored:
                 yield generation.scored(self._hierarchy.retrieval.chunk_scores())
-            if generation.meter.plain.due(time.perf_counter() - generation.start_s):
+            if generation.present_meter.plain.due(time.perf_counter() - generation.start_s):
                 self._time_plain_step(tokens, generation)
 
     def _next(self, rounds: Iterator[Round]) -> Round | None:
@@ -227,7 +252,7 @@ class GenerationLoop:
     def _time_plain_step(self, tokens: list[int], generation: Generation) -> None:
         """Time a pass over the newest token without committing a token. Text and random numbers stay unchanged."""
         ms = pass_ms(self._hierarchy.verify, self._full, tokens, 1, None)
-        generation.meter.plain.add(ms, time.perf_counter() - generation.start_s)
+        generation.present_meter.plain.add(ms, time.perf_counter() - generation.start_s)
 
 
 @dataclass
@@ -239,40 +264,119 @@ class Generation:
         stream: turns tokens into text.
         pages: computes the pages' scores.
         start_s: the moment of the question (``time.perf_counter`` seconds).
+        thoughts: what the model thinks before it answers; None if it cannot think.
     """
 
     meter: Meter
     stream: TextStream
     pages: PageScores
     start_s: float
+    thoughts: Thoughts | None = None
     text: str = ""
     reason: StopReason = StopReason.LENGTH
     tokens: list[int] = field(default_factory=list)
     sources: list[TokenSource] = field(default_factory=list)
     pages_scored: list[PagesScored] = field(default_factory=list)
+    made: int = 0
+    """Number of tokens after the prompt: of thoughts, of the answer, and those with which thoughts were closed."""
+    at_border: bool = False
+    """Whether the newest round has ended the present phase (``engine.phases``)."""
     clock: float = 0.0
     """The moment when the newest round ended, or when decoding began (``time.perf_counter`` seconds)."""
+    phase_began: float = 0.0
     _scored: int = 0  # number of answer tokens whose page scores have been reported
-    _lengths: tuple[int, ...] = ()  # number of characters that each token of the newest round completed
+    _phase: tuple[int, int] = 0, 0  # tokens made before the present phase, and the maximum number of its tokens
 
-    def add(self, done: Round) -> str:
-        """Add a round that ends now. Returns the text that the round completed."""
+    def __post_init__(self) -> None:
+        self.thought_meter = self.meter.another()
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the present phase is one of thinking."""
+        return self.thoughts is not None and self.thoughts.thinks
+
+    @property
+    def present_meter(self) -> Meter:
+        """The meter of the present phase."""
+        return self.thought_meter if self.thinks else self.meter
+
+    def said(self, tokens: list[int], begun_tokens: int) -> list[int]:
+        """The tokens at the end of the context ``tokens`` that the sampler of the present phase has to know: those of
+        the answer so far. ``begun_tokens``: number of the answer's tokens in the prompt.
+        """
+        return [] if self.thinks else tokens[len(tokens) - len(self.tokens) - begun_tokens :]
+
+    def stops(self, end_ids: frozenset[int]) -> frozenset[int]:
+        """Tokens that end the present phase. ``end_ids``: tokens that end an answer."""
+        return end_ids | self.thoughts.stops if self.thoughts and self.thoughts.thinks else end_ids
+
+    def begin_phase(self, max_tokens: int, left: int) -> int:
+        """Begin a phase. Returns the maximum number of its tokens.
+
+        Args:
+            max_tokens: maximum tokens of the answer.
+            left: tokens that the window still holds.
+        """
+        # earlier work counts only towards the time to first token
+        self.clock = self.phase_began = time.perf_counter()
+        wanted = max_tokens - len(self.tokens)
+        if self.thoughts and self.thoughts.thinks:
+            wanted = self.thoughts.budget - self.thoughts.count
+        self.reason = StopReason.LENGTH if wanted <= left else StopReason.CONTEXT
+        self.at_border = False
+        self._phase = self.made, max(0, min(wanted, left))
+        return self._phase[1]
+
+    def next_phase(self) -> list[int] | None:
+        """The tokens with which the prompt goes on after a phase; None if the answer has ended."""
+        began, limit = self._phase
+        return self.thoughts.next(self.reason, self.made - began, limit) if self.thoughts else None
+
+    def add(self, done: Round, kv_bytes: KvBytes, context_tokens: int) -> Iterator[Event]:
+        """Add a round that ends now, up to the border of the present phase. Returns the events about it."""
         before, self.clock = self.clock, time.perf_counter()
-        self.meter.add(done, (self.clock - before) * 1000.0, self.clock - self.start_s)
-        if done.ended:
+        thought, pieces, answered = self._split(done.tokens)
+        kept = len(pieces)
+        self.at_border = self.thoughts is not None and self.thoughts.at_border
+        if kept < len(done.tokens):
+            done = replace(done, tokens=done.tokens[:kept], sources=done.sources[:kept], ended=False)
+        meter = self.meter if answered or not self.thoughts else self.thought_meter
+        meter.add(done, (self.clock - before) * 1000.0, self.clock - self.start_s)
+        if done.ended and not (self.thoughts and self.thinks and done.tokens[-1] in self.thoughts.stops):
             self.reason = StopReason.LOOP if done.looping else StopReason.END
-        pieces = [self.stream.add((token,)) for token in done.tokens]
-        self._lengths = tuple(map(len, pieces))
-        text = "".join(pieces)
-        self.text += text
-        self.tokens += done.tokens
-        self.sources += done.sources
-        return text
+        self.made += kept
+        if self.thoughts and (thought or not answered):
+            self.thoughts.text += thought
+            self.thoughts.count += kept - len(answered)
+            yield ThoughtDelta(thought, self.thought_meter.figures(kv_bytes, context_tokens))
+        if answered:
+            text = "".join(pieces)
+            ids, sources = zip(*((done.tokens[at], done.sources[at]) for at in answered), strict=True)
+            self.text += text
+            self.tokens += ids
+            self.sources += sources
+            lengths = tuple(len(pieces[at]) for at in answered)
+            yield TextDelta(text, ids, sources, self.meter.figures(kv_bytes, context_tokens), lengths)
 
-    def delta(self, text: str, done: Round, kv_bytes: KvBytes, context_tokens: int) -> TextDelta:
-        """Make the event that reports the newest round: ``text`` and tokens of the round, and the figures so far."""
-        figures = self.meter.figures(kv_bytes, context_tokens)
-        return TextDelta(text, done.tokens, done.sources, figures, self._lengths)
+    def _split(self, tokens: Sequence[int]) -> tuple[str, list[str], Sequence[int]]:
+        """Split tokens into thought and answer, up to the border of the phase. Returns the text of the thought, the
+        text that each token adds to the answer, and the places of the answer's tokens.
+        """
+        if self.thoughts is None:
+            return "", [self.stream.add((token,)) for token in tokens], range(len(tokens))
+        parser, thinks = self.thoughts.parser, self.thoughts.thinks
+        thought, pieces, answered = "", list[str](), list[int]()
+        for at, token in enumerate(tokens):
+            was_thinking, mark = parser.thinking, self.thoughts.marks.get(token, "")
+            piece = self.stream.add((token,))
+            split = parser.feed(piece.removesuffix(mark) if mark else piece, mark)
+            thought += split.thought
+            pieces.append(split.answer)
+            if split.answer or not (was_thinking or parser.thinking or (thinks and not parser.answering)):
+                answered.append(at)
+            if self.thoughts.at_border:
+                break
+        return thought, pieces, answered
 
     def scored(self, chunk_scores: torch.Tensor | None) -> PagesScored:
         """Make the event that reports new ``chunk_scores``. The event covers the tokens since the last event of this
@@ -292,17 +396,25 @@ class Generation:
             figures=self.meter.figures(kv_bytes, context_tokens),
             page_scores=self.pages.overall(),
             pages_scored=tuple(self.pages_scored),
+            thought=self.thoughts.done(self.thought_meter.figures(kv_bytes, context_tokens)) if self.thoughts else None,
         )
 
-    def flush(self) -> str:
-        """Return the text that the stream still holds at the end.
+    def flush(self, kv_bytes: KvBytes, context_tokens: int) -> Iterator[Event]:
+        """Take the text that is still held back at the end, and return the events about it.
 
-        "" if the answer was cut off: the stream may then hold a part of a character, and a continued answer begins with
-        the whole character.
+        If the answer was cut off, the stream may hold a part of a character, which is left out: a continued answer
+        begins with the whole character.
         """
-        tail = self.stream.flush() if self.reason is StopReason.END else ""
+        tail, thought = self.stream.flush() if self.reason is StopReason.END else "", ""
+        if self.thoughts:
+            parts = (self.thoughts.parser.feed(tail), self.thoughts.parser.end())
+            tail, thought = "".join(one.answer for one in parts), "".join(one.thought for one in parts)
+            self.thoughts.text += thought
         self.text += tail
-        return tail
+        if thought and self.thoughts:
+            yield ThoughtDelta(thought, self.thought_meter.figures(kv_bytes, context_tokens))
+        if tail:
+            yield TextDelta(tail, (), (), self.meter.figures(kv_bytes, context_tokens))
 
 
 class PageScores:
@@ -488,6 +600,10 @@ class Meter:
         self._middle = Acceptance()
         self._verify = Acceptance()
         self._lookup = Acceptance()
+
+    def another(self) -> Meter:
+        """A meter that has counted nothing, for the same context."""
+        return Meter(self.mode, self.prompt_tokens, self.prefilled_tokens, self.context_limit)
 
     def add(self, done: Round, elapsed_ms: float, since_asked_s: float) -> None:
         """Count a round that took ``elapsed_ms`` and ended ``since_asked_s`` seconds after the question."""

@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +42,7 @@ from engine.passages import (
     pointed,
     reminded,
 )
+from engine.thinking import FAMILIES, ThinkingForm, ThoughtMarks
 
 __all__ = [
     "BookTokenizer",
@@ -181,6 +182,11 @@ class BookTokenizer:
         end = self._tokenizer.eos_token_id
         return () if end is None else (int(end),)
 
+    def mark_ids(self, marks: ThoughtMarks) -> dict[str, int]:
+        """The ids of the marks of thoughts that are single tokens."""
+        added = self._tokenizer.get_added_vocab()
+        return {mark: added[mark] for mark in marks.marks if mark in added}
+
     @property
     def has_template(self) -> bool:
         """Whether the model has a chat template. Without a template, a model can only continue a text."""
@@ -197,7 +203,15 @@ class BookTokenizer:
         if not isinstance(template, str) and stated:
             raise ModelError("This model has several chat templates, and none for ordinary chats.", "Choose another.")
         tokens = self._tokenizer.special_tokens_map
-        return foreign.chat_format(template or FALLBACK_TEMPLATE, tokens, title, self._kept)
+        form = foreign.chat_format(template or FALLBACK_TEMPLATE, tokens, title, self._kept)
+        if form.thinking is not None:
+            return form
+        # A model that knows marks of thoughts may use them, even if its template does not name them.
+        added = self._tokenizer.get_added_vocab()
+        family = next((one for one in FAMILIES if all(mark in added for mark in (one.opening, one.closing))), None)
+        said = form.after_question
+        silent = ThinkingForm(family, said, said, can_stop=True, can_think=False) if family else None
+        return replace(form, thinking=silent)
 
     def book(self, document: Document, form: ChatFormat) -> BookTokens:
         """Encode a book with the template's words before it, and find where its pages start.
@@ -280,6 +294,13 @@ class BookTokenizer:
             prefix, shown_text: as in ``TextStream``.
         """
         return TextStream(self, prefix, shown_text)
+
+    def stream_after(self, prompt: Prompt, question: Question) -> TextStream:
+        """Make a streaming decoder for the answer to ``question``. It continues the answer or thought that ``prompt``
+        ends with.
+        """
+        begun = question.thought if prompt.goes_on else question.begun
+        return self.stream(prompt.tokens if begun else (), begun)
 
 
 @contextmanager
@@ -389,10 +410,13 @@ class TextStream:
 
 @dataclass(frozen=True)
 class Turn:
-    """One question with its answer."""
+    """One question with its answer. ``thought`` is what the model thought before it, if the turn is in the cache with
+    it. In later questions the thought is left out, as templates do; such a turn has the thought "".
+    """
 
     question: str
     answer: str
+    thought: str = ""
 
 
 @dataclass(frozen=True)
@@ -405,6 +429,7 @@ class Question:
         sampling: options that are None fall back to the model's own settings, then to greedy decoding.
         mode: name of the decoding loop, which changes the speed, never the distribution of the text.
         begun: the beginning of an answer that was cut off; the new text continues it.
+        thought: what the model thought before ``begun``. If ``begun`` is empty, the thought itself is continued.
         chat: name under which the chat's turns are stored on disk, with the book; "" stores none.
         wait: seconds to wait until a cancelled request has released the engine (``engine.HANDOVER_S`` is enough).
         excerpt: a short text that takes the place of the open book (``engine.aside``). The question is then answered
@@ -416,6 +441,7 @@ class Question:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     mode: Mode = option("hierarchical", kind=str, choices=MODES, help="decoding mode")
     begun: str = ""
+    thought: str = ""
     chat: str = ""
     wait: float = 0.0
     excerpt: Document | None = None
@@ -435,10 +461,13 @@ class Question:
 
 @dataclass(frozen=True)
 class CachedTurn:
-    """A turn in the cache. ``stop`` is the index in the context after the turn's last token."""
+    """A turn in the cache. ``stop`` is the index in the context after the turn's last token. If the turn has a thought,
+    the last ``answered`` tokens before ``stop`` are its answer.
+    """
 
     turn: Turn
     stop: int
+    answered: int = 0
 
 
 @dataclass(frozen=True)
@@ -447,7 +476,8 @@ class Prompt:
     earlier turns of the chat.
 
     If the prompt continues an answer that is in the caches, ``reopened`` is the turn of that answer. The last
-    ``begun_tokens`` tokens belong to the answer.
+    ``begun_tokens`` tokens belong to the answer. ``opened``: whether the prompt ends within a thought; ``goes_on``:
+    whether this thought was begun by the model.
     """
 
     tokens: list[int]
@@ -455,6 +485,8 @@ class Prompt:
     reused: int
     reopened: CachedTurn | None = None
     begun_tokens: int = 0
+    opened: bool = False
+    goes_on: bool = False
 
 
 @dataclass
@@ -517,24 +549,37 @@ class Conversation:
         for made in ("words_read", "_passages", "_passages_of_documents"):  # drop cached values of an earlier reading
             vars(self).pop(made, None)
 
-    def compose(self, question: str, history: Sequence[Turn], begun: str = "") -> Prompt:
+    def compose(
+        self, question: str, history: Sequence[Turn], begun: str = "", *, thought: str = "", think: bool = False
+    ) -> Prompt:
         """Compose the prompt that asks ``question`` after ``history``. The conversation stays unchanged.
 
         Args:
             begun: the beginning of the answer, which is continued.
+            thought: what the model thought before ``begun``; it is continued if ``begun`` is empty.
+            think: whether the model is to think first.
         """
         known = self.known(history)
         reused = self.turns[known - 1].stop if known else self.read
         tokens, turns = self.tokens[:reused], self.turns[:known]
         for turn in history[known:]:
-            tokens += self._question(turn.question, tokens, first=not turns)
+            tokens += self._question(turn.question, tokens, self.form.after_question, first=not turns)
             tokens += self.tokenizer.words(turn.answer)
             turns.append(CachedTurn(turn, len(tokens)))
-        if begun and self.turns[known : known + 1] and self.turns[known].turn == Turn(question, begun):
+        held = self.turns[known] if known == len(history) < len(self.turns) else None
+        if (begun or thought) and held and held.turn == Turn(question, begun, thought):
             return self._reopened(known, turns)
-        tokens += self._question(question, tokens, first=not turns)
-        said = self.tokenizer.words(begun)
-        return Prompt(tokens + said, turns, reused, begun_tokens=len(said))
+        thinking, asked = self.form.thinking, self.form.asked(think)
+        said, opened = self.tokenizer.words(begun), bool(thinking and thinking.family.leaves_open(asked))
+        if thinking and thought:
+            asked, opened = thinking.opened, not begun
+            said = [*self.tokenizer.template_words("" if opened else thinking.family.close), *said]
+        tokens += self._question(question, tokens, asked, first=not turns)
+        tokens += self.tokenizer.words(thought) if thinking else []
+        if known < len(self.turns) and self.turns[known].turn.thought:
+            # The turn's thought is left out now: what stands before it in the cache is used.
+            reused = max(reused, _in_common(tokens, self.tokens))
+        return Prompt(tokens + said, turns, reused, None, len(said), opened, opened and bool(thought))
 
     def known(self, history: Sequence[Turn]) -> int:
         """Number of turns, from the first on, that ``history`` and the cached ``turns`` have in common."""
@@ -577,12 +622,19 @@ class Conversation:
 
     def _reopened(self, position: int, turns: list[CachedTurn]) -> Prompt:
         """Make the prompt that continues a cached turn's answer. It has exactly the tokens of the turn in the cache."""
-        stop, turn = self.turns[position].stop, self.turns[position].turn
+        held = self.turns[position]
+        stop, turn = held.stop, held.turn
+        if turn.thought:
+            answer = stop - held.answered
+        else:
+            before = self.tokens[: self.turns[position - 1].stop if position else self.read]
+            asked = self._question(turn.question, before, self.form.after_question, first=not position)
+            answer = len(before) + len(asked)
         if self.tokens[stop - 1] in self.end_ids:
             stop -= 1
-        before = self.tokens[: self.turns[position - 1].stop if position else self.read]
-        answer = len(before) + len(self._question(turn.question, before, first=not position))
-        return Prompt(self.tokens[:stop], turns, stop, CachedTurn(turn, stop), max(0, stop - answer))
+        opened = bool(turn.thought) and not turn.answer
+        reopened = CachedTurn(turn, stop, max(0, stop - answer))
+        return Prompt(self.tokens[:stop], turns, stop, reopened, max(0, stop - answer), opened, opened)
 
     def rewind(self, prompt: Prompt) -> None:
         """Forget the turns that ``prompt`` does not build on."""
@@ -591,17 +643,18 @@ class Conversation:
         if prompt.reopened is not None:
             self.turns.append(prompt.reopened)
 
-    def commit(self, prompt: Prompt, turn: Turn) -> None:
-        """Add ``turn``, whose tokens have been appended to ``tokens``."""
-        self.turns = [*prompt.turns, CachedTurn(turn, len(self.tokens))]
+    def commit(self, prompt: Prompt, turn: Turn, answered: int) -> None:
+        """Add ``turn``, whose tokens have been appended to ``tokens``; the last ``answered`` ones are its answer."""
+        self.turns = [*prompt.turns, CachedTurn(turn, len(self.tokens), answered)]
 
-    def _question(self, question: str, prefix: list[int], *, first: bool) -> list[int]:
+    def _question(self, question: str, prefix: list[int], asked: str, *, first: bool) -> list[int]:
+        """The tokens of a question after ``prefix``. ``asked``: the template's words after it."""
         lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
         # If the model ended the previous answer, the answer already contains the token that closes its turn.
         if not first and lead and prefix[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
         words = self.tokenizer.words(self._reminded(question))
-        return [*lead, *words, *self.tokenizer.template_words(self.form.after_question)]
+        return [*lead, *words, *self.tokenizer.template_words(asked)]
 
     def _reminded(self, question: str) -> str:
         if self.num_passages:
@@ -619,3 +672,8 @@ class Conversation:
             found = [(title, one.about(question, 1)) for title, one in self._passages_of_documents]
             return [f"{title}: {passages[0]}" for title, passages in found if passages]
         return self._passages.about(question, 1)
+
+
+def _in_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Number of equal tokens at the beginning of two texts."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

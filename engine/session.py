@@ -37,7 +37,7 @@ from engine.decode.levels import Hierarchy
 from engine.decode.quotations import Quotable
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError, OptionError
-from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason, TextDelta
+from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason
 from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
@@ -46,11 +46,13 @@ from engine.kv.spilling import retry_with_spill
 from engine.model import attention, decoder, distilled, loading
 from engine.model.architectures import is_distilled
 from engine.model.kernels import kept
+from engine.phases import Thoughts
 from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel
 from engine.plan.memory_budget import CHUNK, BookFit
 from engine.plan.planner import Resources, fit_book
 from engine.prompt import BookTokenizer, BookTokens, Conversation, Prompt, Question, Turn
+from engine.thinking import check_wanted
 
 # Maximum seconds to wait until a book is saved. The session waits when it is closed, and before it opens another book
 # with the same documents.
@@ -323,9 +325,11 @@ class Session:
         """
         asked = time.perf_counter()
         question = Question.of(question)
-        mode, begun = question.mode, question.begun
+        mode = question.mode
         sampling = question.sampling.over(self.target.sampling).over(GREEDY)
         conversation, prompt = self._compose(question)
+        form = conversation.form.thinking
+        check_wanted(form, sampling.think)
         quotable = self._quotable(conversation) if sampling.exact_quotes else None
         kept = self._recall(question.chat, conversation, _turns_in_cache(question))
         if kept.changed:
@@ -336,7 +340,9 @@ class Session:
         prefilled = len(prompt.tokens) - self.full.length
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
         pages = PageScores(conversation.book.page_starts, conversation.read, self.hierarchy.retrieval.chunk_size)
-        answer = Generation(meter, self.tokenizer.stream(prompt.tokens if begun else (), begun), pages, asked)
+        thoughts = Thoughts.of(self.tokenizer, form, prompt, sampling)
+        stream = self.tokenizer.stream_after(prompt, question)
+        answer = Generation(meter, stream, pages, asked, thoughts)
 
         def steps() -> Generator[Event, None, bool]:
             if kept.refused:
@@ -347,22 +353,27 @@ class Session:
             self.generation.remember(conversation.tokens)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
             yield from self.generation.decode(
-                conversation.tokens, answer, sampling, mode, conversation.read, prompt.begun_tokens, quotable
+                conversation.tokens,
+                answer,
+                sampling,
+                mode,
+                lambda ids: self._prefill(self.target.ids(ids), None),
+                conversation.read,
+                prompt.begun_tokens,
+                quotable,
             )
             return True
 
-        tail = ""
+        tail: list[Event] = []
         try:
             try:
                 if not (yield from until_set(cancel, steps())):
                     answer.reason = StopReason.CANCELLED
             finally:
-                tail = answer.flush()
-                self._commit(conversation, prompt, Turn(question.text, begun + answer.text), len(answer.tokens))
-            done = answer.done(self.full.kv_bytes(), len(conversation.tokens))
-            if tail:
-                yield TextDelta(tail, (), (), done.figures)
-            yield done
+                tail += answer.flush(self.full.kv_bytes(), len(conversation.tokens))
+                self._commit(conversation, prompt, question, answer)
+            yield from tail
+            yield answer.done(self.full.kv_bytes(), len(conversation.tokens))
         finally:  # turns are saved after the last event, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
 
@@ -420,26 +431,26 @@ class Session:
         window = self.target.window
         history = question.history
         fresh = [words for turn in history[conversation.known(history) :] for words in (turn.question, turn.answer)]
-        if count := self.tokenizer.overflow("".join((*fresh, question.text, question.begun)), window):
+        if count := self.tokenizer.overflow("".join((*fresh, question.text, question.thought, question.begun)), window):
             raise _too_long(f"more than {count:,}", window)
-        prompt = conversation.compose(question.text, history, question.begun)
+        form, sampling = conversation.form.thinking, question.sampling
+        think = form is not None and form.wants(sampling.think, sampling.think_tokens)
+        prompt = conversation.compose(question.text, history, question.begun, thought=question.thought, think=think)
         if len(prompt.tokens) >= window:
             raise _too_long(f"{len(prompt.tokens):,}", window)
         return conversation, prompt
 
-    def _commit(self, conversation: Conversation, prompt: Prompt, turn: Turn, answered: int) -> None:
+    def _commit(self, conversation: Conversation, prompt: Prompt, question: Question, answer: Generation) -> None:
         """Add the turn to the conversation if the answer has any token. Otherwise restore the state before the
-        question.
-
-        Args:
-            answered: number of the answer's tokens that were reported. A failed round may have committed further
-                tokens.
+        question. A failed round may have committed tokens that were not reported; these are dropped.
         """
-        if answered:
-            del conversation.tokens[len(prompt.tokens) + answered :]
+        thought = question.thought + (answer.thoughts.text if answer.thoughts else "")
+        turn = Turn(question.text, question.begun + answer.text, thought)
+        if answer.made:
+            del conversation.tokens[len(prompt.tokens) + answer.made :]
             self.full.crop(min(self.full.length, len(conversation.tokens) - 1))
             self.full.keep_place()
-            conversation.commit(prompt, turn)
+            conversation.commit(prompt, turn, prompt.begun_tokens + len(answer.tokens))
         else:
             conversation.rewind(prompt)
             self.full.crop(self.full.nearest(prompt.reused))
@@ -450,7 +461,7 @@ def _turns_in_cache(question: Question) -> Sequence[Turn]:
     """Return the turns that the cache may already hold: the question's earlier turns, and the cut-off turn that it
     continues.
     """
-    begun = (Turn(question.text, question.begun),) if question.begun else ()
+    begun = (Turn(question.text, question.begun),) if question.begun and not question.thought else ()
     return (*question.history, *begun)
 
 

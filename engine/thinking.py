@@ -59,6 +59,16 @@ class ThoughtMarks:
         return (self.opening, self.closing, *self.others)
 
     @property
+    def borders(self) -> tuple[str, ...]:
+        """The marks after which the model's text may become its answer."""
+        return (self.closing, *((_MESSAGE,) if self.has_channels else ()))
+
+    @property
+    def skip(self) -> str:
+        """The words with which a prompt begins the answer before any thought."""
+        return f"{self.opening}{_FINAL}{_MESSAGE}" if self.has_channels else self.begin + self.close
+
+    @property
     def begin(self) -> str:
         """The words with which a prompt begins a thought."""
         return f"{self.opening}{_MESSAGE_OF_ANALYSIS if self.has_channels else self.lead}"
@@ -142,6 +152,15 @@ class ThinkingForm:
         """The words after a question."""
         return self.on if think else self.off
 
+    def wants(self, think: bool | None, tokens: int | None) -> bool:
+        """Whether the model is to think. A thought of no tokens is none."""
+        return bool(think) and tokens != 0
+
+    @property
+    def opened(self) -> str:
+        """The words after a question that end within a thought."""
+        return self.on if self.family.leaves_open(self.on) else self.on + self.family.begin
+
     def budget(self, think: bool, tokens: int | None) -> int:
         """Maximum tokens of a thought. ``tokens``: the number that the person gives; None for none."""
         if think:
@@ -181,17 +200,25 @@ class ThoughtParser:
     Args:
         family: the marks to look for.
         opened: whether the prompt ends within a thought.
+        goes_on: whether this thought has words in the prompt.
         special: the marks that are special tokens. They are given to ``feed`` by name, and never looked for in a text.
     """
 
-    def __init__(self, family: ThoughtMarks, *, opened: bool = False, special: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        family: ThoughtMarks,
+        *,
+        opened: bool = False,
+        goes_on: bool = False,
+        special: frozenset[str] = frozenset(),
+    ) -> None:
         self.family = family
         self._special = special
         self._held = ""  # text that may be the beginning of a mark
         self._before = "\n"  # the character before ``_held``
         self._depth = int(opened)
         self._lead = ""  # words that may still follow an opening mark, and name the thought
-        self._wordless = True  # whether the present thought or answer has no word yet
+        self._wordless = not goes_on  # whether the present thought or answer has no word yet
         self._answered = False
         self._left = _MOST_THOUGHTS
         self._after_inner: str | None = None  # text of the thought after the last closing mark of an inner one

@@ -540,4 +540,5 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         middle_note=session.hierarchy.middle_note,
         sampling=target.sampling,
         can_quote=session.tokenizer.bytes_of is not None,
+        thinking=thinking.sentence if (thinking := session.tokenizer.format_for("").thinking) else "",
     )

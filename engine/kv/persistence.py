@@ -11,6 +11,7 @@ was stored, but it differs if any weight differs.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -191,15 +192,18 @@ class KvPersistence:
         return Restored(restored, changed=changed)
 
     def save_turns(self, chat: str, conversation: Conversation) -> None:
-        """Begin to write, in the background, the turns of a chat that are not yet on disk."""
+        """Begin to write, in the background, the turns of a chat that are not yet on disk. A turn with a thought, and
+        those after it, are not written: the next question reads the turn again, without its thought.
+        """
         store = self._turn_store(chat, conversation)
-        if store is None or not conversation.turns:
+        turns = list(itertools.takewhile(lambda held: not held.turn.thought, conversation.turns))
+        if store is None or not turns:
             return
         store.prepare()
-        starts = [conversation.kv_start(position) for position in range(len(conversation.turns))]
+        starts = [conversation.kv_start(position) for position in range(len(turns))]
         spans = [
             TurnSpan(held.turn.question, held.turn.answer, start, held.stop - 1)
-            for start, held in zip(starts, conversation.turns, strict=True)
+            for start, held in zip(starts, turns, strict=True)
         ]
         self._turn_writers = [writer for writer in self._turn_writers if not writer.finish(0)]
         after: Writer | None = self._turn_writers[-1] if self._turn_writers else self._book_writer

@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -252,7 +253,7 @@ def test_a_fault_behind_a_commit_hides_no_token(
     read(session, book)
     shown: list[int] = []
 
-    def failing(self: Generation, done: Round, *more: float) -> str:
+    def failing(self: Generation, done: Round, *more: Any) -> Iterator[Event]:
         if len(self.tokens) >= 4:
             raise RuntimeError("behind the commit")
         return add(self, done, *more)
