@@ -30,9 +30,11 @@ from app.core.parts import pages_numbered, planned
 from app.core.question import ALL_PARTS, Ask
 from app.core.settings import model_name
 from app.core.state import AppState
+from app.language.referring import refers_back
 from app.trust.citations import TARGET, Notes
 from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
+from app.trust.failing import declines, repeats
 from engine import HANDOVER_S, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
@@ -371,6 +373,17 @@ def _answer_from_passages(state: AppState, writer: _ExchangeWriter, claim: threa
 def _answer(
     state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None = None
 ) -> Iterator[str]:
+    while True:
+        yield from _answer_once(state, writer, claim, excerpt)
+        if not writer.again:
+            return
+        writer.begin_again()
+        yield writer.waiting
+
+
+def _answer_once(
+    state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None
+) -> Iterator[str]:
     request = _request(state, writer, claim, excerpt)
     if request is None:
         return
@@ -419,7 +432,9 @@ def _request(
     if claim.is_set():
         return None
     question = replace(writer.ask, history=history, begun=writer.begun, wait=HANDOVER_S)
-    question = replace(question, chat="" if excerpt else writer.chat, excerpt=excerpt)
+    # the stored turns of a chat are those of its last question with its history
+    chat = "" if excerpt or writer.left_out else writer.chat
+    question = replace(question, chat=chat, excerpt=excerpt)
     try:
         return state.engine.ask(question, cancel=claim)
     except Busy:
@@ -458,6 +473,12 @@ class _ExchangeWriter:
         self._whole: dict[str, Any] = {}  # of an answer in the place of one from passages: what it comes from
         self._gives_way = gives_way
         self._denials: Denials | None = None
+        # an earlier answer that was wrong would be repeated, and an earlier refusal too
+        kept = (self._exchange.notes or {}).get("alone", {})
+        self._alone = bool(kept) or not refers_back(asked.text)
+        self.again = False
+        self._first_try = str(kept.get("why", ""))  # what was wrong with the answer before this one
+        self._goes_on = bool(self.begun)
         self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
         # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
         earlier = reversed(known.exchanges[: position + 1])
@@ -476,8 +497,17 @@ class _ExchangeWriter:
         return self.waiting, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:
+        """The earlier questions and answers that the model gets; none if the question stands alone."""
+        return () if self._alone else self._before()
+
+    def _before(self) -> tuple[tuple[str, str], ...]:
         chat = self._state.chats.get(self.chat)
         return chat.before(self._position) if chat else ()
+
+    @property
+    def left_out(self) -> int:
+        """How many earlier questions and answers the model does not get."""
+        return len(self._before()) if self._alone else 0
 
     @property
     def kept_parts(self) -> Mapping[str, Any] | None:
@@ -648,6 +678,9 @@ class _ExchangeWriter:
     def _take_shown(self, event: Event) -> None:
         if self._denials and self._denials.refused and self._end_refused():
             return
+        if isinstance(event, AnswerDone) and (wrong := self._wrong(self.begun + event.text)):
+            self.again, self.done, self._first_try = True, True, wrong
+            return
         self._note(event)
         if isinstance(event, TextDelta):
             self._figures(event)
@@ -665,6 +698,23 @@ class _ExchangeWriter:
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
             self._state.experience.answered(self._state.engine.status().model, event.figures)
+
+    def _wrong(self, answer: str) -> str:
+        """What is wrong with an answer that was given with earlier ones: it is a refusal, or repeats one of them. ""
+        for any other answer.
+        """
+        earlier = [] if self._goes_on or self._first_try else [said for _, said in self.history()]
+        if earlier and declines(answer):
+            return "refused"
+        return "repeated" if any(repeats(answer, said) for said in earlier) else ""
+
+    def begin_again(self) -> None:
+        """Begin to ask once more, without the earlier answers."""
+        self.again = self.done = False
+        self._alone, self._notes, self._denials = True, None, None
+        self.begun, self.waiting = self.abilities.lead(self.ask.text), "Reading the question…"
+        self._add(answer="", stages="", figures=None)
+        self._write(notes=self._behind(None))
 
     def fail(self, trouble: Trouble) -> None:
         self._end_now()
@@ -710,6 +760,8 @@ class _ExchangeWriter:
         document = self._state.current.document
         if document is not None and document.kind == NOTES:
             more["from_notes"] = True
+        if self.left_out:
+            more["alone"] = {"left_out": self.left_out, "why": self._first_try}
         if self._unread:
             more["unread"] = self._unread
         if self._passages:
@@ -729,7 +781,7 @@ class _ExchangeWriter:
             "made": self._made,
             "pace": self._moved.get("pace", self._state.current.pace),
         }
-        earlier = [answer for _, answer in self.history()]
+        earlier = [answer for _, answer in self._before()]
         refused, ended = bool(self._by_passages), self._exchange.stopped is not None
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
         return notes

@@ -575,6 +575,23 @@ def not_found(missing: Sequence[str]) -> str:
     return f"Not found in the book: {', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"
 
 
+_WHY_ALONE = {
+    "": "without the earlier answers",
+    "refused": "asked once more without the earlier answers: with them, the model refused",
+    "repeated": "asked once more without the earlier answers: with them, the model repeated one",
+}
+
+
+def left_out(alone: Mapping[str, Any] | None) -> str:
+    """Say that a question was asked without the earlier answers of its chat, and why; "" if it was not.
+
+    Args:
+        alone: the notes of such an answer: ``left_out``, the number of earlier answers, and ``why``: "" if the question
+            does not refer back, otherwise what was wrong with the answer that was given with them.
+    """
+    return _WHY_ALONE[str(alone["why"])] if alone else ""
+
+
 def all_not_found(record: Mapping[str, Any]) -> list[str]:
     """What a program is told of an answer that the book does not support, by the notes of the answer: the words that
     occur nowhere in the book or, if no passage says what the answer claims, the sentence that a person reads.

@@ -516,3 +516,46 @@ def test_pages_whose_picture_was_not_read_are_told_where_a_question_names_them()
     assert chat_run.unread(document, "What is on page 3?") == ["Page 3 is a picture, which was not read"]
     assert chat_run.unread(document, "What is on pages 1 to 3?")[1:] == ["Page 3 is a picture, which was not read"]
     assert chat_run.unread(document, "What does figure 4 show, and page 1?") == []
+
+
+SORRY = "I'm sorry, but I can't assist with that."
+LONG_WRONG = "Chapter two tells how the keeper of the light went to sea, lost his boat, and came back in winter."
+
+
+def test_a_question_that_does_not_refer_back_is_asked_without_the_earlier_answers(ready: Make) -> None:
+    """A refusal was repeated in the same chat, where a new chat got an answer."""
+    engine = ScriptedEngine()
+    state = ready(engine)
+    list(ask(state))
+    list(ask(state, "How high is the north light?"))
+    list(ask(state, "And who built it?"))
+    assert [len(asked.history) for asked in engine.asked] == [0, 0, 2]
+    assert [asked.chat != "" for asked in engine.asked] == [True, False, True]
+    notes = [exchange.notes for exchange in state.chat.exchanges]
+    assert [(one or {}).get("alone") for one in notes] == [None, {"left_out": 1, "why": ""}, None]
+
+
+@pytest.mark.parametrize(("before", "first", "why"), [("No.", SORRY, "refused"), (LONG_WRONG, LONG_WRONG, "repeated")])
+def test_a_refusal_and_a_repetition_are_asked_once_more_without_the_earlier_answers(
+    ready: Make, before: str, first: str, why: str
+) -> None:
+    engine = ScriptedEngine(before)
+    state = ready(engine)
+    list(ask(state))
+
+    ours = engine.ask
+
+    def in_turn(question: Question | str, *, cancel: threading.Event | None = None) -> Any:
+        engine.answer = first if isinstance(question, Question) and question.history else "It is nine."
+        return ours(question, cancel=cancel)
+
+    engine.ask = in_turn  # type: ignore[method-assign]
+    list(ask(state, "And what about it?"))
+    assert [len(asked.history) for asked in engine.asked] == [0, 1, 0]
+    last = state.chat.exchanges[-1]
+    assert (last.answer, last.stopped) == ("It is nine.", StopReason.END)
+    assert (last.notes or {})["alone"] == {"left_out": 1, "why": why}
+    engine.ask = ours  # type: ignore[method-assign]
+    engine.answer = SORRY
+    list(ask(state, "How high is the north light?"))
+    assert state.chat.exchanges[-1].answer == SORRY, "asked alone, it is not asked again"
