@@ -19,6 +19,7 @@ from app.language.sentences import is_line_ended
 from app.language.tokens import LETTERS
 from app.readers.cleaning import join_hyphenated
 
+Doubt = Literal["", "doubtful", "outside"]
 Joint = Literal["join", "break", "paragraph"]
 
 # a word fits at the end of a line if at least this width, in line heights, remains free after the word
@@ -71,7 +72,8 @@ class Line:
     cut: bool = False  # whether the last word is cut at the line end and continues on the next line
     size: float = 0.0  # type size; if 0 (unknown), the height of the box is used instead
     shown: bool = True  # False for text that is invisible or outside the visible area of the page
-    suspect: bool = False  # whether the text may be invisible; the rendered page decides later
+    # whether the text may be invisible: "outside" of what is drawn, or "doubtful", if the rendered page decides later
+    doubt: Doubt = ""
     unseen: bool = False
     turned: bool = False  # whether the text is at an angle on the page
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table

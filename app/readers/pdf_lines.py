@@ -199,17 +199,17 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             written = end
             line.doubled += end - start
             continue
-        suspect = suspects.is_suspect(boxes.pdfium_number(start), box)
+        doubt = suspects.doubt(boxes.pdfium_number(start), box)
         gap = _gap(line, x0, x1) if line is not None else 0.0
         if (
             line is None
-            or suspect != line.suspect
+            or doubt != line.doubt
             or gap > _TAB * height
             or (
                 top >= line.bottom and x0 < line.x1 and (line.x1 - line.x0 > height or stacked)
             )  # the word is below the line, so pdfium has joined two rows
         ):
-            line = Line(word, x0, x1, top, bottom, size=bottom - top, suspect=suspect, words=[(word, x0, x1)])
+            line = Line(word, x0, x1, top, bottom, size=bottom - top, doubt=doubt, words=[(word, x0, x1)])
             found.append(line)
             height = line.height
         else:
@@ -257,8 +257,8 @@ def _turned(text: str, match: re.Match[str], angle: float, boxes: CharacterBoxes
             line.x0, line.x1 = min(line.x0, box[0]), max(line.x1, box[1])
             line.top, line.bottom = min(line.top, box[2]), max(line.bottom, box[3])
         else:
-            suspect = suspects.is_suspect(boxes.pdfium_number(word.start()), box)
-            found.append(Line(word[0], *box, size=size, suspect=suspect, turned=True))
+            doubt = suspects.doubt(boxes.pdfium_number(word.start()), box)
+            found.append(Line(word[0], *box, size=size, doubt=doubt, turned=True))
         end, level = ends, place
     return found
 

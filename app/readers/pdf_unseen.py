@@ -1,5 +1,5 @@
-"""Finds the invisible text of a PDF page: white on white, covered, or on a hidden layer. Runs only in the child process
-(``app.readers.child``).
+"""Finds the invisible text of a PDF page: white on white, covered, clipped, or on a hidden layer. Runs only in the
+child process (``app.readers.child``).
 
 Such text is often meant to reach a language model without being seen by a person. Also finds the pictures of a page.
 """
@@ -17,7 +17,7 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import pdf_calls
-from app.readers.layout import Line
+from app.readers.layout import Doubt, Line
 from app.readers.pdf_glyphs import fonts_in
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
 from app.readers.pdf_notes import layer_of
@@ -35,6 +35,9 @@ _BAND = 24.0  # height in points of the bands by which covering objects are inde
 _TALLEST = 14_400.0  # maximum height of a page in points
 # share of a line's height that is ignored at its top, and also at its bottom, when its pixels are compared
 _EDGE = 0.25
+_MOST_CLIPS = 20  # maximum paths examined that together clip one piece of text
+_MOST_CORNERS = 100  # maximum points examined of such a path
+_NOTHING = (0.0, -1.0, 0.0, -1.0)  # a box in which no point is
 _KINDS = (raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE, raw.FPDF_PAGEOBJ_FORM)
 
 
@@ -56,26 +59,32 @@ class Suspects:
         self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
         self._has_image: bool | None = None
         self._piece: int | None = None
-        self._suspect = False
+        self._doubt: Doubt = ""
+        self._clip: Box | None = None
+        self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turned(page)
 
-    def is_suspect(self, index: int, box: Box) -> bool:
-        """Whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box`` the
-        word's box.
+    def doubt(self, index: int, box: Box) -> Doubt:
+        """Return whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box``
+        the word's box.
         """
         piece = pdf_calls.text_object(self._text, index)
         if not piece:
-            return False
+            return ""
         if piece != self._piece:
-            self._piece, self._suspect = piece, self._judge(piece)
-        if self._suspect or not self._covers:
-            return self._suspect
+            self._piece, self._doubt, self._clip = piece, self._judge(piece), self._clip_of(piece)
+        if not self._covers and self._clip is None:
+            return self._doubt
         x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2
+        if self._clip is not None and not _holds(self._clip, x, y):
+            return "outside"
+        if self._doubt or not self._covers:
+            return self._doubt
         covers = self._covers.get(y // _BAND)
         if covers is None:
-            return False
+            return ""
         drawn = self._order.get(piece, 0)
         later = covers[bisect_right(covers, drawn, key=itemgetter(0)) :]
-        return any(_holds(cover, x, y) for _, cover in later)
+        return "doubtful" if any(_holds(cover, x, y) for _, cover in later) else ""
 
     @cached_property
     def _order(self) -> dict[int, int]:
@@ -84,15 +93,40 @@ class Suspects:
         """
         return {item: at for at, item in enumerate(self._objects)}
 
-    def _judge(self, piece: int) -> bool:
-        """Whether the text object ``piece`` may be invisible, because of its layer, colour, opacity or render mode."""
+    def _clip_of(self, piece: int) -> Box | None:
+        """Return the box outside of which the text object ``piece`` is not drawn; None if all of it is drawn. Outside
+        of a form's box, no text of the form is drawn; such a box holds nothing here.
+        """
+        clip = pdf_calls.clip_path(piece)
+        count = pdf_calls.count_clips(clip) if clip else 0
+        if count < 1 or not pdf_calls.bounds(piece, *self._edges.places):
+            return None  # pdfium drops a path inside of which the whole object stands
+        x0, y0, x1, y1 = text = self._edges.get()
+        for number in range(min(count, _MOST_CLIPS)):
+            points = []
+            for at in range(min(pdf_calls.count_clip_segments(clip, number), _MOST_CORNERS)):
+                if pdf_calls.segment_point(pdf_calls.clip_segment(clip, number, at), *self._point.places):
+                    points.append(self._point.get())
+            if points:
+                xs, ys = zip(*points, strict=True)
+                x0, x1, y0, y1 = max(x0, min(xs)), min(x1, max(xs)), max(y0, min(ys)), min(y1, max(ys))
+        if x0 >= x1 or y0 >= y1:
+            return _NOTHING
+        # positions in a form are not those on the page
+        return self._turn(x0, y0, x1, y1) if [x0, y0, x1, y1] != text and piece in self._order else None
+
+    def _judge(self, piece: int) -> Doubt:
+        """Return whether the text object ``piece`` may be invisible, because of its layer, colour, opacity or render
+        mode.
+        """
         if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
-            return True
+            return "doubtful"
         if pdf_calls.fill_colour(piece, *self._places):
             red, green, blue, alpha = self._parts
             if alpha <= _FAINT or (red >= _WHITE and green >= _WHITE and blue >= _WHITE):
-                return True
-        return pdf_calls.render_mode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
+                return "doubtful"
+        invisible = pdf_calls.render_mode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
+        return "doubtful" if invisible else ""
 
     def _is_scan(self) -> bool:
         if self._has_image is None:
@@ -197,8 +231,13 @@ def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Seq
 
 
 def mark_unseen(page: pdfium.PdfPage, lines: Sequence[Line]) -> None:
-    """Mark a suspect line as invisible if the rendered page shows a single colour at the line's place."""
-    suspects = [line for line in lines if line.suspect and line.shown]
+    """Mark a line as invisible if it stands outside of what is drawn, or if there is a doubt and the rendered page
+    shows a single colour at the line's place.
+    """
+    for line in lines:
+        if line.doubt == "outside" and line.shown:
+            line.shown, line.unseen = False, True
+    suspects = [line for line in lines if line.doubt and line.shown]
     if not suspects:
         return
     width, height = page.get_size()

@@ -774,3 +774,32 @@ def test_the_numbers_of_a_list_are_no_column_and_a_power_parts_no_row(files: Any
     assert "2 No fire." in text
     assert "|" not in text
     assert "E = mc^2, H2O, 10^6 Pa, as said" in text
+
+
+def test_text_outside_of_a_clip_or_a_forms_box_is_left_out_with_a_word(files: Any) -> None:
+    """What is drawn around it does not matter, unlike for text that may be covered."""
+    clip = b"q 60 600 200 40 re W n\n" + _ink(72, 620, "The tower.") + _ink(72, 560, "Old words.")
+    cut = _ink(180, 630, "Half inside and the rest of it is cut away here.") + b"Q\n"
+    text, warnings = _seen(
+        files,
+        _ink(72, 700, "The keeper went up.") + clip + cut + b"0.7 g 80 540 20 40 re f 0 g\n" + _ink(72, 500, "Below."),
+    )
+    assert text == "The keeper went up. The tower. Half inside and Below."
+    assert warnings == ["Text that nobody sees was left out on page 1."]
+    form = _ink(10, 10, "In the box.") + _ink(10, -80, "Out of it.")
+    path = files.raw(
+        "form.pdf",
+        assembled(
+            [
+                b"<< /Type /Catalog /Pages 2 0 R >>",
+                b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+                b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R"
+                b" /Resources << /XObject << /X 5 0 R >> >> >>",
+                b"<< /Length 33 >>\nstream\nq 0.5 0 0 0.5 100 300 cm /X Do Q\nendstream",
+                b"<< /Type /XObject /Subtype /Form /BBox [0 0 200 100] /Length %d"
+                b" /Resources << /Font << /F1 6 0 R >> >> >>\nstream\n%s\nendstream" % (len(form), form),
+                b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+            ]
+        ),
+    )
+    assert _parsed(path) == ["In the box."]
