@@ -22,7 +22,7 @@ from app.readers.layout import Line, is_initial
 from app.readers.pdf_glyphs import with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_notes import TICKS
-from app.readers.pdf_shapes import small_shapes, with_dots, with_fractions
+from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,
     RAISED,
@@ -106,6 +106,7 @@ def page_lines(
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(joined_rows(text, boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())
+        mark_struck(pieces, boxes, page, suspects.drawn)
     finally:
         text_page.close()
     mark_unseen(page, pieces)

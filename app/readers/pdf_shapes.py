@@ -1,21 +1,23 @@
-"""Reads drawn shapes as characters: bullets, checkboxes, fraction bars. Runs only in the child process
-(``app.readers.child``).
+"""Reads drawn shapes as characters: bullets, checkboxes, fraction bars, lines through words. Runs only in the child
+process (``app.readers.child``).
 
 Browsers print bullets and checkboxes as shapes, and formula editors draw fraction bars. Without the bar, 1/4 would be
-read as "1 4".
+read as "1 4". Words with a line through them do not hold.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from ctypes import addressof, c_int, c_uint, sizeof
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import formulas, pdf_calls
+from app.readers import cleaning, formulas, pdf_calls, struck
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
 from app.readers.pdf_signs import CharacterBoxes
@@ -59,6 +61,11 @@ _CENTRED = 0.5
 # maximum excess of a fraction bar's width over the wider of numerator and denominator, as a factor of the greater of
 # their heights
 _OVERHANG = 1.2
+_SHORTEST_STROKE = 4.0  # minimum width in points of a line through words
+# height of a line through words above the lower edge of their box, as shares of the box's height
+_STRUCK = (0.25, 0.7)
+_STRUCK_REACH = 0.35  # maximum distance, in line heights, between the ends of the words and of the line through them
+_STRUCK_LETTERS = 2  # minimum letters and digits of struck words
 _INSIDE = 1.5  # tolerance in points for characters beyond the ends of a fraction bar
 
 
@@ -146,6 +153,56 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
         if item.text[0] not in _ALREADY and sum(map(str.isalpha, item.text)) >= enough:
             item.text, item.x0 = f"• {item.text}", x0
             item.words.insert(0, ("•", x0, x1))
+
+
+def mark_struck(pieces: Sequence[Line], boxes: CharacterBoxes, page: pdfium.PdfPage, paths: Sequence[Path]) -> None:
+    """Mark words through whose middle a line is drawn, as in "~~480~~ 520". The line begins and ends with the words;
+    a line that goes on belongs to a table or a chart.
+    """
+    if not boxes.upright:
+        return
+    turn = turned(page)
+    thin = (path for path in paths[:_MOST] if min(path[3] - path[1], path[4] - path[2]) < _BAR_HEIGHT)
+    bars = sorted(
+        ((top + bottom) / 2, x0, x1)
+        for x0, x1, top, bottom in (turn(*path[1:]) for path in thin)
+        if bottom - top < _BAR_HEIGHT and x1 - x0 > _SHORTEST_STROKE
+    )
+    if not bars:
+        return
+    ys = [y for y, _, _ in bars]
+    for piece in pieces:
+        low, high = (piece.bottom - share * piece.height for share in _STRUCK)
+        first, last = bisect_left(ys, high), bisect_right(ys, low)
+        if first < last and piece.words and not piece.turned:
+            _mark_words(piece, boxes, bars[first:last])
+
+
+def _mark_words(piece: Line, boxes: CharacterBoxes, bars: Sequence[tuple[float, float, float]]) -> None:
+    spans: list[tuple[float, float, float]] = []
+    for y, x0, x1 in sorted(bars, key=itemgetter(1)):  # of bars that touch, one is made
+        if spans and x0 - spans[-1][1] < _INSIDE:
+            spans[-1] = (spans[-1][0], max(x1, spans[-1][1]), y)
+        else:
+            spans.append((x0, x1, y))
+    texts = [cleaning.tidy(word) for word, _, _ in piece.words]
+    for x0, x1, y in spans:
+        under = [at for at, (_, left, right) in enumerate(piece.words) if x0 < (left + right) / 2 < x1]
+        if not under or sum(map(str.isalnum, "".join(texts[at] for at in under))) < _STRUCK_LETTERS:
+            continue
+        start, end = piece.words[under[0]][1], piece.words[under[-1]][2]
+        if max(abs(start - x0), abs(end - x1)) < _STRUCK_REACH * piece.height and boxes.are_crossed(x0, x1, y):
+            texts[under[0]] = struck.MARK + texts[under[0]]
+            texts[under[-1]] += struck.MARK
+    place, parts = 0, []
+    for (word, _, _), text in zip(piece.words, texts, strict=True):
+        at = piece.text.find(bare := cleaning.tidy(word), place)
+        if at < 0:
+            return  # letters drawn twice, or marks of superscripts: the words are not those of the text
+        parts += [piece.text[place:at], text]
+        place = at + len(bare)
+    piece.text = "".join(parts) + piece.text[place:]
+    piece.words = [(text, left, right) for (_, left, right), text in zip(piece.words, texts, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ _FILLER = "\u200b"  # replaces a removed character, so that indices stay the sam
 WORD = re.compile(r"\S+")
 # a word lacks a space if its widest gap exceeds its second widest gap by more than this, in line heights
 _SPACE = 0.1
+_STEPS = 12  # number of parts into which a line is cut to look at the characters along it
+_MIDDLE = 0.15  # share of a character's ink at its top, and also at its bottom, through which no word is struck
+_MOSTLY = 0.6
 _FAR = 0.5  # minimum gap, in line heights, that separates two words even if all gaps of a word are wide
 _NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow number such as 1.1
 _BREAK = "\r\n"
@@ -475,6 +478,22 @@ class CharacterBoxes:
             return False
         two = self.ink(neighbour, neighbour)
         return two is not None and two[3] - one[3] > _MUCH_HIGHER * (line[3] - line[2])
+
+    def are_crossed(self, x0: float, x1: float, y: float) -> bool:
+        """Whether a horizontal line on an unrotated page runs through the ink of most characters along it, not below
+        or above their ink.
+        """
+        found = crossed = 0
+        up = self._top - y
+        for step in range(1, _STEPS):
+            x = self._left + x0 + (x1 - x0) * step / _STEPS
+            at = raw.FPDFText_GetCharIndexAtPos(self._raw, x, up, 1.0, 1.0)
+            if at >= 0 and raw.FPDFText_GetCharBox(self._raw, at, *self._edge_refs):
+                _, _, low, high = (edge.value for edge in self._edges)
+                edge = _MIDDLE * (high - low)
+                found += high > low
+                crossed += low + edge < up < high - edge
+        return crossed > _MOSTLY * found
 
     @property
     def upright(self) -> bool:

@@ -10,13 +10,16 @@ import re
 ON, OFF = "\ufdd0", "\ufdd1"
 """Put around struck text while a block is collected. Unicode reserves them, so no text has them."""
 
+MARK = "~~"
+"""Written before and after struck words."""
+
 _LINE = re.compile(r"[^\t\n]*[^\s][^\t\n]*")
 _BETWEEN = re.compile(f"{ON}([^{ON}{OFF}]*){OFF}")
 
 
 def marked(text: str) -> str:
     """Mark a struck text, each line and each column by itself. Blanks at its ends stay outside of the marks."""
-    return _LINE.sub(lambda line: line[0].replace(line[0].strip(), f"~~{line[0].strip()}~~", 1), text)
+    return _LINE.sub(lambda line: line[0].replace(line[0].strip(), f"{MARK}{line[0].strip()}{MARK}", 1), text)
 
 
 def spelled(text: str) -> str:

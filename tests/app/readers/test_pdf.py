@@ -803,3 +803,17 @@ def test_text_outside_of_a_clip_or_a_forms_box_is_left_out_with_a_word(files: An
         ),
     )
     assert _parsed(path) == ["In the box."]
+
+
+def test_words_with_a_line_through_them_are_marked(files: Any) -> None:
+    """A line below words, a line of a table behind them, and the bar of a fraction are none."""
+    text, _ = _seen(
+        files,
+        _ink(72, 700, "The rope costs seven eight marks an ell.")
+        + b"154.7 703 32 0.6 re f\n"
+        + _ink(72, 660, "Nobody sails on Sunday or Monday.")
+        + b"0.8 w 72 663 m 140 663 l S 144 656.5 m 202 656.5 l S\n"
+        + _ink(72, 620, "Salt")
+        + b"0.5 w 40 623 m 400 623 l S\n",
+    )
+    assert text == "The rope costs ~~seven~~ eight marks an ell. ~~Nobody sails~~ on Sunday or Monday. Salt"
