@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from app.core.abilities import Abilities, abilities
 from app.core.contents import ContentsEntry, chapters
@@ -16,9 +15,8 @@ from app.core.format import View, count, page_name
 from app.core.open_book import OpenBook, Stage
 from app.core.state import AppState
 from app.core.suggestions import chapter_questions, language_of_book
-from app.web.auth import AllowedRoute
 from app.web.live import pages_read
-from app.web.routes import said
+from app.web.routes import PageRoute, gets
 from engine.document import Document
 from engine.languages import Language
 
@@ -34,15 +32,13 @@ class ContentsPanel:
         state: the state of the program.
     """
 
-    allowed = (AllowedRoute("GET", "/contents"),)
-
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._known: tuple[Document | None, tuple[ContentsEntry, ...], Language | None] = None, (), None
         self._numbered: tuple[Document | None, int] = None, 0
 
-    def routes(self) -> Sequence[Route]:
-        return (Route("/contents", said(self.contents)),)
+    def routes(self) -> Sequence[PageRoute]:
+        return gets({"/contents": self.contents})
 
     def view(self) -> View:
         """Return a string that changes whenever the panel has something different to show, so that the page knows when

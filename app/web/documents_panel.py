@@ -16,13 +16,11 @@ from pydantic import BeforeValidator, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from app.core.format import View, counted
 from app.core.several import MOST, cost_of
 from app.core.state import AppState
-from app.web.auth import AllowedRoute
-from app.web.routes import Handler, RequestBody, Text, allowed_posts, parsed, posts
+from app.web.routes import PageRoute, RequestBody, Text, parsed, posts
 from engine.document import Document
 from engine.errors import OptionError
 
@@ -76,15 +74,8 @@ class DocumentsPanel:
         self._state = state
         self._shown: tuple[Document | None, list[View]] = None, []
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        return allowed_posts(self._posts())
-
-    def routes(self) -> Sequence[Route]:
-        return posts(self._posts())
-
-    def _posts(self) -> dict[str, Handler]:
-        return {"/documents": self.arrange, "/documents/cost": self.cost}
+    def routes(self) -> Sequence[PageRoute]:
+        return posts({"/documents": self.arrange, "/documents/cost": self.cost})
 
     def view(self) -> View:
         """The open documents in order, each with its number of pages and the number of its first page in the page map.

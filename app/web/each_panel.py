@@ -23,7 +23,6 @@ from pydantic import BeforeValidator, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from app.core.answer_table import FROM_PASSAGES, Row
 from app.core.books import Book
@@ -31,10 +30,9 @@ from app.core.each import Answer, AskEach, EachRun
 from app.core.export import file_name
 from app.core.format import RECOGNISED, View, counted, not_found, page_name, recognised_line
 from app.core.state import AppState
-from app.web.auth import AllowedRoute
 from app.web.documents_panel import hashes
 from app.web.markdown import rendered
-from app.web.routes import Handler, QuestionAsked, answer_or_refusal, parsed, posts, said
+from app.web.routes import PageRoute, QuestionAsked, answer_or_refusal, gets, parsed, posts
 from engine.errors import OptionError
 
 _READING_SHARE = 0.9
@@ -90,16 +88,9 @@ class EachPanel:
         self._rows: dict[str, tuple[str, Answer | None, View]] = {}  # title, answer and row, keyed by document
         self._table = EachTable()
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        asking = (AllowedRoute("POST", path, limit=_LARGEST) for path in self._posts())
-        return *asking, AllowedRoute("GET", "/each/export")
-
-    def routes(self) -> Sequence[Route]:
-        return *posts(self._posts()), Route("/each/export", said(self.export), methods=["GET"])
-
-    def _posts(self) -> dict[str, Handler]:
-        return {"/each": self.ask, "/each/stop": self.stop}
+    def routes(self) -> Sequence[PageRoute]:
+        asking = posts({"/each": self.ask, "/each/stop": self.stop}, _LARGEST)
+        return *asking, *gets({"/each/export": self.export})
 
     def view(self) -> View:
         """The question, the progress of the run, and the documents in order with their answers."""

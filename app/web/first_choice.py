@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from app.core.format import View, size
 from app.core.open_book import OpenBook, Stage
@@ -37,9 +36,8 @@ from app.models.fit import fit_in_words, pace, pages_of, rounding_in_words
 from app.models.local import LocalModels
 from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch
-from app.web.auth import AllowedRoute
 from app.web.preferences import about_view, ask_the_hub, shape_at_hand, sized
-from app.web.routes import SMALL_BODY, RequestBody, Text, answer_or_refusal, parsed, said
+from app.web.routes import PageRoute, RequestBody, Text, answer_or_refusal, gets, parsed, posts
 from engine.errors import OptionError
 from engine.plan import (
     BOOK_TOKENS,
@@ -247,11 +245,6 @@ class FirstChoice:
         news: returns whether the speed of a model can be estimated (``Preferences.news``).
     """
 
-    allowed: Sequence[AllowedRoute] = (
-        AllowedRoute("GET", "/models/first"),
-        AllowedRoute("POST", "/models/first/look", limit=SMALL_BODY),
-    )
-
     def __init__(
         self, state: AppState, switch: ModelSwitch, rates: Callable[[], MachineRates | None], news: Callable[[], str]
     ) -> None:
@@ -261,11 +254,8 @@ class FirstChoice:
         self._switch = switch
         self._others: tuple[object, list[View]] = None, []
 
-    def routes(self) -> Sequence[Route]:
-        return (
-            Route("/models/first", said(self.show), methods=["GET"]),
-            Route("/models/first/look", said(self.look), methods=["POST"]),
-        )
+    def routes(self) -> Sequence[PageRoute]:
+        return *gets({"/models/first": self.show}), *posts({"/models/first/look": self.look})
 
     def view(self) -> View:
         """The choice to show. ``first``: whether no model has been chosen yet. ``others``: models for a book that is

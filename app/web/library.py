@@ -15,7 +15,6 @@ from urllib.parse import quote
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Route
 
 from app.core import export, format
 from app.core.abilities import abilities
@@ -27,9 +26,19 @@ from app.core.state import AppState
 from app.core.suggestions import Sample, language_of_book, phrase_questions, suggestions
 from app.core.trial import Trial
 from app.readers import recognition
-from app.web.auth import AllowedRoute
 from app.web.live import pages_read
-from app.web.routes import SMALL_BODY, BookAsked, Handler, MessageAsked, NumberIfSaid, RequestBody, Text, parsed, said
+from app.web.routes import (
+    BookAsked,
+    Handler,
+    MessageAsked,
+    NumberIfSaid,
+    PageRoute,
+    RequestBody,
+    Text,
+    gets,
+    parsed,
+    posts,
+)
 from engine.document import Document, extent_of
 from engine.errors import DocumentError, OptionError
 from engine.languages import language_of
@@ -76,23 +85,8 @@ class Library:
         self._suggested: tuple[object, list[str]] = (None, [])
         self._language: tuple[Document | None, str] = (None, "")
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        return (
-            *(AllowedRoute("POST", path, limit=SMALL_BODY) for path in self._posts()),
-            AllowedRoute("GET", "/covers/*"),
-            AllowedRoute("GET", "/chats/export"),
-        )
-
-    def routes(self) -> Sequence[Route]:
-        return (
-            *(Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()),
-            Route("/covers/{sha256}", self.cover, methods=["GET"]),
-            Route("/chats/export", said(self.export_chat), methods=["GET"]),
-        )
-
-    def _posts(self) -> dict[str, Handler]:
-        return {
+    def routes(self) -> Sequence[PageRoute]:
+        handlers: dict[str, Handler] = {
             "/books/delete": self.delete_book,
             "/books/close": self.close_book,
             "/chats/open": self.open_chat,
@@ -102,6 +96,8 @@ class Library:
             "/chats/text": self.text_of,
             "/chats/search": self.search,
         }
+        cover = PageRoute("GET", "/covers/{sha256}", self.cover)
+        return *posts(handlers), cover, *gets({"/chats/export": self.export_chat})
 
     # What the page shows -------------------------------------------------------------------------------------
 

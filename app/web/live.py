@@ -22,7 +22,6 @@ from typing import Protocol, runtime_checkable
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
-from starlette.routing import BaseRoute, Route
 
 from app.core import format
 from app.core.abilities import abilities
@@ -35,7 +34,7 @@ from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.state import AppState
 from app.web import messages
-from app.web.auth import AllowedRoute
+from app.web.routes import PageRoute
 from engine import ModelInfo, Status
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.document import Document
@@ -44,13 +43,8 @@ from engine.document import Document
 class Panel(Protocol):
     """A self-contained part of the page: its routes, and its keys of the live stream."""
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        """The panel's routes, as entries by which the guard admits requests."""
-        ...
-
-    def routes(self) -> Sequence[BaseRoute]:
-        """The handlers of the panel's routes."""
+    def routes(self) -> Sequence[PageRoute]:
+        """The requests that the panel answers."""
         ...
 
     def view(self) -> View:
@@ -401,7 +395,7 @@ class Live:
             view.update(panel.view())
         return view
 
-    def route(self) -> Route:
+    def route(self) -> PageRoute:
         async def live(request: Request) -> StreamingResponse:
             card = request.query_params.get("card") == "yes"
 
@@ -415,7 +409,7 @@ class Live:
 
             return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
-        return Route("/live", live)
+        return PageRoute("GET", "/live", live)
 
     def _come(self) -> None:
         self._open += 1

@@ -26,7 +26,6 @@ from urllib.parse import quote
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from app.core import export, notes
 from app.core.format import View, counted, place_named
@@ -34,24 +33,23 @@ from app.core.notes import ChangedMeanwhile, Note
 from app.core.references import FORMS, sources_of
 from app.core.state import AppState
 from app.trust.quoted import fold, sentences
-from app.web.auth import AllowedRoute
 from app.web.library import WordsAsked
 from app.web.routes import (
-    SMALL_BODY,
     Handler,
     MessageAsked,
     NumberIfSaid,
+    PageRoute,
     RequestBody,
     Text,
     answer_or_refusal,
+    gets,
     parsed,
-    said,
+    posts,
 )
 from engine.document import Document
 from engine.errors import OptionError
 
 _LARGEST = 8 * notes.LONGEST  # maximum bytes of a request with a passage, or with a person's own words
-_WRITTEN = ("/notes/add", "/notes/change")
 MOST_LISTED = 500  # maximum notes in the list
 _FOUND = ("quoted", "verbatim", "says", "near")  # kinds of citations that have a passage
 
@@ -92,32 +90,18 @@ class NotesPanel:
         self._state = state
         self._counted: tuple[object, View] = None, {}
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        return (
-            *(AllowedRoute("POST", path, limit=_LARGEST if path in _WRITTEN else SMALL_BODY) for path in self._posts()),
-            AllowedRoute("GET", "/notes/page/*"),
-            AllowedRoute("GET", "/notes/export"),
-        )
-
-    def routes(self) -> Sequence[Route]:
-        return (
-            *(Route(path, said(handler), methods=["POST"]) for path, handler in self._posts().items()),
-            Route("/notes/page/{number:int}", said(self.on_page)),
-            Route("/notes/export", said(self.export)),
-        )
-
-    def _posts(self) -> dict[str, Handler]:
-        return {
+    def routes(self) -> Sequence[PageRoute]:
+        written = {"/notes/add": self.add, "/notes/change": self.change}
+        handlers: dict[str, Handler] = {
             "/notes/list": self.list,
-            "/notes/add": self.add,
             "/notes/sentences": self.sentences,
-            "/notes/change": self.change,
             "/notes/delete": self.delete,
             "/notes/restore": self.restore,
             "/notes/read": self.read,
             "/notes/leave": self.leave,
         }
+        shown = {"/notes/page/{number:int}": self.on_page, "/notes/export": self.export}
+        return *posts(written, _LARGEST), *posts(handlers), *gets(shown)
 
     def view(self) -> View:
         """The number of notes on the open book, and whether answers come from them.

@@ -24,7 +24,6 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
 
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
@@ -34,7 +33,7 @@ from app.core.question import Ask
 from app.core.state import AppState
 from app.trust.citations import evidence
 from app.web import secret_file
-from app.web.auth import MEGABYTE, AllowedRoute
+from app.web.auth import MEGABYTE
 from app.web.openai_schema import (
     MESSAGES,
     ApiError,
@@ -45,6 +44,7 @@ from app.web.openai_schema import (
     parse,
     shown,
 )
+from app.web.routes import PageRoute
 from engine import HANDOVER_S
 from engine import Request as EngineRequest
 from engine.document import Document, Page, Reading
@@ -85,16 +85,13 @@ class Api:
         self._state = state
         self._data = data
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        return (AllowedRoute("GET", "/v1/*", open=True), AllowedRoute("POST", "/v1/*", limit=_GUARDS_LIMIT, open=True))
-
-    def routes(self) -> Sequence[BaseRoute]:
+    def routes(self) -> Sequence[PageRoute]:
         return (
-            Route(_MODELS, self._guarded(self._models), methods=["GET"]),
-            Route(_MODELS + "/{id:path}", self._guarded(self._model), methods=["GET"]),
-            Route(_CHAT, self._guarded(self._chat), methods=["POST"]),
-            Route("/v1/{rest:path}", self._guarded(self._unknown), methods=["GET", "POST"]),
+            PageRoute("GET", _MODELS, self._guarded(self._models), open=True),
+            PageRoute("GET", _MODELS + "/{id:path}", self._guarded(self._model), open=True),
+            PageRoute("POST", _CHAT, self._guarded(self._chat), _GUARDS_LIMIT, open=True),
+            PageRoute("GET", "/v1/{rest:path}", self._guarded(self._unknown), open=True),
+            PageRoute("POST", "/v1/{rest:path}", self._guarded(self._unknown), _GUARDS_LIMIT, open=True),
         )
 
     def view(self) -> View:

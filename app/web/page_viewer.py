@@ -23,7 +23,6 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from app.core import notes
 from app.core.books import Book
@@ -35,9 +34,9 @@ from app.readers.page_images import PageImages, Passage, Rectangle
 from app.readers.recognised import illegible_lines
 from app.trust.quoted import excerpt
 from app.web import messages
-from app.web.auth import MOST_DIGITS, AllowedRoute
+from app.web.auth import MOST_DIGITS
 from app.web.library import WordsAsked
-from app.web.routes import SMALL_BODY, parsed, said
+from app.web.routes import PageRoute, parsed, posts
 from engine.document import Document, Page
 from engine.errors import DocumentError, InputError, OptionError, TrifoldError
 
@@ -67,26 +66,24 @@ class PageViewer:
         pictures: draws pages.
     """
 
-    allowed = (
-        *(AllowedRoute("GET", path) for path in ("/provenance", "/citations/*", "/pages/*")),
-        AllowedRoute("POST", "/find", limit=SMALL_BODY),
-    )
-
     def __init__(self, state: AppState, pictures: PageImages | None = None) -> None:
         self._state = state
         self._pictures = pictures or PageImages()
         self._finder = Finder()
         self._search = 0  # number of the newest search
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> Sequence[PageRoute]:
+        shown = {
+            "/provenance": self.provenance,
+            "/citations/{turn:int}/{chip:int}": self.card,
+            "/pages/{number:int}": self.page,
+            "/pages/{number:int}/marks": self.marks,
+            "/pages/{number:int}/words": self.words,
+            "/pages/{book}/{number:int}/{width:int}.png": self.picture,
+        }
         return (
-            Route("/provenance", _answered(self.provenance)),
-            Route("/citations/{turn:int}/{chip:int}", _answered(self.card)),
-            Route("/find", said(self.find), methods=["POST"]),
-            Route("/pages/{number:int}", _answered(self.page)),
-            Route("/pages/{number:int}/marks", _answered(self.marks)),
-            Route("/pages/{number:int}/words", _answered(self.words)),
-            Route("/pages/{book}/{number:int}/{width:int}.png", _answered(self.picture)),
+            *posts({"/find": self.find}),
+            *(PageRoute("GET", path, _answered(handler)) for path, handler in shown.items()),
         )
 
     def view(self) -> View:

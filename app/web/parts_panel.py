@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from app.core.forecast import Range, stretch
 from app.core.format import View, counted
@@ -20,8 +19,7 @@ from app.core.open_book import OpenBook, Stage
 from app.core.parts import MOST_ASKED
 from app.core.question import AnswersFrom
 from app.core.state import AppState
-from app.web.auth import AllowedRoute
-from app.web.routes import Handler, allowed_posts, posts
+from app.web.routes import PageRoute, posts
 
 
 class PartsPanel:
@@ -35,15 +33,8 @@ class PartsPanel:
         self._state = state
         self._shown: tuple[object, View] = None, {}
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        return allowed_posts(self._posts())
-
-    def routes(self) -> Sequence[Route]:
-        return posts(self._posts())
-
-    def _posts(self) -> dict[str, Handler]:
-        return {"/reading/parts": self.read, "/reading/otherwise": self.choose}
+    def routes(self) -> Sequence[PageRoute]:
+        return posts({"/reading/parts": self.read, "/reading/otherwise": self.choose})
 
     def view(self) -> View:
         """The offer to read in parts. ``count``: number of parts; 0 if nothing is offered. ``said``: a text about the

@@ -20,7 +20,6 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
 from app.core import diagnostics
 from app.core.forecast import expected
@@ -58,8 +57,7 @@ from app.models.openai_client import parse_address
 from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
-from app.web.auth import AllowedRoute
-from app.web.routes import REQUIRED, SMALL_BODY, Flag, RequestBody, Text, parsed, said
+from app.web.routes import REQUIRED, Flag, Handler, PageRoute, RequestBody, Text, gets, parsed, posts
 from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
 from engine.plan import (
     BOOK_TOKENS,
@@ -301,17 +299,6 @@ def about_view(description: dict[str, Any], name: str, free: FreeMemory, rates: 
 _LONGEST_NAME = 1000  # maximum characters of a model's name
 _MOST_MEASUREMENTS = 2  # maximum measurements of the machine, if other programs disturb each of them
 _RATES_S = 3.0  # maximum seconds that a reply waits for the measurement of the machine, which may take half a minute
-_POSTS = (
-    "/models/use",
-    "/models/stop",
-    "/models/look",
-    "/remote/use",
-    "/remote/leave",
-    "/key/renew",
-    "/preferences/comments",
-    "/preferences/source",
-)
-_GETS = ("/preferences", "/diagnostics")
 
 
 def make_switch(state: AppState, settings: Settings) -> ModelSwitch:
@@ -389,16 +376,8 @@ class Preferences:
         self._measured: MachineRates | None = None
         self._measurements_left = _MOST_MEASUREMENTS
 
-    @property
-    def allowed(self) -> Sequence[AllowedRoute]:
-        return (
-            *(AllowedRoute("GET", path) for path in _GETS),
-            *(AllowedRoute("POST", path, limit=SMALL_BODY) for path in _POSTS),
-        )
-
-    def routes(self) -> Sequence[Route]:
-        gets = {"/preferences": self.show, "/diagnostics": self.report}
-        posts = {
+    def routes(self) -> Sequence[PageRoute]:
+        handlers: dict[str, Handler] = {
             "/models/use": self.use,
             "/models/stop": self.stop,
             "/models/look": self.look,
@@ -408,10 +387,7 @@ class Preferences:
             "/preferences/comments": self.read_comments,
             "/preferences/source": self.answer_from,
         }
-        return (
-            *(Route(path, said(handler), methods=["GET"]) for path, handler in gets.items()),
-            *(Route(path, said(handler), methods=["POST"]) for path, handler in posts.items()),
-        )
+        return *gets({"/preferences": self.show, "/diagnostics": self.report}), *posts(handlers)
 
     def view(self) -> View:
         setup = switch_view(self._switch.state, self._switch.present)

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from app.core import format, speed
 from app.core.format import View
 from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified, mean_ms
 from app.core.state import AppState
-from app.web.auth import AllowedRoute
-from app.web.routes import RequestBody, Text, parsed
+from app.web.routes import PageRoute, RequestBody, Text, parsed
 from engine.errors import InputError, TrifoldError
 
 _BODY = 64 << 10  # maximum bytes of a request's body
@@ -45,15 +43,13 @@ class RacePanel:
         verified: the checks that passed on this machine.
     """
 
-    allowed = (AllowedRoute("GET", "/race"), AllowedRoute("POST", "/race", limit=_BODY))
-
     def __init__(self, state: AppState, race: Race, verified: Verified) -> None:
         self._state = state
         self._race = race
         self._verified = verified
 
-    def routes(self) -> Sequence[Route]:
-        return (Route("/race", self.recording, methods=["GET"]), Route("/race", self.start, methods=["POST"]))
+    def routes(self) -> Sequence[PageRoute]:
+        return PageRoute("GET", "/race", self.recording), PageRoute("POST", "/race", self.start, _BODY)
 
     def view(self) -> View:
         return {"race": self._progress(), "verified": self._badge()}

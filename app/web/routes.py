@@ -7,7 +7,7 @@ its remedy (``said``). Results reach every tab through the live stream.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
@@ -52,16 +52,31 @@ def said(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     return answer
 
 
-def posts(handlers: Mapping[str, Handler]) -> tuple[Route, ...]:
-    """Make a POST route for each handler. ``handlers`` is keyed by path."""
-    return tuple(Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items())
+class PageRoute(Route):
+    """A request that the server answers, with what the guard must know about it.
 
-
-def allowed_posts(handlers: Mapping[str, Handler]) -> tuple[AllowedRoute, ...]:
-    """Make the entries with which ``auth.Guard`` admits requests to these POST routes. The body of a request may have
-    at most ``SMALL_BODY`` bytes.
+    Args:
+        path: as in Starlette. The guard does not look at its parameters.
+        limit: maximum bytes of the body.
+        open: whether the request needs no cookie.
     """
-    return tuple(AllowedRoute("POST", path, limit=SMALL_BODY) for path in handlers)
+
+    def __init__(
+        self, method: str, path: str, endpoint: Callable[[Request], Any], limit: int = 0, *, open: bool = False
+    ) -> None:
+        super().__init__(path, endpoint, methods=[method])
+        fixed, parameter, _ = path.partition("{")
+        self.allowed = AllowedRoute(method, f"{fixed}*" if parameter else path, limit, open)
+
+
+def posts(handlers: Mapping[str, Handler], limit: int = SMALL_BODY) -> tuple[PageRoute, ...]:
+    """Make a POST route for each handler. ``handlers`` is keyed by path."""
+    return tuple(PageRoute("POST", path, said(handler), limit) for path, handler in handlers.items())
+
+
+def gets(handlers: Mapping[str, Handler]) -> tuple[PageRoute, ...]:
+    """Make a GET route for each handler. ``handlers`` is keyed by path."""
+    return tuple(PageRoute("GET", path, said(handler)) for path, handler in handlers.items())
 
 
 def json_object(sent: bytes) -> dict[str, Any]:
@@ -207,23 +222,6 @@ class QuestionAsked(AnswerAsked, _Question):
 
 NAME_HEADER, OPEN_HEADER = "x-file-name", "x-open"
 
-ALLOWED = (
-    AllowedRoute("POST", "/books", limit=MAX_BYTES),
-    AllowedRoute("POST", "/books/open", limit=SMALL_BODY),
-    AllowedRoute("POST", "/books/sample", limit=SMALL_BODY),
-    AllowedRoute("POST", "/reading/choose", limit=SMALL_BODY),
-    AllowedRoute("POST", "/reading/chapters", limit=SMALL_BODY),
-    AllowedRoute("POST", "/reading/again", limit=SMALL_BODY),
-    AllowedRoute("POST", "/reading/stop", limit=SMALL_BODY),
-    AllowedRoute("POST", "/asking", limit=QUESTION_LIMIT),
-    AllowedRoute("POST", "/asking/again", limit=SMALL_BODY),
-    AllowedRoute("POST", "/asking/continue", limit=SMALL_BODY),
-    AllowedRoute("POST", "/asking/whole", limit=SMALL_BODY),
-    AllowedRoute("POST", "/asking/enough", limit=SMALL_BODY),
-    AllowedRoute("POST", "/asking/stop", limit=SMALL_BODY),
-    AllowedRoute("POST", "/chats/new", limit=SMALL_BODY),
-)
-
 
 class BookRoutes:
     """Routes for opening and reading books.
@@ -237,9 +235,8 @@ class BookRoutes:
         self._state = state
         self._sample = sample
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> Sequence[PageRoute]:
         handlers: dict[str, Handler] = {
-            "/books": self.receive,
             "/books/open": self.open,
             "/books/sample": self.open_sample,
             "/reading/choose": self.choose,
@@ -247,7 +244,7 @@ class BookRoutes:
             "/reading/again": self.again,
             "/reading/stop": self.stop_reading,
         }
-        return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
+        return *posts({"/books": self.receive}, MAX_BYTES), *posts(handlers)
 
     async def receive(self, request: Request) -> Response:
         """Receive a file as the body, with its percent-encoded name in a header. The file is opened, unless the header
@@ -304,9 +301,8 @@ class ChatRoutes:
     def __init__(self, state: AppState) -> None:
         self._state = state
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> Sequence[PageRoute]:
         handlers: dict[str, Handler] = {
-            "/asking": self.ask,
             "/asking/again": self.ask_again,
             "/asking/continue": self.go_on,
             "/asking/whole": self.ask_whole,
@@ -314,7 +310,7 @@ class ChatRoutes:
             "/asking/stop": self.stop,
             "/chats/new": self.begin_chat,
         }
-        return [Route(path, said(handler), methods=["POST"]) for path, handler in handlers.items()]
+        return *posts({"/asking": self.ask}, QUESTION_LIMIT), *posts(handlers)
 
     async def ask(self, request: Request) -> Response:
         asked = await parsed(request, QuestionAsked)

@@ -35,11 +35,10 @@ from engine.errors import ResourceError
 
 if TYPE_CHECKING:
     import uvicorn
-    from starlette.routing import Route
 
     from app.core.state import AppState
-    from app.core.suggestions import Sample
     from app.web.live import Panel
+    from app.web.routes import PageRoute
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +57,9 @@ _KINDS = {
 }
 _FIRST_STYLE = "trifold.css"  # the style sheet with the colours that all other style sheets use
 
-_ALLOWED = (
-    AllowedRoute("GET", HEALTH_PATH, open=True),
-    AllowedRoute("GET", "/"),
-    AllowedRoute("GET", "/live"),
-    AllowedRoute("GET", "/ui/*"),
+# What Gradio answers, and the page needs. All other requests are declared with their handlers (``PageRoute``).
+_GRADIOS = (
     AllowedRoute("GET", "/assets/*"),
-    AllowedRoute("GET", "/gradio.js"),
     AllowedRoute("GET", "/theme.css"),
     AllowedRoute("GET", "/config"),
     AllowedRoute("GET", "/favicon.ico"),
@@ -116,15 +111,12 @@ def make_state(settings: Settings) -> AppState:
 
 def guarded_app(state: AppState, settings: Settings) -> App:
     """The whole application: all routes, with the guard in front."""
-    from app.core.suggestions import Sample
-    from app.web.routes import ALLOWED
-
     tokens = LoginTokens(load_secret(settings.data), used_file=settings.data / USED_FILE)
-    panels = make_panels(state, settings)
-    page = _page(state, settings, Sample(SAMPLE_BOOKS), panels, tokens)
-    allowed = [route for panel in panels for route in panel.allowed]
+    quiet_gradio(settings.uploads)
+    routes = _routes(state, settings, tokens)
+    page = _page(state, settings, routes)
     lan = LanAuth(settings.password) if settings.password else None
-    return Guard(page, settings.port, tokens, (*_ALLOWED, *ALLOWED, *allowed), lan)
+    return Guard(page, settings.port, tokens, (*_GRADIOS, *(route.allowed for route in routes)), lan)
 
 
 def make_panels(state: AppState, settings: Settings) -> tuple[Panel, ...]:
@@ -226,13 +218,14 @@ def option_controls(options: Iterable[Option]) -> str:
     return "\n".join([*boxes, '<div class="numbers">', *plain, "</div>", *folded])
 
 
-def _own_routes(port: int, tokens: LoginTokens) -> list[Route]:
+def _own_routes(port: int, tokens: LoginTokens) -> list[PageRoute]:
     """The routes of the page itself: its HTML, its files, Gradio's script for embedding in other pages, and the health
     check.
     """
     from starlette.requests import Request
     from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-    from starlette.routing import Route
+
+    from app.web.routes import PageRoute
 
     files = page_files()
     page = start_page(files)
@@ -257,29 +250,36 @@ def _own_routes(port: int, tokens: LoginTokens) -> list[Route]:
         return JSONResponse({"app": PROGRAM_NAME, "status": "ok", "proof": tokens.prove(challenge, port)})
 
     return [
-        Route("/", start),
-        Route("/ui/{name}", file),
-        Route("/gradio.js", gradio_script),
-        Route(HEALTH_PATH, healthz),
+        PageRoute("GET", "/", start),
+        PageRoute("GET", "/ui/{name}", file),
+        PageRoute("GET", "/gradio.js", gradio_script),
+        PageRoute("GET", HEALTH_PATH, healthz, open=True),
     ]
 
 
-def _page(state: AppState, settings: Settings, sample: Sample, panels: Sequence[Panel], tokens: LoginTokens) -> App:
-    quiet_gradio(settings.uploads)
-    from fastapi import FastAPI
-
-    from app.web import gradio_page
+def _routes(state: AppState, settings: Settings, tokens: LoginTokens) -> list[PageRoute]:
+    """Every request that the program itself answers."""
+    from app.core.suggestions import Sample
     from app.web.live import Live
     from app.web.routes import BookRoutes, ChatRoutes
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.router.routes += [
+    panels = make_panels(state, settings)
+    return [
         *_own_routes(settings.port, tokens),
         Live(state, panels).route(),
-        *BookRoutes(state, sample).routes(),
+        *BookRoutes(state, Sample(SAMPLE_BOOKS)).routes(),
         *ChatRoutes(state).routes(),
         *(route for panel in panels for route in panel.routes()),
     ]
+
+
+def _page(state: AppState, settings: Settings, routes: Sequence[PageRoute]) -> App:
+    from fastapi import FastAPI
+
+    from app.web import gradio_page
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.router.routes += routes
     return gradio_page.mount(app, gradio_page.Record(state).show, settings.port)
 
 
