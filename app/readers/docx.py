@@ -14,13 +14,15 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from app.readers import archive, cleaning, docx_drawn, encoding, markup
+from app.readers import archive, cleaning, docx_drawn, encoding, markup, numerals
 from app.readers.archive import attribute, local
+from app.readers.docx_bound import Bindings
 from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import DocxStyles
 from app.readers.docx_text import MARK, DocxReader, Surroundings
@@ -84,6 +86,7 @@ class _File(Package):
     ) -> None:
         super().__init__(files)
         self._with_comments = comments
+        self._bindings = Bindings(self)
         self._limits = limits
         self._alive = progress
         self._depth = depth
@@ -100,7 +103,8 @@ class _File(Package):
         root = self.xml(self._body, "its text")
         if root is None:
             raise KeyError(self._body)
-        marks = {kind: _number_notes(root, kind) for _, _, kind in _NOTES}
+        self._bindings.fill(root)
+        marks = {kind: _number_notes(root, kind, self._notes_of(kind)) for _, _, kind in _NOTES}
         blocks = self.walk.blocks(root)
         self.title = next((block.text for block in blocks if block.level == 1), "")
         chapters = by_headings(blocks, split_levels(blocks))
@@ -108,11 +112,23 @@ class _File(Package):
             text = self.attempt(partial(self._notes, name, marks[kind]), "")
             chapters.append(Chapter(title, text))
         chapters.append(Chapter(_COMMENTS, self.attempt(self._comments, "")))
+        self.walk.in_header = True
         chapters.append(Chapter(_HEADERS, self.attempt(lambda: self._headers(root, blocks), "")))
         self._tell_objects()
         return [chapter for chapter in chapters if chapter.text]
 
     # Parts
+
+    def _notes_of(self, kind: str) -> _NoteForm:
+        """Return how notes are numbered that are referred to by elements ``kind``. Word numbers endnotes in Roman
+        numerals unless the file says otherwise.
+        """
+        usual = _NoteForm("lowerRoman" if kind == "endnoteReference" else "decimal")
+        root = self.attempt(lambda: self.xml(self._part("settings"), "its settings"), None)
+        name = kind.replace("Reference", "Pr")
+        return usual.changed(
+            next((node for node in root if local(node.tag) == name), None) if root is not None else None
+        )
 
     def _part(self, kind: str) -> str:
         """Return the name of the file's part of this kind, such as "styles". If the main text refers to no such part,
@@ -218,6 +234,8 @@ class _File(Package):
         for identity in _headers_shown(root):
             kind, part = related.get(identity, ("", ""))
             content = self.xml(part, f"a {kind}") if kind in ("header", "footer") else None
+            if content is not None:
+                self._bindings.fill(content)
             for node in content if content is not None else ():
                 self.walk.page_fields = False
                 text = self._text(_around(node), part)
@@ -240,6 +258,9 @@ class _File(Package):
         if others:
             programs = ", ".join(sorted(others)[:5])
             self.warnings.append(f"Embedded objects are not read: {sum(others.values()):,} ({programs}).")
+        if self.walk.pictures:
+            said = f"Pictures without a description, whose words are not read: {self.walk.pictures:,}."
+            self.warnings.append(said)
         signs = self.walk.left_out.pop("signs", 0)
         if signs:
             self.warnings.append(f"Signs of fonts that only their maker knows are not read: {signs:,}.")
@@ -266,21 +287,54 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
     return list(found)
 
 
-def _number_notes(root: ElementTree.Element, kind: str) -> dict[str, str]:
+@dataclass
+class _NoteForm:
+    """How the notes of a document or of a section are numbered. ``restarts``: whether each section starts anew."""
+
+    style: str = "decimal"
+    start: int = 1
+    restarts: bool = False
+
+    def changed(self, settings: ElementTree.Element | None) -> _NoteForm:
+        """Return the form with the settings of an element ``footnotePr`` or ``endnotePr``."""
+        found = {local(part.tag): attribute(part, "val") for part in settings} if settings is not None else {}
+        start = found.get("numStart", "")
+        return _NoteForm(
+            found.get("numFmt", self.style),
+            int(start) if start.isdigit() and len(start) < 6 else self.start,
+            found.get("numRestart") == "eachSect" if "numRestart" in found else self.restarts,
+        )
+
+
+def _number_notes(root: ElementTree.Element, kind: str, usual: _NoteForm) -> dict[str, str]:
     """Number the references to notes in text order, as Word does. Turn each reference into an element with the number
     as its text.
+
+    Args:
+        root: the main text.
+        kind: the name of the references' elements.
+        usual: the form of the numbers in sections that state none.
 
     Returns:
         Numbers by note id; "" for a note with a custom mark, because the text already contains the mark.
     """
     numbers: dict[str, str] = {}
-    count = 0
-    for node in list(root.iter(_named(root, kind))):
+    name, section, settings = _named(root, kind), _named(root, "sectPr"), kind.replace("Reference", "Pr")
+    found = [node for node in root.iter() if node.tag in (name, section)]
+    ends = [node for node in found if node.tag == section]  # a section's settings stand at its end
+    forms = [usual.changed(next((part for part in end if local(part.tag) == settings), None)) for end in ends]
+    forms = forms or [usual]
+    at, count = 0, forms[0].start - 1
+    for node in found:
+        if node.tag == section:
+            at = min(at + 1, len(forms) - 1)
+            count = forms[at].start - 1 if forms[at].restarts else count
+            continue
         identity = attribute(node, "id")
         if identity not in numbers:
             marked = attribute(node, "customMarkFollows") in ("1", "true", "on")
             count += not marked
-            numbers[identity] = "" if marked else str(count)
+            numbers[identity] = "" if marked else numerals.written(count, forms[at].style)
         node.text = numbers[identity]
         node.tag = MARK
     return numbers

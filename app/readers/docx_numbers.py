@@ -20,6 +20,7 @@ _MOST_ZEROS = 6
 _PLACE = re.compile(r"%([1-9])")
 _TICKS = "☐☑☒✓✗✔✘"
 _BULLET = "•"
+_INDENT = "  "  # spaces for each level of a list
 _NO = ("0", "false", "off")
 
 
@@ -155,6 +156,14 @@ class Numbering:
             if restart is None or (restart and depth < restart):
                 del counts[below]
         return self._spelled(found, level, counts)
+
+    def indent(self, number: str, depth: int) -> str:
+        """Return the spaces before an item at level ``depth`` (from 0). A number such as "2.1" needs none, because it
+        says itself to which item it belongs.
+        """
+        found = self._lists.get(number)
+        level = found.levels.get(depth) if found is not None else None
+        return _INDENT * depth if level is not None and len(_PLACE.findall(level.text)) < 2 else ""
 
     def _spelled(self, found: _List, level: _Level, counts: dict[int, int]) -> str:
         if level.hidden:

@@ -38,6 +38,7 @@ _PAGE_FIELDS = ("PAGE", "NUMPAGES", "SECTIONPAGES")
 # maximum characters of vertically offset text that counts as a superscript or subscript
 _LONGEST_SCRIPT = 4
 _LONGEST_NUMBER = 8  # maximum characters of a page number; a longer result of a page field is read as text
+_ICON = 540_000  # maximum sides of an icon in 914,400ths of an inch: 1.5 cm
 _ALIVE = 500  # paragraphs between two progress reports
 # Maximum nesting of text boxes; a deeper box is read as one block. Also the maximum nesting of fractions and roots in
 # an EQ field.
@@ -120,6 +121,9 @@ class DocxReader:
         self.left_out: Counter[str] = Counter()
         self.objects: Counter[str] = Counter()  # number of embedded objects, keyed by program
         self.anchors: dict[str, str] = {}  # passages that comments refer to, keyed by comment id
+        self.pictures = 0  # number of pictures without a description
+        # whether page numbers are skipped, because the text is that of a header or footer, where each page has its own
+        self.in_header = False
         # whether a page number was skipped; the caller sets it to False before each header or footer
         self.page_fields = False
         self._open_comments: set[str] = set()
@@ -208,7 +212,7 @@ class DocxReader:
             self._held = text
         else:
             level = (style.heading if about.heading is None else about.heading) or 0
-            label = self._label(about, style)
+            label, indent = self._label(about, style)
             if text and (self._monospaced or _CODE_STYLE.search(about.style)):
                 text = cleaning.line_ends(cleaning.characters(text.replace("\t", " " * _INDENTATION)))
             elif text:
@@ -216,20 +220,22 @@ class DocxReader:
             if text:
                 if label and not text.startswith(label):
                     text = f"{label} {text}"
-                yield Block(" ".join(text.split()) if level else text, level)
+                yield Block(" ".join(text.split()) if level else indent + text, level)
         yield from drawn
 
-    def _label(self, about: _About, style: Style) -> str:
-        """Count a paragraph in its list. Return the number in front of the paragraph; "" if it is in no list."""
+    def _label(self, about: _About, style: Style) -> tuple[str, str]:
+        """Count a paragraph in its list. Return the number in front of the paragraph, and its indentation; "" if it is
+        in no list.
+        """
         number = style.numbered.number if about.numbered.number is None else about.numbered.number
         if number is None or number == "0":
-            return ""
+            return "", ""
         level = about.numbered.level
         if level is None:
             level = self._around.numbering.level_of(number, about.style)
         if level is None:
             level = style.numbered.level or 0
-        return self._around.numbering.count(number, level)
+        return self._around.numbering.count(number, level), self._around.numbering.indent(number, level)
 
     # Tables
 
@@ -296,7 +302,7 @@ class DocxReader:
                 stack.extend(reversed(choice(current)))
             elif tag in ("commentRangeStart", "commentRangeEnd"):
                 self._comment_range(tag, attribute(current, "id"))
-            elif tag == "fldSimple" and _name_of(attribute(current, "instr")) in _PAGE_FIELDS:
+            elif tag == "fldSimple" and self.in_header and _name_of(attribute(current, "instr")) in _PAGE_FIELDS:
                 self.page_fields = True
             elif tag in ("del", "moveFrom"):
                 self._count_deleted(current)
@@ -367,7 +373,8 @@ class DocxReader:
             # the text is the result of a field inside another field's code, so Word does not show it
             self.left_out["codes"] += _size(text)
             return
-        if self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS and len(text) <= _LONGEST_NUMBER:
+        is_number = self.in_header and self._fields and _name_of(self._fields[-1].code) in _PAGE_FIELDS
+        if is_number and len(text) <= _LONGEST_NUMBER:
             self.page_fields = True
             return
         if self._fields and text.strip():
@@ -473,7 +480,7 @@ class DocxReader:
                 if alt and formulas.looks_like(alt) and len(alt) < _LONGEST_ANCHOR and "." not in alt[-5:]:
                     self._add(formulas.tex(alt))
                 elif any(local(part.tag) == "pic" for part in node.iter()):
-                    self._picture(alt)
+                    self._picture(alt, small=_is_small(node))
             elif tag == "shape" and any(local(part.tag) == "imagedata" for part in current):
                 self._picture(" ".join(attribute(current, "alt").split()))
             elif tag == "t":  # the text of a locked drawing
@@ -483,11 +490,15 @@ class DocxReader:
                 stack.extend(reversed(current))
         self._depth -= 1
 
-    def _picture(self, alt: str) -> None:
-        """Add a picture's description. Ignore file names and Word's generated descriptions."""
+    def _picture(self, alt: str, *, small: bool = False) -> None:
+        """Add a picture's description. Ignore file names and Word's generated descriptions. A picture without a
+        description is counted, unless it is as small as an icon.
+        """
         words = _AUTOMATIC.sub("", alt).strip()
         if words and not NAMELESS.match(words):
             self._add(f"[Image: {words}]")
+        elif not small:
+            self.pictures += 1
 
     def _box(self, node: ElementTree.Element) -> None:
         runs, self._runs = self._runs, []
@@ -511,6 +522,13 @@ class DocxReader:
         if local(node.tag) == "del":  # text of "moveFrom" is not counted, because it is read at its new place
             texts = (part.text or "" for part in node.iter() if local(part.tag) in ("delText", "t"))
             self.left_out[_DELETED] += sum(map(_size, texts))
+
+
+def _is_small(node: ElementTree.Element) -> bool:
+    """Whether a drawing is as small as an icon."""
+    sizes = (part for part in node.iter() if local(part.tag) == "extent")
+    sides = [attribute(one, side) for one in sizes for side in ("cx", "cy")]
+    return any(sides) and all(side.isdigit() and int(side[:12]) < _ICON for side in sides)
 
 
 def _joined(text: str, runs: Iterable[_Run]) -> str:

@@ -49,7 +49,9 @@ _MARK = re.compile(r"(#{1,6})\s+(\S.*)?$")
 # matches the number signs that close a Markdown heading, but not the sign in "C#"
 _CLOSING = re.compile(r"(?:^|(?<=\s))#+$")
 _UNDERLINE = re.compile(r"^(=+|-{3,})\s*$")
-_FENCE = re.compile(r"^\s*(```|~~~)")
+# matches a fence of program text; the words after backticks have no backticks, unlike those of code within a line
+_FENCE = re.compile(r"^\s*(`{3,}(?=[^`]*$)|~{3,})(.*)$")
+_TABS = re.compile(r"^[ ]{0,3}\t[\t ]*", re.M)
 _FRONT_MATTER = re.compile(r"\ufeff?(---|\+\+\+)[ \t]*\n((?:[^\n]{0,500}\n){1,100}?)\1[ \t]*(?:\n|$)")
 _SETTING = re.compile(r"^(title|author)\s*[:=]\s*(\S.*)$", re.I | re.M)
 _GUTENBERG = re.compile(r"^(title|author):\s+(\S.*)$", re.I | re.M)
@@ -113,6 +115,7 @@ def _plain(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
 
 
 def _markdown(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
+    raw = _TABS.sub(lambda found: found[0].expandtabs(4), raw)
     title, author, text = _front_matter(cleaning.characters(raw))
     blocks = markdown_blocks(text)
     progress()
@@ -354,7 +357,7 @@ def markdown_blocks(text: str) -> list[Block]:
     """
     blocks: list[Block] = []
     current: list[str] = []
-    fenced = False
+    fence = ""  # the signs of the open fence
 
     def close() -> None:
         if current:
@@ -362,17 +365,18 @@ def markdown_blocks(text: str) -> list[Block]:
             current.clear()
 
     for row in text.split("\n"):
-        if _FENCE.match(row):
-            fenced = not fenced
+        signs = _FENCE.match(row)
+        if signs and (not fence or (signs[1].startswith(fence) and not signs[2].strip())):
+            fence = "" if fence else signs[1]
             current.append(row)
             continue
-        mark = None if fenced else _MARK.match(row)
+        mark = None if fence else _MARK.match(row)
         if mark:
             close()
             blocks.append(Block(_CLOSING.sub("", (mark[2] or "").rstrip()), len(mark[1])))
-        elif not fenced and current and len(current) == 1 and _UNDERLINE.match(row):
+        elif not fence and current and len(current) == 1 and _UNDERLINE.match(row):
             blocks.append(Block(current.pop().strip(), 1 if row.startswith("=") else 2))
-        elif row.strip() or fenced:
+        elif row.strip() or fence:
             current.append(row)
         else:
             close()

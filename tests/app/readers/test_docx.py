@@ -85,12 +85,12 @@ NUMBERS = {
     "levels count below each other": (
         [(0, "a"), (1, "b"), (1, "c"), (2, "d"), (2, "e"), (0, "f"), (1, "g")],
         _CLAUSES,
-        "1. a/1.1 b/1.2 c/(a) d/(b) e/2. f/2.1 g",
+        "1. a/1.1 b/1.2 c/    (a) d/    (b) e/2. f/2.1 g",
     ),
     "a level that never restarts": (
         [(0, "a"), (1, "b"), (0, "c"), (1, "d")],
         _level(0, "upperRoman", "%1") + _level(1, "decimal", "%2)", more='<w:lvlRestart w:val="0"/>'),
-        "I a/1) b/II c/2) d",
+        "I a/  1) b/II c/  2) d",
     ),
     "digits where Roman numerals would be, for the law": (
         [(0, "a"), (1, "b")],
@@ -342,7 +342,7 @@ INLINE = {
     "a field that nobody ends": ('<w:r><w:fldChar w:fldCharType="begin"/></w:r>' + _r("the words"), "the words"),
     "a page's number that nobody ends": (
         _field("PAGE", "3").removesuffix('<w:r><w:fldChar w:fldCharType="end"/></w:r>') + _r("the words of the text"),
-        "the words of the text",
+        "3the words of the text",
     ),
     "a quarter": ("<m:oMath><m:f><m:num>" + _m("1") + "</m:num><m:den>" + _m("4") + "</m:den></m:f></m:oMath>", "1/4"),
     "two and a half": (
@@ -657,3 +657,74 @@ def test_text_never_shrinks_in_silence(tmp_path_factory: Any, parts: list[tuple[
     shown = re.sub(r"<mc:Fallback>.*?</mc:Fallback>|<w:instrText>.*?</w:instrText>", "", body)
     source = Counter(sign for sign in re.sub(r"<[^>]*>", "", shown) if sign.isalnum())
     assert sum((source - read).values()) == sum(parsed.left_out.values())
+
+
+def test_nested_lists_are_indented(tmp_path: Path) -> None:
+    bullets = "".join(_level(at, "bullet", "o") for at in range(3))
+    numbering = _lists({0: bullets, 1: _CLAUSES}, {1: (0, ""), 2: (1, "")})
+    body = _item("Holm", 1) + _item("Ada", 1, 1) + _item("Dan", 1, 2) + _item("Rent", 2) + _item("Due", 2, 1)
+    text = _text(_document(tmp_path, body + _item("at once", 2, 2), numbering=numbering))
+    assert text.split("\n\n") == ["• Holm", "  • Ada", "    • Dan", "1. Rent", "1.1 Due", "    (a) at once"]
+
+
+def test_notes_are_numbered_as_the_file_says(tmp_path: Path) -> None:
+    def mark(kind: str, identity: int) -> str:
+        return f'<w:r><w:{kind}Reference w:id="{identity}"/></w:r>'
+
+    def notes(kind: str, *texts: str) -> str:
+        return "".join(f'<w:{kind} w:id="{at}">{_p(text)}</w:{kind}>' for at, text in enumerate(texts, 1))
+
+    body = (
+        f"<w:p>{_r('One')}{mark('footnote', 1)}{mark('endnote', 1)}<w:pPr><w:sectPr/></w:pPr></w:p>"
+        f"<w:p>{_r('Two')}{mark('footnote', 2)}{mark('endnote', 2)}</w:p>"
+        '<w:sectPr><w:footnotePr><w:numFmt w:val="upperLetter"/><w:numRestart w:val="eachSect"/></w:footnotePr>'
+        "</w:sectPr>"
+    )
+    settings = '<w:footnotePr><w:numStart w:val="4"/></w:footnotePr>'
+    said, ends = notes("footnote", "a", "b"), notes("endnote", "c", "d")
+    text = _text(_document(tmp_path, body, settings=settings, footnotes=said, endnotes=ends))
+    assert text.split("\n\n") == ["One[4][i]", "Two[D][ii]", "4. a", "D. b", "i. c", "ii. d"]
+
+
+def test_content_controls_show_the_data_to_which_they_are_bound(tmp_path: Path) -> None:
+    def control(path: str, text: str, more: str = "") -> str:
+        binding = f'<w:dataBinding w:xpath="{path}" w:storeItemID="{{AB}}"/>'
+        content = f"<w:sdtContent>{_r(text)}{_r(' x')}</w:sdtContent>"
+        return f"<w:sdt><w:sdtPr>{binding}{more}</w:sdtPr>{content}</w:sdt>"
+
+    chosen = '<w:dropDownList><w:listItem w:displayText="Holm harbour" w:value="7"/></w:dropDownList>'
+    body = "".join(
+        f"<w:p>{one}</w:p>"
+        for one in (
+            control("/n:deal[1]/n:party[2]", "Click to enter"), control("/n:deal[1]/@sum", "900"),
+            control("/deal/place", "nowhere", chosen), control("/deal/missing", "kept"),
+            control("/deal//party", "kept"),
+            control("/deal/empty", "Click here", "<w:showingPlcHdr/>"),
+            control("/deal/party", "4 May", "<w:date/>"),
+        )
+    )  # fmt: skip
+    path = tmp_path / "a.docx"
+    _document(tmp_path, body)
+    with zipfile.ZipFile(path, "a") as file:
+        data = "<deal sum='1,200'><party>Quill</party><party>Bray</party><place>7</place><empty/></deal>"
+        file.writestr("customXml/item1.xml", data)
+        file.writestr("customXml/props.xml", "<p xmlns:d='d' d:itemID='{ab}'/>")
+        link = f'<Relationship Id="a" Type="{_REL}/customXmlProps" Target="props.xml"/>'
+        file.writestr("customXml/_rels/item1.xml.rels", f"<Relationships>{link}</Relationships>")
+    text = _text(docx.parse(path, {}, Limits(), _silent))
+    assert text.split("\n\n") == ["Bray", "1,200", "Holm harbour", "kept x", "kept x", "Click here x", "4 May x"]
+
+
+def test_page_numbers_in_sentences_are_read(tmp_path: Path) -> None:
+    simple = f'<w:fldSimple w:instr=" PAGE ">{_r("14")}</w:fldSimple>'
+    body = f"<w:p>{_r('It has ')}{_field('NUMPAGES', '15')}{_r(' pages, signed on ')}{simple}{_r('.')}</w:p>"
+    assert _text(_document(tmp_path, body)) == "It has 15 pages, signed on 14."
+
+
+def test_pictures_without_a_description_are_told(tmp_path: Path) -> None:
+    def picture(size: int, words: str = "") -> str:
+        place = f'<wp:extent cx="{size}" cy="{size}"/><wp:docPr descr="{words}"/>'
+        return f"<w:p>{_r('x')}<w:r><w:drawing><wp:inline>{place}<a:pic/></wp:inline></w:drawing></w:r></w:p>"
+
+    parsed = _document(tmp_path, picture(5_400_000) + picture(200_000) + picture(5_400_000, "A lamp on a rock"))
+    assert parsed.warnings == ["Pictures without a description, whose words are not read: 1."]

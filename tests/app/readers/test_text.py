@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.readers import cleaning, detect
+from app.readers import cleaning, detect, read_document
 from app.readers.parsed import Limits, Parsed
 
 _PROSE = (
@@ -326,3 +326,16 @@ def test_no_sign_is_dropped_but_controls_and_a_font_s_own() -> None:
         category = unicodedata.category(sign)
         if category[0] not in "CZ" and not cleaning.characters(sign):
             assert cleaning.PRIVATE.match(sign) or 0xFFF0 <= code <= 0xFFFC, hex(code)
+
+
+def test_markdown_code_by_tabs_keeps_its_lines(files: Any) -> None:
+    text = "# Setup\n\nRun this:\n\n\tif wind > 9:\n\t\thorn()\n\telse:\n\t\trest()\n\nDone."
+    assert "    if wind > 9:\n        horn()\n    else:\n        rest()" in read_document(files.text("a.md", text)).text
+
+
+def test_a_fence_ends_only_at_its_own_signs(files: Any) -> None:
+    text = "# Guide\n\n````markdown\n```python\n# count\n```\n\n# A title in it\n````\n\nThe end.\n\n~~~\n```\n# x\n~~~"
+    document = read_document(files.text("a.md", text))
+    assert [page.label for page in document.pages] == ["Guide"]
+    inline = read_document(files.text("b.md", "# One\n\n```code``` in a line\n\n# Two\n\ntext"))
+    assert [page.label for page in inline.pages] == ["One", "Two"]
