@@ -109,3 +109,15 @@ def test_an_excerpt_for_the_whole_has_the_contents_and_one_for_strange_words_is_
     assert excerpt(BookWords(chapters), "What is this about?").pages[0].text == "Rooms\nAnimals"
     assert "[page 1]" in excerpt(BookWords(LEASE), "Why do whales sing?").pages[0].text
     assert excerpt(BookWords(Document.from_pages("Empty", [""])), "Who?").pages == ()
+
+
+def test_a_question_for_a_number_prefers_a_passage_with_one() -> None:
+    garden = " ".join(
+        f"The garden has a wall of stone and moss, and a gate {way}." for way in ("north", "south", "east")
+    )
+    pages = [f"The stone wall of the garden is old. {garden}"] * 3 + [
+        f"The stone wall of the garden is 9 feet. {garden}"
+    ]
+    words = BookWords(Document.from_pages("A Garden", pages))
+    assert "9 feet" in best_passages(words, "How high is the stone wall of the garden?")[0].text
+    assert "9 feet" not in best_passages(words, "Who built the stone wall of the garden?")[0].text
