@@ -4,8 +4,9 @@
     race.start(question)               returns at once
     race.state, race.result            the progress and the result, for the page
 
-The plain run is followed by the speculative run. Both decode greedily and start from the same context, which is the
-book and the question; the book is not read again. Afterwards the page replays the two runs side by side in real time.
+The speculative run is followed by the plain run. Both decode greedily and start from the same context, which is the
+book and the question; the book is not read again. The page shows each run live. While the plain run decodes, the page
+replays the speculative run beside it on the same clock.
 If an answer is short, the race continues with further questions about the book. The texts of a refusal, or of an answer
 that repeats itself, are compared like others, but their speed does not count (``app.core.speed``). Besides the
 person's own questions a race asks only the questions that the page suggests. During a race no other question can be
@@ -45,7 +46,7 @@ ENOUGH_TOKENS = 96
 """A race asks no further question once all counted answers together have this number of tokens."""
 
 MOST_QUESTIONS = 4
-MODES: tuple[Mode, Mode] = ("plain", "hierarchical")
+FAST: Mode = "hierarchical"
 _LONGEST_QUESTION = 4000  # maximum characters of a question; further characters are cut off
 _POLL = 0.1  # maximum seconds of one wait for an event, after which the race checks whether the person has stopped it
 FEWEST_TOKENS = 16
@@ -55,16 +56,16 @@ FEWEST_TOKENS = 16
 @dataclass(frozen=True)
 class RaceState:
     """The progress of a race. ``running``: whether the race has not ended. ``question``: the current question.
-    ``question_at``: index of the current question, from 0. ``run_at``: index in ``MODES`` of the current run.
-    ``tokens``: number of tokens that the current run has decoded. ``trouble``: the error that ended the race; None if
-    there was none.
+    ``question_at``: index of the current question, from 0. ``fast``, ``plain``: the runs of the current question, as
+    far as they have come; None if a run has not begun. ``trouble``: the error that ended the race; None if there was
+    none.
     """
 
     running: bool = False
     question_at: int = 0
-    run_at: int = 0
-    tokens: int = 0
     question: str = ""
+    fast: RaceRun | None = None
+    plain: RaceRun | None = None
     trouble: Trouble | None = None
 
 
@@ -89,7 +90,7 @@ class Race:
         self._app_state = app_state
         self._verified = verified
         self._suggested = suggested
-        self._most = most_tokens
+        self.most_tokens = most_tokens
         self._number = 0
         self.state = RaceState()
         self.result: RaceResult | None = None
@@ -161,7 +162,8 @@ class Race:
         card = abilities(str(model.path)) if model else Abilities()
         answered: list[RaceQuestion] = []
         for at, question in enumerate(questions):
-            plain, fast = (self._one_run(RaceState(True, at, run, 0, question), claim) for run in range(len(MODES)))
+            fast = self._one_run(FAST, RaceState(True, at, question), claim)
+            plain = self._one_run("plain", RaceState(True, at, question, fast), claim)
             earlier = [one.fast.text for one in answered]
             uncounted = speed.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
             answered.append(RaceQuestion(question, plain, fast, uncounted))
@@ -187,10 +189,10 @@ class Race:
                 notes = {**(turn.notes or {}), "pace": raced.fast.pace}
                 self._app_state.chats.update(chat.id, at, replace(turn, figures=figures, notes=notes))
 
-    def _one_run(self, state: RaceState, claim: threading.Event) -> RaceRun:
-        self.state, question = state, state.question
-        run = RaceRun(MODES[state.run_at])
-        request = self._request(MODES[state.run_at], question, claim)
+    def _one_run(self, mode: Mode, state: RaceState, claim: threading.Event) -> RaceRun:
+        run = RaceRun(mode)
+        self.state = _with(state, run)
+        request = self._request(mode, state.question, claim)
         try:
             while not run.done:
                 event = request.next_event(timeout=_POLL)
@@ -215,16 +217,20 @@ class Race:
             self._app_state.show(figures=run.figures, pace=run.pace)
         else:
             run = run.take(event)
-        self.state = replace(state, tokens=len(run.token_ids))
+        self.state = _with(state, run)
         return run
 
     def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
         """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to
         ``HANDOVER_S`` seconds until that has ended.
         """
-        sampling = SamplingParams(temperature=0.0, max_tokens=self._most)
+        sampling = SamplingParams(temperature=0.0, max_tokens=self.most_tokens)
         asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
         return self._app_state.engine.ask(asked, cancel=claim)
+
+
+def _with(state: RaceState, run: RaceRun) -> RaceState:
+    return replace(state, fast=run) if run.mode == FAST else replace(state, plain=run)
 
 
 def _last_of(chat: Chat) -> str:
@@ -260,6 +266,10 @@ class RaceRun:
     @property
     def text(self) -> str:
         return "".join(text for _, text in self.steps)
+
+    def text_at(self, ms: float) -> str:
+        """The text that this run had after ``ms`` milliseconds of decoding."""
+        return "".join(text for at, text in self.steps if at <= round(ms, 2))
 
     @property
     def done(self) -> bool:

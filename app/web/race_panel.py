@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from app.core import format, speed
 from app.core.format import View
-from app.core.race import Race, RaceQuestion, RaceResult, RaceRun, Verified, mean_ms
+from app.core.race import FAST, Race, RaceQuestion, RaceResult, RaceRun, RaceState, Verified, mean_ms
 from app.core.state import AppState
 from app.web.routes import PageRoute, RequestBody, Text, parsed
 from engine.errors import InputError, TrifoldError
@@ -25,6 +25,8 @@ _BODY = 64 << 10  # maximum bytes of a request's body
 
 NAMES = {"plain": "Plain", "hierarchical": "Fast"}
 _NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay exact"}
+_LIVE_FAST = "First the fast run, live."
+_LIVE_PLAIN = "Now the plain run, live. The fast one again beside it, on the same clock."
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
 REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
 _REPLAY_OF_SEVERAL = "A replay of two runs, one after the other on this book, on one clock from each first token on."
@@ -67,8 +69,11 @@ class RacePanel:
         result = self._race.result
         if result is None:
             return JSONResponse({"cause": "No race was run yet.", "remedy": "Start one."}, status_code=404)
+        return JSONResponse(recording(result, self._has_lookup()))
+
+    def _has_lookup(self) -> bool:
         config = self._state.engine.config
-        return JSONResponse(recording(result, lookup=config is not None and config.num_lookup_tokens > 0))
+        return config is not None and config.num_lookup_tokens > 0
 
     def _progress(self) -> View:
         race, result, book = self._race.state, self._race.result, self._state.current.book
@@ -81,17 +86,36 @@ class RacePanel:
             "done": 0,
         }
         if race.running:
-            run = "Second run, fast" if race.run_at else "First run, plain"
+            view["line"] = _LIVE_PLAIN if race.plain else _LIVE_FAST
             if race.question_at:
-                run = f"Question {race.question_at + 1}, {'fast' if race.run_at else 'plain'}"
-            view["line"] = f"{run}: {format.counted(race.tokens, 'token')}"
-            view["run"] = race.run_at
+                view["line"] = f"Question {race.question_at + 1}. {view['line']}"
+            view["lanes"] = self._lanes(race)
         elif race.trouble is not None:
             view["trouble"] = f"{race.trouble.cause} {race.trouble.remedy}".strip()
         elif result is not None and book is not None and result.book == book.sha256:
             view["done"] = result.number
             view["line"] = verdict(result)
         return view
+
+    def _lanes(self, race: RaceState) -> list[View]:
+        """The plain and the fast run as they are shown while the race runs. The plain run is shown live; beside it the
+        fast run is shown as it was after the same time. ``share``: how much of the answer there is, from 0 to 1.
+        """
+        fast, plain = race.fast, race.plain
+        length = len(fast.token_ids) if fast and fast.done else self._race.most_tokens
+        lanes = []
+        for mode, run in (("plain", plain), (FAST, fast)):
+            lane = {**_names(mode, self._has_lookup()), "text": "", "clock": "", "share": 0.0}
+            if run is not None:
+                text, ms = run.text, run.ms
+                lane["share"] = len(run.token_ids) / max(1, length)
+                if plain is not None and run is fast:
+                    ms = min(ms, plain.ms)
+                    text = run.text_at(ms)
+                    lane["share"] = len(text) / max(1, len(run.text))
+                lane.update(text=text, clock=f"{ms / 1000:.1f} s")
+            lanes.append(lane)
+        return lanes
 
     def _badge(self) -> View | None:
         record = self._verified.of(self._state.engine.status().model)
@@ -125,9 +149,7 @@ def verdict(result: RaceResult) -> str:
 def recording(result: RaceResult, lookup: bool = False) -> View:
     """The data of the replay. ``lookup``: whether the fast run also proposed words from the book."""
     shown = result.shown
-    runs = [_run_view([one.plain for one in shown], shown), _run_view([one.fast for one in shown], shown)]
-    if lookup:
-        runs[1]["note"] = _WITH_LOOKUP
+    runs = [_run_view(mode, shown, lookup) for mode in ("plain", FAST)]
     more = len(shown) - 1
     return {
         "number": result.number,
@@ -178,24 +200,25 @@ def _left_out(result: RaceResult) -> list[str]:
     return [f"{', '.join(said)}: {rest}."]
 
 
-def _run_view(runs: Sequence[RaceRun], raced: Sequence[RaceQuestion]) -> View:
-    """Return the runs of one mode as data; ``runs`` holds one run for each question in ``raced``. The field
-    ``questions`` holds for each question its text, the time when it begins, and the steps of its answer as (time,
-    text). Times are milliseconds since the first run began.
+def _names(mode: str, lookup: bool) -> View:
+    return {"name": NAMES[mode], "note": _WITH_LOOKUP if lookup and mode == FAST else _NOTES[mode]}
+
+
+def _run_view(mode: str, raced: Sequence[RaceQuestion], lookup: bool) -> View:
+    """Return the runs of one mode as data. The field ``questions`` holds for each question its text, the time when it
+    begins, and the steps of its answer as (time, text). Times are milliseconds since the first run began.
     """
-    first, mean = runs[0].figures, mean_ms(tuple(runs))
+    runs: list[RaceRun] = [one.fast if mode == FAST else one.plain for one in raced]
+    mean = mean_ms(tuple(runs))
     questions, before = [], 0.0
     for run, one in zip(runs, raced, strict=True):
         steps = [[round(before + at, 2), text] for at, text in run.steps]
         questions.append({"question": one.question, "begins": round(before, 2), "steps": steps})
         before += run.ms
-    ttft = first.ttft_s if first is not None and len(runs) == 1 else None
     return {
-        "name": NAMES.get(runs[0].mode, runs[0].mode),
-        "note": _NOTES.get(runs[0].mode, ""),
+        **_names(mode, lookup),
         "questions": questions,
         "tokens": sum(len(run.token_ids) for run in runs),
         "ms": round(before, 2),
         "pace": f"{format.milliseconds(mean)} per token" if mean else "",
-        "first": f"first token after {format.duration(ttft)}" if ttft else "",
     }

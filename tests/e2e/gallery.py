@@ -103,7 +103,8 @@ def race_running(page: Page) -> None:
 
 
 def race_replay(page: Page) -> None:
-    page.wait_for_selector("#race-replay", state="visible", timeout=60_000)
+    race_over(page)
+    page.click("#race-replayed")
     page.wait_for_timeout(200)
 
 

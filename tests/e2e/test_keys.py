@@ -114,7 +114,7 @@ def test_a_race_that_was_closed_stays_closed(page: Page) -> None:
     page.keyboard.press("Escape")
     assert page.locator("#race").is_hidden()
     page.wait_for_selector(
-        '#race-start:text-is("Race it against plain"), #race-start:text-is("Race again")', timeout=PATIENCE
+        '#race-start:text-is("Race it against plain"), #race-start:text-is("Show the race")', timeout=PATIENCE
     )
     page.wait_for_timeout(400)
     assert page.locator("#race").is_hidden()

@@ -1,4 +1,4 @@
-// The race: two recorded runs, replayed next to each other on one clock. All texts come from the server.
+// The race: two runs next to each other on one clock, live and afterwards as a replay. All texts come from the server.
 import { closedByEscape } from "./escape.js";
 import { byId, made, nextFrame, post } from "./frame.js";
 
@@ -27,13 +27,13 @@ export function showRace(now) {
   const before = state;
   state = now;
   byId("race-part").hidden = !now.possible;
-  byId("race-start").textContent = now.running ? "Racing…" : now.done ? "Race again" : "Race it against plain";
+  byId("race-start").textContent = now.running ? "Racing…" : now.done ? "Show the race" : "Race it against plain";
   byId("race-why").textContent = now.running || now.trouble ? "" : now.line;
   if (now.running && wanted) drawRunning();
   if (before.running && !now.running && wanted) {
     wanted = false;
     if (now.trouble) drawTrouble(now.trouble);
-    else if (now.done) replay();
+    else if (now.done) showLast();
   }
 }
 
@@ -47,10 +47,12 @@ function question() {
 async function start() {
   opener = byId("race-start");
   const asked = question();
+  cancelAnimationFrame(frame);
   show("running");
   showQuestion(asked);
   byId("race-line").textContent = "Starting…";
-  for (const item of document.querySelectorAll("#race-running li")) item.dataset.state = "later";
+  byId("race-end").dataset.state = "racing";
+  for (const place of document.querySelectorAll("#race article")) drawLane(place, { name: "", note: "", text: "", clock: "", share: 0 });
   wanted = true;
   const trouble = await post("/race", { question: asked });
   if (!trouble) return;
@@ -68,7 +70,8 @@ function show(part) {
   const wasShut = race.hidden;
   race.hidden = false;
   byId("race-running").hidden = part !== "running";
-  byId("race-replay").hidden = part !== "replay";
+  byId("race-replay").hidden = part === "trouble";
+  byId("race-replay").dataset.part = part;
   byId("race-trouble").hidden = part !== "trouble";
   if (wasShut) byId("race-close").focus();
 }
@@ -88,10 +91,23 @@ function stop() {
 function drawRunning() {
   showQuestion(state.question);
   byId("race-line").textContent = state.line;
-  for (const item of document.querySelectorAll("#race-running li")) {
-    const run = Number(item.dataset.run);
-    item.dataset.state = run < state.run ? "done" : run === state.run ? "now" : "later";
-  }
+  state.lanes.forEach((lane, number) => drawLane(placeOf(number), lane));
+}
+
+function drawLane(place, lane) {
+  name(place, lane);
+  place.dataset.state = "racing";
+  place.querySelector("output").textContent = lane.clock;
+  place.querySelector(".count .quiet").textContent = "";
+  place.querySelector(".track b").style.width = `${100 * lane.share}%`;
+  const words = place.querySelector(".words");
+  if (words.textContent !== lane.text) words.textContent = lane.text;
+  words.scrollTop = words.scrollHeight;
+}
+
+function name(place, run) {
+  place.querySelector("h3").textContent = run.name;
+  place.querySelector("header .quiet").textContent = run.note;
 }
 
 function drawTrouble(sentence) {
@@ -99,7 +115,8 @@ function drawTrouble(sentence) {
   byId("race-trouble").textContent = sentence;
 }
 
-async function replay() {
+// Shows the last race as it was at its end.
+async function showLast() {
   const answer = await fetch("/race").catch(() => null);
   if (!answer?.ok) return drawTrouble("The recording of the race is gone. Start it again.");
   recorded = await answer.json();
@@ -110,13 +127,11 @@ async function replay() {
   byId("race-detail").textContent = recorded.detail;
   byId("race-end").dataset.identical = recorded.identical ? "yes" : "no";
   recorded.runs.forEach((run, number) => {
-    const place = placeOf(number);
-    place.querySelector("h3").textContent = run.name;
-    place.querySelector("header .quiet").textContent = run.note;
-    place.querySelector(".words").replaceChildren();
+    name(placeOf(number), run);
     run.shown = "";
   });
-  play();
+  clock = ends();
+  draw();
 }
 
 const placeOf = (number) => document.querySelector(`#race article[data-run="${number}"]`);
@@ -126,6 +141,7 @@ function play() {
   cancelAnimationFrame(frame);
   began = performance.now();
   clock = calm.matches ? ends() : 0;
+  for (const run of recorded.runs) run.shown = "";
   byId("race-end").dataset.state = "racing";
   tick(began);
 }
@@ -135,12 +151,17 @@ function tick(now) {
     clock += Math.max(0, now - began) * speed;
     began = now;
   }
+  if (!draw()) frame = nextFrame(tick);
+}
+
+// Draws both runs at ``clock``. Returns whether the race is over then.
+function draw() {
   const over = clock >= ends();
   if (over) clock = ends();
   byId("race-clock").textContent = `${(clock / 1000).toFixed(1)} s`;
   recorded.runs.forEach(drawRun);
   if (over) finish();
-  else frame = nextFrame(tick);
+  return over;
 }
 
 // Draws a run as it was at ``clock``: the text so far of each question that has begun. At the end, all texts are drawn.
@@ -160,7 +181,7 @@ function drawRun(run, number) {
   place.dataset.state = done ? "done" : "racing";
   const all = run.questions.reduce((sum, part) => sum + part.steps.length, 0);
   place.querySelector(".track b").style.width = `${(100 * count) / Math.max(1, all)}%`;
-  place.querySelector(".count .quiet").textContent = done ? [`${run.tokens} tokens`, run.pace, run.first].filter(Boolean).join(" · ") : "";
+  place.querySelector(".count .quiet").textContent = done ? [`${run.tokens} tokens`, run.pace].filter(Boolean).join(" · ") : "";
   words.scrollTop = words.scrollHeight; // scrolled last, because the line above changes the height
 }
 
@@ -206,15 +227,16 @@ export function bindRace() {
       wanted = true;
       show("running");
       drawRunning();
+    } else if (state.done) {
+      opener = byId("race-start");
+      showLast();
     } else start();
   });
   byId("race-close").addEventListener("click", close);
   closedByEscape("race", () => !byId("race").hidden, close);
   byId("race-stop").addEventListener("click", stop);
-  byId("race-again").addEventListener("click", () => {
-    for (const run of recorded.runs) run.shown = "";
-    play();
-  });
+  byId("race-replayed").addEventListener("click", play);
+  byId("race-again").addEventListener("click", start);
   byId("race-speeds").addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (button) setSpeed(button);

@@ -80,8 +80,8 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     wait_for(lambda: not race.state.running)
     assert race.state.trouble is None
     assert [(asked.text, asked.history, asked.mode) for asked in engine.asked] == [
-        ("Who kept the light?", (), "plain"),
         ("Who kept the light?", (), "hierarchical"),
+        ("Who kept the light?", (), "plain"),
     ]
     assert {(asked.sampling.temperature, asked.sampling.seed) for asked in engine.asked} == {(0.0, None)}
     found = race.result
@@ -97,6 +97,26 @@ def test_a_race_asks_twice_greedily_and_is_remembered(ready: Make, tmp_path: Pat
     record = Verified(tmp_path / "verified.json").of(model_info())
     assert record is not None
     assert (record.how, record.tokens) == ("race", 24)
+
+
+def test_a_race_is_shown_from_its_first_word(ready: Make, tmp_path: Path) -> None:
+    """The fast run moves first; then the plain run moves, and the fast one beside it on the same clock."""
+    race = Race(state := ready(ScriptedEngine(answer=ANSWER, word_seconds=0.004)), Verified(tmp_path / "verified.json"))
+    panel = race_panel.RacePanel(state, race, Verified(tmp_path / "verified.json"))
+    race.start("Who kept the light?")
+    seen: list[dict[str, Any]] = []
+    while (view := panel.view()["race"])["running"]:
+        if not seen or view != seen[-1]:
+            seen.append(view)
+    texts = [tuple(lane["text"] for lane in view["lanes"]) for view in seen]
+    alone = [fast for view, (plain, fast) in zip(seen, texts, strict=True) if "First" in view["line"]]
+    beside = [(plain, fast) for view, (plain, fast) in zip(seen, texts, strict=True) if "Now" in view["line"]]
+    assert len(set(alone)) > 3
+    assert len({plain for plain, _ in beside}) > 3
+    for plain, fast in beside:
+        assert ANSWER.startswith(plain)
+        assert len(fast) >= len(plain), "the fast run is never behind on the same clock"
+    assert seen[-1]["lanes"][0]["share"] > 0.5
 
 
 class Own(ScriptedEngine):
@@ -125,7 +145,7 @@ def test_a_short_answer_is_followed_by_further_questions(
     race = Race(ready(engine), Verified(tmp_path / "verified.json"), lambda: QUESTIONS)
     race.start(QUESTIONS[0])
     wait_for(lambda: not race.state.running)
-    expected = [(question, mode) for question in QUESTIONS[:asked] for mode in ("plain", "hierarchical")]
+    expected = [(question, mode) for question in QUESTIONS[:asked] for mode in ("hierarchical", "plain")]
     assert [(asked.text, asked.mode) for asked in engine.asked] == expected
     found = race.result
     assert found is not None
@@ -231,7 +251,7 @@ def test_several_questions_are_replayed_one_behind_the_other_on_one_clock() -> N
     plain = told["runs"][0]
     assert [(part["question"], part["begins"]) for part in plain["questions"]] == [("Who?", 0.0), ("Where?", 80.0)]
     assert plain["questions"][1]["steps"] == [[95.0, "a"]]
-    assert (plain["ms"], plain["tokens"], plain["first"]) == (125.0, 5, "")
+    assert (plain["ms"], plain["tokens"]) == (125.0, 5)
 
 
 class Differing(ScriptedEngine):
