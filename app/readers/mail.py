@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from email import message_from_bytes, policy
 from email.errors import MessageError
 from email.header import decode_header, make_header
@@ -122,7 +123,7 @@ class _Reader:
                 raise Refused("holds mails in mails without end.", "Save the one that you need by itself.")
             read = self.words if kind == "message/rfc822" else self._part
             return "\n\n".join(words for one in inner if (words := read(one, depth + 1)))
-        name = _decoded(part.get_filename() or "")
+        name = _decoded(_stated(part.get_filename))
         if part.get_content_maintype() not in ("text", "message"):
             self._attached.append(cleaning.one_line(name) or kind)
             return ""
@@ -186,10 +187,20 @@ def _unfolded(raw: str, joint: str) -> str:
     return "\n".join(rows)
 
 
+def _stated(read: Callable[[], str | None]) -> str:
+    """What a part states in an encoding of its own; "" if it states nothing, or names an encoding that cannot be (RFC
+    2231; Python's parser fails at a name with a null character).
+    """
+    try:
+        return read() or ""
+    except ValueError:
+        return ""
+
+
 def _read(data: bytes, part: Message) -> str | None:
     """Decode a part with the encoding that it states; None if the encoding is missing or wrong."""
-    charset = part.get_content_charset()
-    if charset is None:
+    charset = _stated(part.get_content_charset)
+    if not charset:
         return None
     try:
         return data.decode(charset)

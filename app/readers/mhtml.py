@@ -42,8 +42,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 def _content(part: Message) -> str:
     payload = part.get_payload(decode=True)
     data = payload if isinstance(payload, bytes) else b""
-    charset = part.get_content_charset()
     try:
+        charset = part.get_content_charset()
         return data.decode(charset) if charset else markup.decode_html(data)
-    except (LookupError, UnicodeError):
+    except (LookupError, ValueError):  # a name with a null character is no name of an encoding
         return markup.decode_html(data)

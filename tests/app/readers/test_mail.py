@@ -7,6 +7,7 @@ import contextlib
 import quopri
 import random
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,6 +181,17 @@ def test_a_damaged_mail_is_read_or_refused(tmp_path_factory: pytest.TempPathFact
     with contextlib.suppress(Refused):
         mail_reader.parse(path, {}, Limits(), _silent)
     path.unlink()
+
+
+def test_an_encoding_that_cannot_be_is_passed_over(tmp_path: Path) -> None:
+    data = (
+        b"From: a@b\nSubject: x\nContent-Type: multipart/mixed; boundary=x\n\n"
+        b"--x\nContent-Type: text/plain; charset*=utf\0''utf-8\n\nThe lamp.\n"
+        b"--x\nContent-Type: application/pdf\nContent-Disposition: attachment; filename*=utf\0-8''a.pdf\n\nx\n--x--\n"
+    )
+    (tmp_path / "a.eml").write_bytes(data)
+    found = mail_reader.parse(tmp_path / "a.eml", {}, Limits(), _silent)
+    assert "The lamp." in found.sections[0].text
 
 
 def test_an_encrypted_mail_is_refused_by_name(files: Any) -> None:
