@@ -28,12 +28,24 @@ _BLOCKS = frozenset(
     re.findall(
         r"\w+",
         "address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption"
-        " figure footer form header hr html legend li main menu nav ol p pre section summary ul h1 h2 h3 h4 h5 h6"
+        " figure footer form header hr html legend li main menu nav ol p pre section summary textarea ul h1 h2 h3 h4 h5"
+        " h6"
         # elements of DTBook, the format of DAISY books
         " author bridgehead byline dateline docauthor doctitle epigraph hd level level1 level2 level3 level4 level5"
         " level6 line linegroup list note poem prodnote sidebar",
     )
 )
+_SPACED = frozenset(("pre", "textarea", "listing", "xmp"))
+_SHADOWS = ("open", "closed")
+# elements without a text of their own, before and after which nothing is put
+_NOTHING_AROUND = frozenset(
+    re.findall(
+        r"\w+", "html head body table thead tbody tfoot tr colgroup col ol ul menu dir br hr img image input svg"
+    )
+)
+_ICONS = frozenset(("i", "span", "svg", "b", "em", "abbr"))
+_GENERIC = re.compile(r"(?:image|img|picture|photo|figure|illustration|graphic)\s?\d*", re.I)
+_ICON = 48  # maximum sides of an icon in pixels
 _STRUCK = frozenset(("s", "strike", "del"))
 _CONDITIONAL = frozenset(("nav", "dialog", "epub:case", "epub:default"))
 _FRAMED = frozenset(("sup", "sub", "ruby", "rt", "rtc", "pagenum", "noteref", "select", "option"))
@@ -143,7 +155,13 @@ class BlockCollector:
         # key in ``left_out`` under which the skipped characters are counted; "" if they are not counted
         self._reason = ""
         self._captured: list[str] = []  # text of a skipped style or script element
-        self._preformatted = 0
+        # for each open element that shows white space as it is written or ends that, the number of elements around it
+        self._spaced: list[tuple[int, bool]] = []
+        self._kept = False  # whether the open block has white space with a meaning
+        # texts that a style sheet puts after open elements, each with the number of elements around the element
+        self._after: list[tuple[int, str]] = []
+        self._drawn_titles: list[str] = []  # the title of each open drawing
+        self.pictures = 0  # number of pictures without a description
         self._initial = False  # whether the open block may be a drop cap: the large first letter of the next block
         self._held = ""
         # the ``_Frame`` of each open element; None for an element whose text stays as it is
@@ -180,8 +198,7 @@ class BlockCollector:
             self._reason = reason
             return
         frame = self._opened(tag, attributes)
-        if tag in _STRUCK or (attributes and self._is_struck(tag, attributes)):
-            self._struck.append(len(self._open))
+        self._take_style(tag, attributes)
         self._open.append(frame)
         if frame is not None:
             self._frames.append(frame)
@@ -203,12 +220,18 @@ class BlockCollector:
         frame = self._open.pop() if self._open else None
         if self._struck and self._struck[-1] == len(self._open):
             self._struck.pop()
+        if self._after and self._after[-1][0] == len(self._open):
+            self._parts.append(self._after.pop()[1])
         if frame is not None:
             self._frames.pop()
             self._close_frame(frame)
+        self._end_element(tag)
+        if self._spaced and self._spaced[-1][0] == len(self._open):
+            self._spaced.pop()
+
+    def _end_element(self, tag: str) -> None:
         if tag in _BLOCKS:
             self._close_block()
-            self._preformatted -= tag == "pre"
             self._navigation -= tag == "nav"
             if tag == "li":
                 self._lists.end_item()
@@ -217,8 +240,11 @@ class BlockCollector:
         elif tag in _TABLE_PARTS:
             self._end_table_part(tag)
         elif tag == "svg" and self._drawing:
+            title = " ".join(self._drawn_titles.pop().split())
             if self._drawing.pop():
                 self._close_block()
+            elif title and not NAMELESS.match(title):
+                self._parts.append(title)
         elif tag == "epub:switch" and self._switch:
             self._switch.pop()
         elif tag == "q":
@@ -250,7 +276,9 @@ class BlockCollector:
             return
         if self._drawing and not data.strip() and "\n" in data:
             return
-        text = data if self._preformatted else _SPACE.sub(" ", data)
+        keeps = self._keeps_space()
+        self._kept = self._kept or (keeps and bool(data.strip()))
+        text = data if keeps else _SPACE.sub(" ", data)
         self._parts.append(f"{struck.ON}{text}{struck.OFF}" if self._struck else text)
 
     def comment(self, text: str) -> None:
@@ -276,6 +304,9 @@ class BlockCollector:
         """
         if tag in _FRAMES:
             self._remember_frame(attributes)
+        if tag == "template" and attributes.get("shadowrootmode", attributes.get("shadowroot")) in _SHADOWS:
+            self._close_block()
+            return None
         if tag in _SKIPPED:
             self._captured.clear()
             return "" if tag in _NOT_TEXT else "other"
@@ -320,9 +351,24 @@ class BlockCollector:
         kind = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
         return not (_NOTE_TYPES.search(kind) or self._is_linked_note(kind, classes, attributes.get("id", "")))
 
-    def _is_struck(self, tag: str, attributes: Mapping[str, str]) -> bool:
-        found = self._styles.of(tag, attributes.get("class", "").split())
-        return css.strikes({**found, **css.declarations(attributes.get("style", ""))})
+    def _take_style(self, tag: str, attributes: Mapping[str, str]) -> None:
+        """Note how an element shows its text: struck, with its white space, with texts before and after it."""
+        found: css.Declarations = {}
+        if attributes or self._styles:
+            found = self._styles.of(tag, attributes.get("class", "").split())
+            found = {**found, **css.declarations(attributes.get("style", ""))}
+            if tag not in _NOTHING_AROUND:
+                self._parts.append(self._styles.generated(tag, attributes, "before"))
+                if after := self._styles.generated(tag, attributes, "after"):
+                    self._after.append((len(self._open), after))
+        if tag in _STRUCK or css.strikes(found):
+            self._struck.append(len(self._open))
+        keeps = css.keeps_space(found)
+        if keeps is not None or tag in _SPACED:
+            self._spaced.append((len(self._open), tag in _SPACED if keeps is None else keeps))
+
+    def _keeps_space(self) -> bool:
+        return bool(self._spaced) and self._spaced[-1][1]
 
     def _is_linked_note(self, kind: str, classes: list[str], anchor: str) -> bool:
         """Whether this hidden element is a note that a link points to. E-readers show such a note in a popup."""
@@ -334,7 +380,9 @@ class BlockCollector:
 
     def _left(self, data: str) -> None:
         outer = self._skipped[0]
-        if outer == "title" and len(self._skipped) == 1 and not self._drawing:
+        if outer == "title" and len(self._skipped) == 1 and self._drawing:
+            self._drawn_titles[-1] = self._drawn_titles[-1] or data[:_LONGEST_TITLE]
+        elif outer == "title" and len(self._skipped) == 1:
             if len(self.title) < _LONGEST_TITLE:
                 self.title += data
         elif outer in ("style", "script"):
@@ -371,6 +419,7 @@ class BlockCollector:
             self.date = self.date or attributes.get("content", "")
         elif tag == "svg":
             self._drawing.append("")
+            self._drawn_titles.append("")
         elif tag == "input":
             self._parts.append(_entered(attributes))
         elif tag == "q":
@@ -414,6 +463,9 @@ class BlockCollector:
             return _Frame("choice", start, "left")
         if self._drawing and tag in ("desc", "metadata", "defs"):
             return _Frame("drawing", start)
+        label = attributes.get("aria-label") or (attributes.get("title") if attributes.get("role") == "img" else "")
+        if label and tag in _ICONS and attributes.get("aria-hidden") != "true":
+            return _Frame("label", start, label)
         if tag in ("span", "font"):
             style = attributes.get("style", "")
             font = _FONT.search(style) if tag == "span" else None
@@ -433,7 +485,6 @@ class BlockCollector:
         elif tag == "hd" or tag == "doctitle":
             self._level = 1
         self._initial = "dropcap" in attributes.get("class", "").casefold().replace("-", "").replace("_", "")
-        self._preformatted += tag == "pre"
         self._navigation += tag == "nav"
         if tag in lists.TAGS:
             self._lists.start(tag, attributes, self._styles, bare=self._navigation > 0)
@@ -502,7 +553,9 @@ class BlockCollector:
     # Pictures, drawings, formulas
 
     def _start_image(self, attributes: Mapping[str, str]) -> None:
-        alt = " ".join(attributes.get("alt", "").split())
+        alt = " ".join((attributes.get("alt") or attributes.get("aria-label") or "").split())
+        if ("alt" not in attributes or _GENERIC.fullmatch(alt)) and not _is_icon(attributes):
+            self.pictures += not alt or bool(_GENERIC.fullmatch(alt))
         if not alt:
             return
         if _FORMULA_IMAGES.intersection(attributes.get("class", "").casefold().split()):
@@ -601,6 +654,8 @@ class BlockCollector:
             self._replace(frame, symbols.spelled(text, frame.target))
         elif frame.kind == "choice":
             self._close_choice(frame)
+        elif frame.kind == "label" and not text.strip():
+            self._replace(frame, cleaning.one_line(frame.target))
 
     def _close_link(self, frame: _Frame, text: str) -> None:
         """Close a link. A link from a note back to the text is removed. The text of a link to a note is the note's
@@ -643,7 +698,10 @@ class BlockCollector:
             if self._images:
                 self._spell_images()
             text = struck.spelled("".join(self._parts))
-            text = cleaning.characters(text).strip("\n") if self._preformatted else cleaning.paragraph(text)
+            if self._keeps_space():
+                text = cleaning.characters(text).strip("\n")
+            else:
+                text = cleaning.characters(text).strip() if self._kept else cleaning.paragraph(text)
             if self._initial and len(text) == 1:
                 self._held = text  # a drop cap, which belongs to the next block
             elif text.strip():
@@ -651,6 +709,7 @@ class BlockCollector:
                 text, marked = self._lists.headed(text)
                 self._add(text, marked)
             self._parts.clear()
+            self._kept = False
             for frame in self._frames:
                 frame.start = 0
             self._after_formula = False
@@ -659,7 +718,7 @@ class BlockCollector:
     def _add(self, text: str, marked: list[tuple[str, List]]) -> None:
         cell = self._cell()
         last = next(_last_text(self.blocks if cell is None else cell.content), None)
-        block = Block(text, self._level, tuple(self._anchors))
+        block = Block(text, self._level, tuple(self._anchors), self._kept)
         if last is not None and last.text == f"[Image: {text}]":  # the picture's caption repeats its alternative text
             last.text = text
             last.anchors += block.anchors
@@ -676,6 +735,12 @@ class BlockCollector:
 def _last_text(content: list[Block] | list[Block | Table]) -> Iterator[Block]:
     if content and isinstance(content[-1], Block):
         yield content[-1]
+
+
+def _is_icon(attributes: Mapping[str, str]) -> bool:
+    """Whether a picture is as small as an icon."""
+    sides = [attributes.get(side, "") for side in ("width", "height")]
+    return any(side.isdigit() and int(side[:6]) <= _ICON for side in sides)
 
 
 def _size(text: str) -> int:

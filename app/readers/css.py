@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _COMMENT = re.compile(r"/\*.*?\*/|<!--|-->", re.S)
 _RULE = re.compile(r"([^{}@;]{1,2000})\{([^{}]{0,5000})\}")
@@ -19,8 +19,19 @@ _AT_BLOCK = re.compile(r"@[^{};]{0,500}(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})")
 _SELECTOR = re.compile(r"([a-z][\w-]*)?(?:\.([\w-]+))?$", re.I)
 _ITEM = re.compile(r"\s*>?\s*\bli(:{1,2}before)?$", re.I)
 _WANTED = frozenset(
-    ("content", "list-style", "list-style-type", "display", "visibility", "vertical-align", "text-decoration")
+    (
+        "content",
+        "list-style",
+        "list-style-type",
+        "display",
+        "visibility",
+        "vertical-align",
+        "text-decoration",
+        "white-space",
+    )
 )
+_GENERATED = re.compile(r":{1,2}(before|after)$", re.I)
+_CONTENT = re.compile(r"\"([^\"]{0,40})\"|'([^']{0,40})'|attr\(\s*([\w-]{1,40})\s*\)|(/)|(\S)")
 _STRING = re.compile(r"\"([^\"]{0,40})\"|'([^']{0,40})'")
 _ESCAPE = re.compile(r"\\([0-9a-f]{1,6})\s?", re.I)
 _COUNTER = re.compile(r"\"([^\"]{0,40})\"|counter\(\s*([\w-]+)\s*(?:,\s*([\w-]+)\s*)?\)")
@@ -36,6 +47,8 @@ class Styles:
 
     def __init__(self, *sheets: str) -> None:
         self._rules: dict[tuple[str, str, bool], Declarations] = {}
+        # rules for what is put before or after an element, keyed by element, class, and "before" or "after"
+        self._generated: dict[tuple[str, str, str], Declarations] = {}
         for sheet in sheets:
             self._add(sheet)
 
@@ -43,6 +56,7 @@ class Styles:
         """Return new styles with the rules of ``sheet`` added. The added rules take precedence."""
         joined = Styles()
         joined._rules = {key: dict(found) for key, found in self._rules.items()}
+        joined._generated = {key: dict(found) for key, found in self._generated.items()}
         joined._add(sheet)
         return joined
 
@@ -55,6 +69,11 @@ class Styles:
             for selector in selectors.split(","):
                 selector = selector.strip()
                 item = _ITEM.search(selector) if " " in selector or ">" in selector else None
+                placed = None if item else _GENERATED.search(selector)
+                if placed and (match := _SELECTOR.match(selector[: placed.start()])) and match[0]:
+                    key = ((match[1] or "").casefold(), match[2] or "", placed[1].casefold())
+                    self._generated.setdefault(key, {}).update(found)
+                    continue
                 match = _SELECTOR.match(selector[: item.start()] if item else selector)
                 if match and match[0]:
                     wanted = {
@@ -65,7 +84,24 @@ class Styles:
                     )
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return bool(self._rules or self._generated)
+
+    def generated(self, tag: str, attributes: Mapping[str, str], place: str) -> str:
+        """Return the text that a browser puts before or after the text of an element, such as a tick. Signs of icon
+        fonts are left out.
+
+        Args:
+            tag: the element.
+            attributes: its attributes.
+            place: "before" or "after".
+        """
+        if not self._generated:
+            return ""
+        found: Declarations = {}
+        classes = attributes.get("class", "").split()
+        for key in ((tag, ""), *(("", name) for name in classes), *((tag, name) for name in classes)):
+            found.update(self._generated.get((*key, place), _NONE))
+        return "" if hides(found) else _content(found.get("content", ""), attributes)
 
     def of(self, tag: str, classes: Iterable[str], *, items: bool = False) -> Declarations:
         """Return the declarations for an element or, if ``items`` is set, for the list items in it."""
@@ -77,6 +113,25 @@ class Styles:
         ):  # fmt: skip
             found.update(self._rules.get(key, _NONE))
         return found
+
+
+def _content(value: str, attributes: Mapping[str, str]) -> str:
+    """Return the text of a property ``content``; "" if it has something else than strings and attributes."""
+    text = ""
+    for double, single, name, alternative, other in _CONTENT.findall(value):
+        if alternative:
+            break
+        if other:
+            return ""
+        text += attributes.get(name, "") if name else _ESCAPE.sub(_escaped, double or single)
+    text = "".join(sign for sign in text if unicodedata.category(sign) != "Co")
+    return "" if text.strip() in ("", ".") else text
+
+
+def keeps_space(found: Declarations) -> bool | None:
+    """Whether white space is shown as it is written; None if the declarations do not say so."""
+    value = found.get("white-space", "")
+    return value.startswith(("pre", "break-spaces")) if value else None
 
 
 def declarations(body: str) -> Declarations:

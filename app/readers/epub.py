@@ -41,6 +41,12 @@ _HEAD = 20_000  # leading characters of a file that are searched for links to st
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.S)
+_SUBSET = re.compile(r"\s*(?:<\?[^>]{0,500}\?>\s*)?<!DOCTYPE[^\[\]<>]{0,500}\[[^\]]{0,20000}\]\s*>", re.I)
+_ENTITY = re.compile(r"<!ENTITY\s+([\w.-]{1,60})\s+(?:\"([^\"<&%]{0,200})\"|'([^'<&%]{0,200})')\s*>")
+_USE = re.compile(r"&([\w.-]{1,60});")
+_MOST_ENTITIES = 500
+_MOST_USES = 100_000  # maximum uses of entities in a file; with more, they stay as they are
 # Minimum share of the spine's files that have an entry in a complete table of contents. If the table is complete, a
 # file without entry and heading continues the preceding chapter. Otherwise such a file starts a chapter.
 _NAMED_SHARE = 0.5
@@ -126,6 +132,8 @@ def _package(files: zipfile.ZipFile) -> _Package:
             elif node.get("media-type") == "application/x-dtbncx+xml":
                 found.ncx = target
     order = [manifest.get(node.get("idref", "")) for node in root.iter() if local(node.tag) == "itemref"]
+    if missing := sum(item is None for item in order):
+        found.warnings.append(f"Parts that the list of chapters names, but the file does not hold: {missing:,}.")
     texts = [_text_of(item, manifest) for item in order]
     found.pictures = sum(item is not None and text is None for item, text in zip(order, texts, strict=True))
     found.spine = list(dict.fromkeys(_inside(base, text.get("href", ""))[0] for text in texts if text is not None))
@@ -250,6 +258,8 @@ def _chapters(
         else:  # without a table of contents, headings name the chapters
             chapters += by_headings(blocks, split_levels(blocks))
     warnings += reader.warnings[:_MOST_SAID]
+    if reader.pictures and any(chapter.text for chapter in chapters):
+        warnings.append(f"Pictures without a description, whose words are not read: {reader.pictures:,}.")
     return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters)), reader.left_out
 
 
@@ -265,6 +275,7 @@ class _ChapterReader:
         self.warnings: list[str] = []
         self._styles: dict[tuple[str, ...], Styles] = {}
         self.left_out: Counter[str] = Counter()
+        self.pictures = 0
 
     def read_or_say_why(self, name: str) -> tuple[list[Block], str | None]:
         """Read a file. Return (its blocks, None), or ([], the reason) if the file is missing or cannot be read."""
@@ -282,7 +293,7 @@ class _ChapterReader:
             return [], _NO_TEXT
         if self._package.texts:
             self._links.update(_inside(posixpath.dirname(name), _spelled(link))[0] for link in _LINK.findall(data))
-        text = decode_html(data)
+        text = _spelled_out(decode_html(data))
         if "<" not in text:
             return [Block(part) for part in cleaning.characters(text).split("\n\n") if part.strip()], None
         is_contents = name == self._package.nav
@@ -292,6 +303,7 @@ class _ChapterReader:
                 return [], None  # the page is only a table of contents, which the app shows elsewhere
             found = markup.read(text, styles=self._sheets(name, text))
         self.left_out.update(found.left_out)
+        self.pictures += found.pictures
         for reference in found.framed:
             place = _inside(posixpath.dirname(name), reference)[0]
             if place in self._names:
@@ -317,6 +329,21 @@ class _ChapterReader:
             return self._files.read(self._names.find(place) or place).decode("utf-8", errors="replace")
         except (KeyError, zipfile.BadZipFile, OSError, NotImplementedError, zlib.error):
             return ""  # the book is read without this style sheet
+
+
+def _spelled_out(text: str) -> str:
+    """Write the parts of XHTML that HTML lacks as HTML: sections of plain characters (CDATA), and entities that the
+    file defines. Entities in entities stay as they are, and so do all if they are many.
+    """
+    text = _CDATA.sub(lambda found: html.escape(found[1], quote=False), text)
+    subset = _SUBSET.match(text)
+    if subset is None:
+        return text
+    head, text = subset[0], text[subset.end() :]
+    values = {name: one or other for name, one, other in _ENTITY.findall(head)[:_MOST_ENTITIES]}
+    if not values or text.count("&") > _MOST_USES:
+        return text
+    return _USE.sub(lambda found: values.get(found[1], found[0]), text)
 
 
 def _spelled(link: bytes) -> str:

@@ -17,6 +17,7 @@ TAGS = frozenset(("ol", "ul", "menu", "dir", "list"))
 
 _HEADED = re.compile(r"[(\[]?(?:(\d+(?:\.\d+)*)|([a-z])|([ivxlcdm]+))[.)\]](?:\s|$)", re.I)
 _BULLETED = re.compile(r"[•‣◦▪●○–—*·☐☑☒✓-]\s")
+_INDENT = "  "  # spaces for each list around an item's list
 _NO_NUMBERS = "none"
 _ONES = {"1": "decimal", "a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
 _ROLES_WITHOUT = ("menu", "tree", "tablist", "presentation", "none")
@@ -38,6 +39,7 @@ class List:
     counters: list[tuple[str, str]] = field(default_factory=list)
     bullet: str = ""
     marked: list[tuple[Block, str]] = field(default_factory=list)
+    depth: int = 0  # number of lists around this one
 
 
 class Lists:
@@ -62,6 +64,7 @@ class Lists:
             kind = _NO_NUMBERS
         start, backwards = whole(attributes.get("start")), "reversed" in attributes
         begun = List(kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None)
+        begun.depth = len(self._open)
         begun.counters, begun.bullet = css.counters(found), css.bullet(found)
         self._open.append(begun)
 
@@ -117,7 +120,7 @@ class Lists:
             said = head and (head[1] or text.casefold().startswith(bare.casefold()))
             if said or (not bare[:1].isalnum() and _BULLETED.match(text)):
                 continue
-            prefix += mark
+            prefix += mark if used else _INDENT * around.depth + mark
             used.append((mark, around))
         self._waiting.clear()
         return prefix + text, used

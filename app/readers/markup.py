@@ -89,6 +89,8 @@ def parsed(pages: Sequence[str], progress: Callable[[], None]) -> Parsed:
         parts = "1 part of the page is" if one else f"{len(found.framed)} parts of the page are"
         named = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")
         warnings.append(f"{parts} in another file and not read: {named}. Open what you need by itself.")
+    if found.pictures:
+        warnings.append(f"Pictures without a description, whose words are not read: {found.pictures:,}.")
     title = found.title.strip() or first
     return Parsed(sections, title, found.author, outline, warnings, found.left_out, found.date)
 
@@ -111,7 +113,7 @@ class Markup:
     """The content of an HTML or XHTML page.
 
     ``left_out``: number of omitted characters, keyed by reason. ``framed``: names of text files that the page embeds as
-    frames. The frames themselves are not read.
+    frames. The frames themselves are not read. ``pictures``: number of pictures without a description.
     """
 
     blocks: list[Block]
@@ -120,6 +122,7 @@ class Markup:
     date: str
     left_out: Counter[str]
     framed: list[str] = field(default_factory=list)
+    pictures: int = 0
 
 
 def read(
@@ -150,6 +153,7 @@ def read(
         found = _collected(text, progress, styles, hides=False, contents=contents)
     framed = list(dict.fromkeys(found.framed))
     said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)
+    said.pictures = found.pictures
     for inner in found.inner[:_MOST_INNER] if depth < _DEEPEST else ():
         page = read(inner, progress, styles, depth=depth + 1)
         said.blocks += page.blocks

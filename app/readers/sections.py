@@ -25,12 +25,14 @@ _CUT_CHAPTER = 8_000  # approximate characters of the sections into which a long
 class Block:
     """A paragraph or a heading.
 
-    ``level`` is 0 for text, from 1 for headings. ``anchors`` are the link targets in the block.
+    ``level`` is 0 for text, from 1 for headings. ``anchors`` are the link targets in the block. ``kept``: whether its
+    white space has a meaning, as in program text.
     """
 
     text: str
     level: int = 0
     anchors: tuple[str, ...] = ()
+    kept: bool = False
 
 
 @dataclass

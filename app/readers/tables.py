@@ -130,6 +130,8 @@ def _text(cell: Cell) -> str:
         return ""
     first = cell.content[0]
     if len(cell.content) == 1 and isinstance(first, Block):
+        if first.kept and "\n" not in first.text:
+            return first.text.rstrip()
         return " ".join(first.text.split()) if "\n" in first.text or "  " in first.text else first.text
     parts = []
     for part in cell.content:
@@ -153,13 +155,34 @@ def _lines(table: Table) -> Iterator[tuple[str, bool]]:
     used = _used(table, grid)
     for row, parts in zip(table.rows, grid, strict=True):
         filled = [part for part in parts if part]
-        if len(filled) == len(row.cells) == 1 and parts[0]:
+        if code := [cell for cell in row.cells if _is_code(cell)]:
+            yield from ((line, False) for line in _code_lines(row, code))
+        elif len(filled) == len(row.cells) == 1 and parts[0]:
             yield filled[0], row.header  # the row has only one cell, which spans all columns
         elif filled:
-            yield _BAR.join(parts[at] for at in used if at < len(parts)).replace("  ", " ").strip(), row.header
+            joined = _BAR.join(parts[at] for at in used if at < len(parts))
+            keeps = any(block.kept for cell in row.cells for block in cell.blocks())
+            yield joined.rstrip() if keeps else joined.replace("  ", " ").strip(), row.header
         for cell in row.cells:
             for inner in _large_tables(cell):
                 yield from ((f"  {line}", False) for line, _ in _lines(inner))
+
+
+def _is_code(cell: Cell) -> bool:
+    """Whether a cell has several lines that are shown as they are written."""
+    return len(cell.content) == 1 and any(block.kept and "\n" in block.text for block in cell.blocks())
+
+
+def _code_lines(row: Row, code: list[Cell]) -> Iterator[str]:
+    """Yield the lines of a row with program text. Lines of several cells stand beside each other, such as program text
+    and the numbers of its lines. A cell without program text stands before the first line.
+    """
+    columns = [
+        cell.blocks()[0].text.split("\n") if any(cell is one for one in code) else [_text(cell)] for cell in row.cells
+    ]
+    columns = [lines for lines in columns if any(lines)]
+    for at in range(max(map(len, columns))):
+        yield _BAR.join(lines[at] for lines in columns if at < len(lines)).rstrip()
 
 
 def _large_tables(cell: Cell) -> Iterator[Table]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.readers import markup, read_document
 from app.readers.css import Styles
+from tests.app.readers.conftest import CONTAINER
 from tests.tally import count
 
 _MML = "http://www.w3.org/1998/Math/MathML"
@@ -71,7 +72,7 @@ TABLES = {
 LISTS = {
     "numbers from a start, and letters within": (
         "<ol start=4><li>Ring<li>Light<ol type=a><li>Trim<li><p>Fill</ol><li>Row</ol>",
-        "4. Ring\n\n5. Light\n\na. Trim\n\nb. Fill\n\n6. Row",
+        "4. Ring\n\n5. Light\n\n  a. Trim\n\n  b. Fill\n\n6. Row",
     ),
     "counted down": ("<ol reversed><li>c<li>b<li>a</ol>", "3. c\n\n2. b\n\n1. a"),
     "a value of its own": ("<ol><li>one<li value=9>nine<li>ten</ol>", "1. one\n\n9. nine\n\n10. ten"),
@@ -329,3 +330,78 @@ def test_a_large_hidden_part_is_said(files: Any) -> None:
     assert read_document(files.text("a.html", page)).warnings == (
         "27% of the text was left out: it is hidden where the document is shown.",
     )
+
+
+def _read(files: Any, body: str, head: str = "") -> Any:
+    return read_document(files.text("a.html", f"<html><head>{head}</head><body>{body}</body></html>"))
+
+
+def test_nested_lists_of_a_page_are_indented(files: Any) -> None:
+    body = "<ul><li>Bray<ul><li>Aurora</li></ul></li><li>Sule<ol><li>Cutter<ol type=a><li>tender</ol></ol></ul>"
+    text = _read(files, body).text
+    assert text.split("\n\n") == ["• Bray", "  • Aurora", "• Sule", "  1. Cutter", "    a. tender"]
+
+
+def test_declared_shadow_trees_are_read_and_other_templates_are_not(files: Any) -> None:
+    body = (
+        "<x-a><template shadowrootmode=open><style>p{color:red}</style><p>Lit on 4 May.</p><slot></slot></template>"
+        "<p>By the keeper.</p></x-a><template><p>not shown</p></template>"
+    )
+    assert _read(files, body).text == "Lit on 4 May.\n\nBy the keeper."
+
+
+def test_white_space_that_a_page_shows_is_kept(files: Any) -> None:
+    body = (
+        '<div class="w">Ada: Oil?\nBen: No,\n  - wicks</div><textarea>Dear board,\nout.</textarea>'
+        '<div class="w"><p style="white-space: normal">a\n  b</p></div><p>so <code class="w">x  = 1</code>\n end</p>'
+    )
+    text = _read(files, body, "<style>.w{white-space:pre-wrap}</style>").text
+    assert text.split("\n\n") == ["Ada: Oil?\nBen: No,\n  - wicks", "Dear board,\nout.", "a b", "so x  = 1 end"]
+
+
+def test_program_text_in_cells_keeps_its_lines(files: Any) -> None:
+    numbered = "<table><tr><td><pre>1\n2</pre></td><td><pre>if x:\n    y()</pre></td></tr></table>"
+    cell = '<td style="white-space:pre">'
+    rows = f"<table><tr><td>1</td>{cell}if x:</td></tr><tr><td>2</td>{cell}    y()</td></tr></table>"
+    assert _read(files, numbered).text == _read(files, rows).text == "1 | if x:\n2 |     y()"
+    mixed = "<table><tr><td>Name</td><td>Use</td></tr><tr><td>f</td><td><pre>f(\n  x)</pre></td></tr></table>"
+    assert _read(files, mixed).text == "Name | Use\nf | f(\n  x)"
+
+
+def test_signs_of_style_sheets_and_names_of_icons_are_read(files: Any) -> None:
+    style = (
+        '<style>.ok::before{content:"\\2713"} td.no:before{content:"✗"} .x::after{content:" (" attr(data-n) ")"}'
+        '.fix::after{content:".";visibility:hidden} .fa::before{content:"\\f00c"}'
+        '.gone::before{content:"no";display:none}</style>'
+    )
+    cells = (
+        '<td class="ok"></td><td class="no"></td><td><i role="img" aria-label="yes"></i></td><td><svg><title>no</title>'
+        '<path d="M0 0"/></svg></td><td><svg role="img" aria-label="yes"><path/></svg></td>'
+        '<td class="fa fix gone">7</td>'
+    )
+    text = _read(files, f'<table><tr>{cells}</tr></table><p class="x" data-n="9">Ships</p>', style).text
+    assert text == "✓ | ✗ | yes | no | yes | 7\n\nShips (9)"
+    silent = '<p><span aria-label="Menu">words</span><i aria-hidden="true" title="x"></i></p>'
+    assert _read(files, silent).text == "words"
+
+
+def test_pictures_without_a_description_are_told_in_pages(files: Any) -> None:
+    others = '<img src="i.png" width="16"><img src="d.png" alt=""><img src="s.png" alt="A lamp">'
+    page = _read(files, f'<p>Words<img src="t.png">{others}</p>')
+    assert page.warnings == ("Pictures without a description, whose words are not read: 1.",)
+
+
+def test_xhtml_of_books(files: Any) -> None:
+    head = '<?xml version="1.0"?><!DOCTYPE html [<!ENTITY wick "a wick &amp; oil"> <!ENTITY lamp "the lamp">]>'
+    text = f"{head}<html><body><p>&lamp; <![CDATA[burns < nine]]> hours</p></body></html>"
+    book = read_document(files.epub("a.epub", [("a.xhtml", text), ("b.xhtml", "<p>more</p>")]))
+    assert "the lamp burns < nine hours" in book.text
+    package = (
+        "<package><metadata/><manifest><item id='one' href='a.html' media-type='application/xhtml+xml'/></manifest>"
+        "<spine><itemref idref='one'/><itemref idref='two'/></spine></package>"
+    )
+    path = files.zipped(
+        "b.epub", [("META-INF/container.xml", CONTAINER), ("OPS/book.opf", package), ("OPS/a.html", "<p>words</p>")]
+    )
+    said = "Parts that the list of chapters names, but the file does not hold: 1."
+    assert said in read_document(path).warnings
