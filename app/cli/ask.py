@@ -22,6 +22,7 @@ from app.core.forecast import Remaining
 from app.core.format import all_not_found, assumed, counted, first_line, not_found, page_of, place_named, size
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
+from app.core.versions import Comparison, compared
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from app.readers.file_formats import suffixes
@@ -58,6 +59,9 @@ error.
 def run(options: argparse.Namespace, settings: Settings) -> int:
     document, question = opened_and_asked(options, settings)
     first = FirstPassages(document, question, abilities(settings.model), as_json=options.json)
+    if first.comparison is not None:
+        first.write_comparison(first.comparison)
+        return 0
     if first.are_the_answer:
         first.write_as_answer()
         return 0
@@ -86,6 +90,7 @@ class FirstPassages:
         index = self.taker.prepare(document).result()
         self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
         self.found = best_passages.records(index.words, question.text)
+        self.comparison = compared(document, question.text)
         self._index = index
 
     def say(self) -> None:
@@ -104,6 +109,16 @@ class FirstPassages:
         write(f"{answer}\n")
         if self.card.limit:
             say(f"The reader is chosen by --model {READER}.")
+
+    def write_comparison(self, found: Comparison) -> None:
+        """Write how two versions of one text differ, with the pages of both."""
+        record = {"chips": found.chips}
+        if self._as_json:
+            told = {"answer": found.answer, "compared": True, "evidence": evidence(record, found.answer)}
+            write_json(told | {"title": self.document.title, **parts_of(self.document)})
+            return
+        write(f"{found.answer}\n")
+        say("\n".join(evidence_lines(record, self.document.unit)))
 
     @cached_property
     def excerpt(self) -> Document:

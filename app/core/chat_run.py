@@ -30,8 +30,10 @@ from app.core.parts import pages_numbered, planned
 from app.core.question import ALL_PARTS, Ask
 from app.core.settings import model_name
 from app.core.state import AppState
+from app.core.versions import Comparison
+from app.core.versions import compared as compared_word_by_word
 from app.language.referring import refers_back
-from app.trust.citations import TARGET, Notes
+from app.trust.citations import TARGET, VERSION, Notes
 from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
 from app.trust.failing import declines, repeats
@@ -256,6 +258,10 @@ def _show_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Ev
     while not index.done() and not claim.wait(_POLL):
         yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Looking for passages…"
     if claim.is_set():
+        return
+    if not writer.begun and (found := compared_word_by_word(document, writer.ask.text)) is not None:
+        writer.end_with_comparison(found, document.unit)
+        yield ""
         return
     writer.show_passages(index.result())
     yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Thinking…"
@@ -580,6 +586,15 @@ class _ExchangeWriter:
         self.done = True
         self._state.show(pace=(), figures=None)
         self._write(notes=self._behind({"unit": index.document.unit}))
+
+    def end_with_comparison(self, found: Comparison, unit: str) -> None:
+        """End the answer: two versions of one text were compared by their words, without the model."""
+        self._made, self._passages = {}, []
+        self._add(answer=found.answer, figures=None, stages="", stopped=StopReason.END)
+        self.done = True
+        self._state.show(pace=(), figures=None)
+        notes = {"v": VERSION, "unit": unit, "ink": "", "chips": found.chips, "compared": True}
+        self._write(notes=self._behind(notes))
 
     def _end_refused(self) -> bool:
         """Let passages take the place of a refusal. Return False if no document is open any more."""

@@ -88,6 +88,8 @@ class Exchange:
     "first" says that the answer comes from passages, and how far the book had been read (``format.first_line``);
     "first_answer" is the answer from passages in whose place this one stands (``beside_first``), and "whole" says what
     this one comes from, and how its facts differ (``format.whole_line``);
+    "compared" says that the program compared two versions of a text (``app.core.versions``); "alone" how many earlier
+    answers the model did not get, and why (``format.left_out``);
     "uncounted" the reason why its speed does not count (``app.core.speed``). In older chats "refused" says that the
     answer is a refusal, by a model that only quotes ("only quotes") or by another model ("not found").
     """
@@ -117,6 +119,11 @@ class Exchange:
     def by_passages(self) -> bool:
         """Whether passages took the place of an answer, because the model would have guessed."""
         return "by_passages" in (self.notes or {})
+
+    @property
+    def is_a_models(self) -> bool:
+        """Whether a model wrote the answer, and not the program: passages, or a comparison by words."""
+        return not {"by_passages", "compared"} & (self.notes or {}).keys()
 
     @property
     def is_first(self) -> bool:
@@ -195,7 +202,7 @@ class Chat:
     def before(self, position: int) -> tuple[tuple[str, str], ...]:
         """The (question, answer) pairs before ``position`` without those whose answer is empty, or no model's."""
         turns = self.exchanges[:position]
-        return tuple((turn.question, turn.answer) for turn in turns if turn.answer and not turn.by_passages)
+        return tuple((turn.question, turn.answer) for turn in turns if turn.answer and turn.is_a_models)
 
     @property
     def open_exchange(self) -> Exchange | None:

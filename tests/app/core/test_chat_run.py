@@ -559,3 +559,19 @@ def test_a_refusal_and_a_repetition_are_asked_once_more_without_the_earlier_answ
     engine.answer = SORRY
     list(ask(state, "How high is the north light?"))
     assert state.chat.exchanges[-1].answer == SORRY, "asked alone, it is not asked again"
+
+
+def test_two_versions_are_compared_without_the_model_and_the_table_is_no_turn(ready: Make) -> None:
+    engine = ScriptedEngine()
+    state = ready(engine)
+    old = "The rent is 480 euros a month. The tenant may keep two boats in the house.\n\nKeys are returned."
+    books = [Document.from_pages(name, [text]) for name, text in (("A", old), ("B", old.replace("480", "520")))]
+    state.show(document=Document.together(books))
+    list(ask(state, "Where do the two documents differ?"))
+    exchange = state.chat.exchanges[-1]
+    assert engine.asked == []
+    assert "**480** euros" in exchange.answer
+    assert "**520** euros" in exchange.answer
+    assert [chip["document"] for chip in (exchange.notes or {})["chips"]] == ["A", "B"]
+    list(ask(state, "And who pays?"))
+    assert engine.asked[0].history == ()

@@ -47,6 +47,7 @@ OTHERS = (
     "trial",
     "references",
     "question",
+    "versions",  # in the language of the question
 )
 # What is said of a book, and in its place of notes (``messages``).
 NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
