@@ -40,16 +40,13 @@ _MOST_SHOWN = 40  # maximum characters of a refused value that an error shows
 
 @dataclass(frozen=True)
 class Slider:
-    """A number on the page: its label, what its default means, and the range that the page offers. ``value``: the
-    number that the page begins with; None for the option's default.
-    """
+    """A number on the page: its label, what its default means, and the range that the page offers."""
 
     label: str
     hint: str
     low: float
     high: float
     step: float
-    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -250,14 +247,14 @@ class SamplingParams:
         page=Checkbox("Quote only what stands in the book, word for word"),
     )
     max_tokens: int = option(
-        512,
+        4096,
         kind=int,
         low=1,
         high=MAX_COUNT,
         help="maximum length of the answer, in tokens",
         in_openai=True,
         said="at most {} tokens",
-        page=Slider("Length", "tokens at most", 32, 8192, 32, value=4096),
+        page=Slider("Length", "tokens at most", 32, 8192, 32),
     )
     think: bool | None = option(
         None,

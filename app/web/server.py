@@ -206,7 +206,6 @@ def option_controls(options: Iterable[Option]) -> str:
             boxes.append(f'<div class="setting check" {begin}{box}</label> {own}</div>')
         elif isinstance(one.page, Slider):
             label, value = one.page.label, one.off if one.is_models else one.default
-            value = value if one.page.value is None else one.page.value
             span = f'min="{one.page.low:g}" max="{one.page.high:g}" step="{one.page.step:g}" value="{value:g}"'
             (advanced if one.is_models else plain).append(
                 f'<div class="setting" {begin}<span>{label}</span>'

@@ -59,7 +59,7 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     said = [line for line in as_markdown(chat, "The Light").splitlines() if line.startswith("*Story")]
     assert said == [
         "*Storyteller 27M with Storyteller 3M · fast · temperature 0.6 · top-p 0.95 · at most 64 tokens*",
-        "*Storyteller 27M · plain · temperature 0 · top-p 1 · at most 512 tokens · seed 7*",
+        "*Storyteller 27M · plain · temperature 0 · top-p 1 · at most 4096 tokens · seed 7*",
     ]
     rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))
     made = json.loads(as_json(chat, {}, rows))["messages"][1]["notes"]["made"]
@@ -104,7 +104,7 @@ def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:
     state = ready(engine)
     list(chat_run.ask(state, Ask("Who?", sampling=SamplingParams(temperature=0.2), mode="plain")))
     assert state.chat is not None
-    line = "temperature 0.2 · top-p 1 · repetition penalty 1.05 (the model's own) · at most 512 tokens"
+    line = "temperature 0.2 · top-p 1 · repetition penalty 1.05 (the model's own) · at most 4096 tokens"
     assert line in as_markdown(state.chat, "The Light")
 
 
