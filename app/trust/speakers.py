@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from heapq import merge
+from itertools import pairwise
 
 from app.language.tokens import tokenize
 from app.language.words import fold_word, says_nothing, without_ending
+from engine.languages import sentence_ends
 
 _SAYING = (
     r"(?:says?|said|saying|asks?|asked|repl(?:y|ies|ied)|answer(?:s|ed)|cr(?:y|ies|ied)|exclaim(?:s|ed)|return(?:s|ed)"
@@ -26,7 +29,8 @@ _SAYING = (
 _VERB = re.compile(rf"\b{_SAYING}\b", re.IGNORECASE)
 _BEFORE = re.compile(rf"([^.;:!?\"“”„«»]{{1,100}}?)\b{_SAYING}\b[^.;!?\"“”„«»]{{0,60}}[\"“„«‘' ]*$", re.IGNORECASE)
 _AFTER = re.compile(
-    rf"[\"”“»’'\s,.!?—–-]*(?:{_SAYING}\s+([^.;:!?\"“”„«»]{{1,60}})|([^.;:!?,\"“”„«»]{{1,60}}?)\s+{_SAYING}\b)",
+    rf"[\"”“»’'\s,.!?—–-]*+"
+    rf"(?:{_SAYING}\s++([^.;:!?\"“”„«»]{{1,60}})|([^\s.;:!?,\"“”„«»][^.;:!?,\"“”„«»]{{0,59}}?)\s++{_SAYING}\b)",
     re.IGNORECASE,
 )
 _BY = re.compile(
@@ -34,17 +38,14 @@ _BY = re.compile(
     re.IGNORECASE,
 )
 _ASKS_WHO = re.compile(rf"\W*(?:who|wer|qui)\b[^\"“„«]{{0,40}}\b{_SAYING}\b", re.IGNORECASE)
-# the end of a stretch of text in which a speaker is named: a quotation mark or the end of a sentence
-_BORDER = re.compile(
-    r"[\"“”„«»;]|(?<!\w)['‘]|['’](?!\w)|(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)[.!?](?=\s)|\n[ \t]*\n"
-)
+# matches the end of a stretch of text in which a speaker is named, unless the end of a sentence is meant
+_BORDER = re.compile(r"[\"“”„«»;]|(?<!\w)['‘]|['’](?!\w)|\n[ \t]*\n")
 # "said she": the speaker was named before
 _PRONOUN = re.compile(
     rf"\b{_SAYING} (?:he|she|i|they|we|it|er|sie|ich|wir|il|elle|je)\b"
     rf"|\b(?:he|she|i|they|we|it|er|sie|ich|wir|il|elle|je) (?:\w+ )?{_SAYING}\b",
     re.IGNORECASE,
 )
-_TITLE = re.compile(r"\b(Mr|Mrs|Ms|Dr|St|Prof|Capt)\.")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _NOBODY_WORDS = (
     "book text document author narrator passage page chapter story writer paper report article letter sentence quote "
@@ -101,9 +102,7 @@ def words_for_a_speaker(text: str) -> tuple[str, ...]:
 
 def _named(sentence: str, start: int, end: int) -> tuple[str, ...]:
     """The words of a sentence that name the speaker of the quotation at [start, end)."""
-    before, after = (
-        _TITLE.sub(r"\1", side) for side in (sentence[:start][-_LONGEST_SIDE:], sentence[end:][:_LONGEST_SIDE])
-    )
+    before, after = map(_without_stops, (sentence[:start][-_LONGEST_SIDE:], sentence[end:][:_LONGEST_SIDE]))
     if found := _BY.search(before) or _BY.search(after):
         return words_for_a_speaker(found[1])
     if found := _AFTER.match(after):
@@ -120,12 +119,24 @@ def _beside(book: str, first: int, last: int) -> Iterator[str]:
     # the sentence that was quoted may go on within the book's quotation
     after = book[last : last + _LONGEST_SIDE]
     closing = re.search(r"[\"”“»]|['’](?!\w)", after)
-    behind = _BORDER.split(after[closing.end() :])[0] if closing else ""
+    behind = _stretches(after[closing.end() :])[0] if closing else ""
     before = _PARAGRAPH.split(book[max(0, first - _LONGEST_SIDE) : first])[-1]
     opening = max(before.rfind(mark) for mark in ('"', "“", "„", "«", "‘", " '"))
-    ahead = _BORDER.split((before[:opening] if opening >= 0 else before).rstrip())[-1]
+    ahead = _stretches((before[:opening] if opening >= 0 else before).rstrip())[-1]
     stretches = (ahead, behind) if ahead.endswith((",", ":")) else (behind, ahead)
     yield from (stretch for stretch in stretches if _VERB.search(stretch))
+
+
+def _stretches(text: str) -> list[str]:
+    """Cut a text at quotation marks, and where sentences end."""
+    cuts = merge(sentence_ends(text), (match.end() for match in _BORDER.finditer(text)))
+    return [text[start:end] for start, end in pairwise((0, *cuts, len(text)))]
+
+
+def _without_stops(text: str) -> str:
+    """Remove the full stops that end no sentence, such as those of titles and initials."""
+    parts = pairwise((0, *sentence_ends(text), len(text)))
+    return "".join(re.sub(r"\.(?=\s+\w)", "", text[start:end]) for start, end in parts)
 
 
 def _key(word: str) -> str:

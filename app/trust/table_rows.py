@@ -19,7 +19,7 @@ from app.trust.figures import differs_in_unit, figures, stems
 CELLS = " | "  # between the cells of a table's row
 _LINE = re.compile(r"[^\n]+")
 _FIGURE = re.compile(r"[(+–-]?[$€£¥]?[+–-]?\d[\d.,:/]*%?\)?[*†]?")
-_LEADER = re.compile(r":\s*$|\.{2,}\s*$|\s{2,}$|\t$|…\s*$")
+_LEADER = re.compile(r":\s*+$|(?<!\.)\.{2,}+\s*+$|(?<!\s)\s{2,}+$|\t$|…\s*+$")
 _BETWEEN = re.compile(r"\s{2,}|\t| \| ")
 _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-](?:\d{2,4})?")
 # the day of a date; the words around the table must have it

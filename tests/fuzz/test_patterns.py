@@ -19,6 +19,8 @@ from types import FrameType
 
 import pytest
 
+from app.trust import speakers
+
 ROOMS = (
     "app/core",
     "app/trust",
@@ -39,7 +41,10 @@ MANY = 20  # repetitions from which a repeat counts as one without a limit
 PUMPS = (" ", "a", "1", "A ", "_", "a.", "1,", "\n", " \n", "-", "a ", "a-", "(", '"')
 
 # Used in no more than so many characters, whatever the document, the question or the answer: the code cuts before.
-SHORT: dict[str, int] = {}
+SHORT: dict[str, int] = {
+    speakers._BEFORE.pattern: speakers._LONGEST_SIDE,
+    speakers._AFTER.pattern: speakers._LONGEST_SIDE,
+}
 
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:

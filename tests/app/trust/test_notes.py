@@ -12,6 +12,7 @@ from app.core.chats import Chat, Exchange
 from app.core.export import as_markdown
 from app.trust.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages, evidence
 from app.trust.quoted import BookIndex, fold
+from app.trust.speakers import not_the_speaker
 from app.web.messages import card, marked
 from engine.document import Document
 from engine.events import AnswerDone, PagesScored, StopReason, TextDelta, TokenSource
@@ -320,3 +321,12 @@ def test_a_quotation_belongs_to_its_speaker(question: str, answer: str, kind: st
     notes = taker.begin(SPOKEN, question, so_far=answer)
     notes.close()
     assert [chip["kind"] for chip in notes.record()["chips"]] == [kind]
+
+
+@pytest.mark.parametrize("speaker", ["Marsh", "Prof. Marsh", "J. P. Marsh"])
+def test_a_speaker_with_a_title_and_initials_is_one_speaker(speaker: str) -> None:
+    book = "The rain went on. “It burns thirteen lamps,” said Prof. J. P. Marsh of Hull. Ada left."
+    first, last = book.index("It burns"), book.index(",”")
+    for name, found in ((speaker, ()), ("Ada", ("Ada",))):
+        sentence = f'{name} said: "It burns thirteen lamps."'
+        assert not_the_speaker(sentence, len(name) + 7, len(sentence), book, first, last) == found
