@@ -106,6 +106,7 @@ _ASKING = re.compile(
 _TO_MODEL = re.compile(
     r"\b(?i:you|yours?|yourself|tu|toi|vous|votre|vos|dich|dir|deine?[mnrs]?|ihnen)\b|(?<=\s)Sie\b|(?<=st )du\b"
 )
+_QUOTED = re.compile(r"[\"“„«][^\"“”„«»\n]{1,500}[\"”“»]")
 _RETELLING = re.compile(
     r"\b(?:summar|summ(?:ing)? up|sum up|gist\b|outline|overview|retell"
     r"|zusammenf|fasse?\b|überblick|worum|résum|de quoi)",
@@ -283,7 +284,8 @@ def asks_about_part(question: str) -> bool:
 
     False in unclear cases, and for a question of several lines, which may contain a text of its own.
     """
-    asked = _POLITE.sub("", question.strip())
+    # whom a quotation speaks to does not matter
+    asked = _QUOTED.sub('""', _POLITE.sub("", question.strip()))
     asks = asked.endswith(("?", "？", "؟")) or bool(_ASKING.match(asked))
     if not asks or "\n" in asked or _TO_MODEL.search(asked) or asks_for_whole(question) or _RETELLING.search(asked):
         return False

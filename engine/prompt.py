@@ -42,6 +42,7 @@ from engine.passages import (
     pointed,
     reminded,
 )
+from engine.places import beside, named
 from engine.thinking import FAMILIES, ThinkingForm, ThoughtMarks
 
 __all__ = [
@@ -660,6 +661,8 @@ class Conversation:
         if self.num_passages:
             return reminded(question, self._passages.about(question, self.num_passages))
         asked = guided(question, self.document, self.pages_read)
+        if asked == question and (places := named(question, self.document, self.pages_read)):
+            return beside(question, places)
         if self.pointed and asked == question and asks_about_part(question):
             return pointed(question, self._best(question), self._passages.language)
         return asked

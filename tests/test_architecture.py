@@ -33,6 +33,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
         "engine.languages",
         "engine.passages",
         "engine.contents",
+        "engine.places",
         "engine.version",
         "engine.sandbox",
         "engine.model_files",

@@ -148,6 +148,7 @@ def test_passages_stand_behind_the_question_in_every_turn(tiny: Callable[..., st
             Do you know when the boat comes?
             I would like to know how far Orre is.
             Explain why the clerk shut his book
+            What does "you shall not pass" mean on the bridge?
             When may I take the beans out?
             Können Sie mir bitte sagen, wer die Sternwarte leitete?
             Comment s'appelait le chat du dernier gardien ?
