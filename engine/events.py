@@ -30,6 +30,8 @@ __all__ = [
     "Status",
     "StopReason",
     "TextDelta",
+    "Thought",
+    "ThoughtDelta",
     "TimeSplit",
     "TokenSource",
 ]

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 from engine.errors import OptionError
 
+__all__ = ["EFFORTS", "PLAIN_TAGS", "ThoughtParser"]
+
 THOUGHT_BUDGET = 4096
 """Maximum tokens of a thought that a person wants, unless the person gives another number."""
 UNWANTED_BUDGET = 512

@@ -136,6 +136,7 @@ DOORS = [
     "engine.sandbox",
     "engine.selftest",
     "engine.sources",
+    "engine.thinking",
     "engine.threads",
     "engine.version",
     "engine.worker",

@@ -11,15 +11,26 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.read import open_books, parts_of
 from app.core import best_passages, speed
 from app.core.abilities import Abilities, Denials, abilities
+from app.core.chats import thought_record
 from app.core.forecast import Remaining
-from app.core.format import all_not_found, assumed, counted, first_line, not_found, page_of, place_named, size
+from app.core.format import (
+    all_not_found,
+    assumed,
+    counted,
+    first_line,
+    not_found,
+    page_of,
+    place_named,
+    size,
+    thought_line,
+)
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.versions import Comparison, compared
@@ -31,7 +42,7 @@ from engine import Question
 from engine.config import SamplingParams, options_of
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError
-from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, ThoughtDelta
 
 if TYPE_CHECKING:
     from engine import Engine, ModelInfo
@@ -197,14 +208,17 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
             "answer_tokens": done.figures.answer_tokens,
             "ttft_s": done.figures.ttft_s,
         }
-        write_json(report | _looked_up(record, done.text) | {"passages": first.view})
+        write_json(report | _looked_up(record, done) | {"passages": first.view})
         return
     _say_end(record, done, document, first.card)
 
 
-def _looked_up(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
-    """What was looked up in the book for an answer, for ``--json``."""
+def _looked_up(record: Mapping[str, Any], done: AnswerDone) -> dict[str, Any]:
+    """What was looked up in the book for an answer, and what the model thought before it, for ``--json``."""
+    answer, thought = done.text, done.thought
+    record_of = partial(thought_record, is_open=bool(thought and thought.is_open))
     return {
+        **({"thought": record_of(thought.text, thought.figures)} if thought else {}),
         "evidence": evidence(record, answer),
         "not_found": all_not_found(record),
         "assumed": record.get("assumed", []),
@@ -213,6 +227,12 @@ def _looked_up(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
 
 def _say_end(record: Mapping[str, Any], done: AnswerDone, document: Document, card: Abilities) -> None:
     """Print an answer's evidence and its speed."""
+    if done.thought is not None:
+        say(thought_line(thought_record(done.thought.text, done.thought.figures, is_open=False)))
+        if done.thought.is_open:
+            say(
+                "Note: The answer ended while the model was still thinking. A larger --think-tokens gives it more room."
+            )
     for line in evidence_lines(record, document.unit):
         say(line)
     say("\n".join(lines_of(done, card)))
@@ -254,7 +274,7 @@ def ask_whole(
     if options.json:
         report = report_of(document, book, done, status.model)
         passages = first.view if question.evidence else []
-        write_json(report | _looked_up(record, done.text) | {"passages": passages})
+        write_json(report | _looked_up(record, done) | {"passages": passages})
         return
     _say_end(record, done, document, card)
 
@@ -341,10 +361,13 @@ def answer(engine: Engine, question: Question, notes: Notes, denials: Denials, s
     """
     if show:
         write(question.begun)
-    request = engine.ask(question)
+    request, thinks = engine.ask(question), False
     for event in (each for one in request for each in denials.pass_on(one)):
         if isinstance(event, TextDelta) and show:
             write(event.text)
+        if isinstance(event, ThoughtDelta) and show and not thinks:
+            thinks = True
+            say("The model thinks…")
         notes.take(event)
     if show and not denials.refused:
         write("\n")

@@ -174,6 +174,8 @@ def lines_of(found: Findings) -> list[str]:
     lines += found.gguf
     lines += [_model_line("Target", found.target), _model_line("Draft", found.draft)]
     if found.target:
+        if found.target.thinking:
+            lines.append(f"           {found.target.thinking} (--think)")
         lines.append(f"Fits       {_fit_line(found.target)}")
         lines += _expected_lines(found.target)
     lines.append("Attention  " + _attention_line(found.packages))

@@ -20,7 +20,7 @@ from typing import Any
 
 from app.core import best_passages, format, speed
 from app.core.abilities import Abilities, Denials, abilities
-from app.core.chats import Chat, Trouble
+from app.core.chats import Chat, Trouble, thought_record
 from app.core.forecast import stretch
 from app.core.notes import NOTES
 from app.core.open_book import Awaited, OpenBook, Stage
@@ -41,7 +41,17 @@ from engine import HANDOVER_S, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
-from engine.events import AnswerDone, AnswerStarted, BookRead, Event, PagesScored, StopReason, TextDelta
+from engine.events import (
+    AnswerDone,
+    AnswerStarted,
+    BookRead,
+    Event,
+    Figures,
+    PagesScored,
+    StopReason,
+    TextDelta,
+    ThoughtDelta,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -397,10 +407,10 @@ def _answer_once(
         throttle = throttle_of(state.engine.status())
         drawn, shown = time.monotonic(), writer.phase
         while not writer.done and not request.finished:
-            writer.take(_news(request, claim, gather=bool(writer.written)))
+            writer.take(_news(request, claim, gather=writer.has_begun))
             state.chats.save_in_time()
             now = time.monotonic()
-            pause = throttle.layout if writer.written else throttle.silence
+            pause = throttle.layout if writer.has_begun else throttle.silence
             if now - drawn >= (throttle.settle if writer.phase != shown else pause):
                 drawn, shown = now, writer.phase
                 writer.cite()
@@ -437,7 +447,8 @@ def _request(
     history = tuple(Turn(question, answer) for question, answer in writer.history())
     if claim.is_set():
         return None
-    question = replace(writer.ask, history=history, begun=writer.begun, wait=HANDOVER_S)
+    thought = "" if excerpt else writer.thought_before
+    question = replace(writer.ask, history=history, begun=writer.begun, thought=thought, wait=HANDOVER_S)
     # the stored turns of a chat are those of its last question with its history
     chat = "" if excerpt or writer.left_out else writer.chat
     question = replace(question, chat=chat, excerpt=excerpt)
@@ -461,6 +472,7 @@ class _ExchangeWriter:
         self._exchange = known.exchanges[position]
         self.ask = asked
         self.begun = self._exchange.answer
+        self._thought_before = self._thought = self._exchange.thought
         self.done = False
         self.waiting = "Reading the question…"
         self._state = state
@@ -496,11 +508,21 @@ class _ExchangeWriter:
         return self._exchange.answer
 
     @property
-    def phase(self) -> tuple[str, bool]:
-        """What the answer waits for, and whether its first word has come. The page is updated sooner after a change of
-        these values (``Throttle.settle``).
+    def has_begun(self) -> bool:
+        """Whether the model has begun to think or to answer."""
+        return bool(self._exchange.answer or self._thought)
+
+    @property
+    def thought_before(self) -> str:
+        """What the model had thought when the answer was cut off that is continued."""
+        return str(self._thought_before.get("text", ""))
+
+    @property
+    def phase(self) -> tuple[str, bool, bool]:
+        """What the answer waits for, whether the model has begun, and whether the answer's first word has come. The
+        page is updated sooner after a change of these values (``Throttle.settle``).
         """
-        return self.waiting, bool(self._exchange.answer)
+        return self.waiting, self.has_begun, bool(self._exchange.answer)
 
     def history(self) -> tuple[tuple[str, str], ...]:
         """The earlier questions and answers that the model gets; none if the question stands alone."""
@@ -697,7 +719,11 @@ class _ExchangeWriter:
             self.again, self.done, self._first_try = True, True, wrong
             return
         self._note(event)
-        if isinstance(event, TextDelta):
+        if isinstance(event, ThoughtDelta):
+            text = self._thought.get("text", "").removeprefix(self.thought_before) + event.text
+            self._think(text, event.figures, is_open=True)
+            self.waiting = ""
+        elif isinstance(event, TextDelta):
             self._figures(event)
             stages = self._exchange.stages + _letters(event)
             self._add(answer=(self._exchange.answer or self.begun) + event.text, figures=event.figures, stages=stages)
@@ -709,6 +735,8 @@ class _ExchangeWriter:
             self._figures(event)
             if event.page_scores:
                 self._moved["scores"] = event.page_scores
+            if (thought := event.thought) is not None:
+                self._think(thought.text, thought.figures, is_open=thought.is_open, was_cut=thought.was_cut)
             answer, stages = self.begun + event.text, self._stages + _letters(event)
             self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
             self.done = True
@@ -729,7 +757,13 @@ class _ExchangeWriter:
         self._alone, self._notes, self._denials = True, None, None
         self.begun, self.waiting = self.abilities.lead(self.ask.text), "Reading the question…"
         self._add(answer="", stages="", figures=None)
+        self._thought_before = self._thought = {}
         self._write(notes=self._behind(None))
+
+    def _think(self, text: str, figures: Figures, *, is_open: bool, was_cut: bool = False) -> None:
+        """Keep what the model has thought since the answer was begun or continued."""
+        earlier = self._thought_before
+        self._thought = thought_record(text, figures, is_open=is_open, was_cut=was_cut, earlier=earlier)
 
     def fail(self, trouble: Trouble) -> None:
         self._end_now()
@@ -783,6 +817,8 @@ class _ExchangeWriter:
             more["passages"] = self._passages
         if self._by_passages:
             more["by_passages"] = self._by_passages
+        if self._thought:
+            more["thought"] = {**self._thought, "open": self._thought["open"] and not self._exchange.answer}
         if self._first:
             more["first"] = self._first
         first, exchange = self._exchange.first_answer, self._exchange

@@ -90,6 +90,7 @@ class Exchange:
     this one comes from, and how its facts differ (``format.whole_line``);
     "compared" says that the program compared two versions of a text (``app.core.versions``); "alone" how many earlier
     answers the model did not get, and why (``format.left_out``);
+    "thought" what the model thought before it answered (``thought_record``);
     "uncounted" the reason why its speed does not count (``app.core.speed``). In older chats "refused" says that the
     answer is a refusal, by a model that only quotes ("only quotes") or by another model ("not found").
     """
@@ -174,13 +175,48 @@ class Exchange:
         )
 
     @property
+    def thought(self) -> Mapping[str, Any]:
+        """What the model thought before it answered (``thought_record``); empty if it thought nothing."""
+        return (self.notes or {}).get("thought") or {}
+
+    @property
+    def ended_thinking(self) -> bool:
+        """Whether the answer ended while the model was still thinking."""
+        return bool(self.thought.get("open")) and not self.answer
+
+    @property
     def can_be_continued(self) -> bool:
-        """Whether the answer can be continued: it was cut off, interrupted or ended by an error, and it has text or
-        stored answers of the book's parts.
+        """Whether the answer can be continued: it was cut off, interrupted or ended by an error, and it has text, a
+        thought, or stored answers of the book's parts; or the model ended it within its thought.
         """
+        if self.ended_thinking:
+            return self.interrupted or self.stopped is not None
         return bool(self.answer or "parts" in (self.notes or {})) and (
             self.interrupted or self.stopped in _CUT or self.trouble is not None
         )
+
+
+def thought_record(
+    text: str, figures: Figures, *, is_open: bool, was_cut: bool = False, earlier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A thought as it is stored with its answer.
+
+    Args:
+        text: the thought's new text.
+        figures: of the thought alone.
+        is_open: whether the model is still thinking, or the answer ended within the thought.
+        was_cut: whether the thought was closed because its budget was used up.
+        earlier: the record of the thought that ``text`` continues.
+    """
+    earlier = earlier or {}
+    seconds = figures.answer_tokens * (figures.ms_per_token_mean or 0.0) / 1000.0
+    return {
+        "text": earlier.get("text", "") + text,
+        "tokens": earlier.get("tokens", 0) + figures.answer_tokens,
+        "seconds": round(earlier.get("seconds", 0.0) + seconds, 1),
+        "open": is_open,
+        "cut": was_cut,
+    }
 
 
 @dataclass(frozen=True)

@@ -153,4 +153,7 @@ def _message(row: sqlite3.Row) -> dict[str, Any]:
     if row["role"] == "answer":
         kept |= {name: row[name] for name in ("stopped", "pages_read", "stages")}
         kept |= {name: db.from_json(row[name]) for name in ("figures", "notes", "trouble")}
+        thought = (kept["notes"] or {}).get("thought")
+        if thought:  # of what the model thought, only the figures leave the program
+            kept["notes"]["thought"] = {name: value for name, value in thought.items() if name != "text"}
     return kept

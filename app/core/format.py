@@ -417,6 +417,16 @@ def glow(scores: Sequence[float]) -> list[int]:
 _CITED = ("quoted", "verbatim", "says")  # kinds of citations whose page supports a sentence
 
 
+def thought_line(thought: Mapping[str, Any]) -> str:
+    """What the model thought before its answer, in numbers: "Thought, 212 words, 14 s"; while it thinks, "Thinks, ...".
+
+    Args:
+        thought: the record of ``app.core.chats.thought_record``.
+    """
+    words, took = _written(thought["text"], thought["tokens"]), duration(thought["seconds"])
+    return f"Thinks, {words}, {took}" if thought["open"] else f"Thought, {words}, {took}"
+
+
 def short_line(
     figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", chips: Sequence[View] = ()
 ) -> str:
@@ -504,7 +514,7 @@ def made_line(made: Mapping[str, Any]) -> str:
     parts += [
         one.said.format(made[one.name]) + (" (the model's own)" if one.name in own else "")
         for one in options_of(SamplingParams)
-        if one.said and made.get(one.name) is not None
+        if one.said and made.get(one.name) is not None and made[one.name] is not False
     ]
     return " · ".join(part for part in parts if part)
 

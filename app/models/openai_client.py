@@ -34,6 +34,7 @@ _TOO_LONG = ("context length", "maximum context", "too long", "max_model_len", "
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _EXAMPLE = "It looks like http://127.0.0.1:8000/v1 or https://gpu.example.org/v1."
 _MOST_CHARACTERS = 500
+_REASONING = ("reasoning_content", "reasoning")  # vLLM, SGLang, llama.cpp and DeepSeek; Ollama and OpenRouter
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,14 @@ def text_of(chunk: Mapping[str, Any]) -> str:
     choice = _choice(chunk)
     words = (choice.get("delta") or {}).get("content")
     return words if isinstance(words, str) else ""
+
+
+def reasoning_of(chunk: Mapping[str, Any]) -> str:
+    """Return the new text of what the model thinks before it answers; "" if the chunk has none. Servers use two names
+    for it.
+    """
+    delta = _choice(chunk).get("delta") or {}
+    return next((words for name in _REASONING if isinstance(words := delta.get(name), str)), "")
 
 
 def finish_of(chunk: Mapping[str, Any]) -> str:

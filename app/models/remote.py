@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any
 
 from app.core.settings import Remote
-from app.models.openai_client import Client, finish_of, parse_address, text_of
+from app.models.openai_client import Client, finish_of, parse_address, reasoning_of, text_of
 from engine import BookInfo, EngineConfig, ModelInfo, Question, Request, SamplingParams, Status, Turn
 from engine.chat_template import book_message
 from engine.config import MAX_COUNT, options_of
@@ -43,9 +43,12 @@ from engine.events import (
     Loading,
     StopReason,
     TextDelta,
+    Thought,
+    ThoughtDelta,
     TimeSplit,
 )
 from engine.plan import MIN_CHAT_TOKENS, BookFit, leaving_out, to_leave_out
+from engine.thinking import PLAIN_TAGS, ThoughtParser
 from engine.worker import Admission, Final
 
 logger = logging.getLogger(__name__)
@@ -246,35 +249,58 @@ class RemoteEngine:
         document = question.excerpt or self._document
         if document is None:
             raise InputError("No book is open.", "Open one first.")
-        if question.begun:
+        if question.begun or question.thought:
             raise InputError("Another machine's answer cannot be continued where it was cut.", "Ask again.")
         messages = [
             message
             for turn in (*question.history, Turn(question.text, ""))
             for message in ({"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer})
         ][:-1]
-        asked = time.monotonic()
         limit = self._status.model.context_limit if self._status.model else 0
-        metrics = RemoteMetrics(asked, self._book_tokens, limit)
-        answer, reason = "", StopReason.CANCELLED
+        asked_for = sum(guess_tokens(message["content"]) for message in messages)
+        room = max(_LEAST_ANSWER, limit - self._book_tokens - asked_for) if limit else MAX_COUNT
+        sampling = replace(question.sampling, max_tokens=min(question.sampling.max_tokens, room))
+        async for event in self._answer(self._body(document, messages, sampling), limit):
+            yield event
+
+    async def _answer(self, body: dict[str, Any], limit: int) -> AsyncIterator[Event]:
+        """Send a request, and yield the events of its answer.
+
+        Args:
+            limit: maximum tokens of the server's context; 0 if it is unknown.
+        """
+        asked = time.monotonic()
+        metrics, thinking = (RemoteMetrics(asked, self._book_tokens, limit) for _ in range(2))
+        answer, thought, reason = "", "", StopReason.CANCELLED
+        # A server that does not know its model's marks leaves them in the answer.
+        parser = ThoughtParser(PLAIN_TAGS)
         try:
-            asked_for = sum(guess_tokens(message["content"]) for message in messages)
-            room = max(_LEAST_ANSWER, limit - self._book_tokens - asked_for) if limit else MAX_COUNT
-            sampling = replace(question.sampling, max_tokens=min(question.sampling.max_tokens, room))
-            async for chunk in self._client.chat(self._body(document, messages, sampling)):
-                metrics.usage(chunk.get("usage") or {})
+            async for chunk in self._client.chat(body):
+                metrics.usage(chunk.get("usage") or {}, thinking.tokens)
                 if finish := finish_of(chunk):
                     reason = _ENDS.get(finish, StopReason.END)
-                if words := text_of(chunk):
+                split = parser.feed(text_of(chunk))
+                if words := reasoning_of(chunk) + split.thought:
+                    thinking.chunk(time.monotonic())
+                    thought += words
+                    yield ThoughtDelta(words, thinking.figures())
+                if split.answer:
                     if not answer:
                         yield AnswerStarted(metrics.prompt_tokens, 0, time.monotonic() - asked)
                     metrics.chunk(time.monotonic())
-                    answer += words
-                    yield TextDelta(words, (), (), metrics.figures())
+                    answer += split.answer
+                    yield TextDelta(split.answer, (), (), metrics.figures())
+            rest = parser.end()
+            thought += rest.thought
+            if rest.answer:
+                answer += rest.answer
+                yield TextDelta(rest.answer, (), (), metrics.figures())
         except asyncio.CancelledError:
-            yield AnswerDone(answer, (), (), StopReason.CANCELLED, metrics.figures())
+            known = _thought(thought, thinking, answer)
+            yield AnswerDone(answer, (), (), StopReason.CANCELLED, metrics.figures(), thought=known)
             raise
-        yield AnswerDone(answer, (), (), reason, metrics.figures())
+        known = _thought(thought, thinking, answer)
+        yield AnswerDone(answer, (), (), reason, metrics.figures(), thought=known)
 
     def _body(self, document: Document, messages: list[dict[str, str]], sampling: SamplingParams) -> dict[str, Any]:
         """Build the body of a request. The first message contains the book and is the same for every question, so that
@@ -295,6 +321,9 @@ class RemoteEngine:
         extra: dict[str, Any] = {one.name: getattr(sampling, one.name) for one in options if not one.in_openai}
         if self._is_trifold:
             extra["trifold"] = {"book": "messages"}
+        elif extra.pop("think", None):
+            # The name by which vLLM, SGLang and llama.cpp give a variable to the model's chat template.
+            extra["chat_template_kwargs"] = {"enable_thinking": True}
         return {
             "model": self._model,
             "messages": [book, *messages],
@@ -309,6 +338,11 @@ class RemoteEngine:
             return None
         pages = len(self._document.pages)
         return BookInfo(self._document.title, self._book_tokens, self._book_tokens, pages, pages)
+
+
+def _thought(text: str, metrics: RemoteMetrics, answer: str) -> Thought | None:
+    """What the model thought before it answered; None if it thought nothing."""
+    return Thought(text, metrics.figures(), is_open=not answer) if text.strip() else None
 
 
 def _deliver(request: Request[Any], end: Event | TrifoldError) -> None:
@@ -397,16 +431,27 @@ class RemoteMetrics:
             self._gaps.append((now - self._last) * 1000.0)
         self._last = now
 
-    def usage(self, usage: Mapping[str, Any]) -> None:
-        """Replace the estimated numbers of tokens by the numbers that the server states."""
+    def usage(self, usage: Mapping[str, Any], thought_tokens: int = 0) -> None:
+        """Replace the estimated numbers of tokens by the numbers that the server states.
+
+        Args:
+            thought_tokens: number of tokens of the thought before the answer, if the server does not state it.
+        """
         details = usage.get("prompt_tokens_details") or {}
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
-        self._tokens = _count(usage.get("completion_tokens"), self._tokens)
+        thoughts = _count((usage.get("completion_tokens_details") or {}).get("reasoning_tokens"), thought_tokens)
+        if (made := _count(usage.get("completion_tokens"), -1)) >= 0:
+            self._tokens = max(0, made - thoughts)
         self._cached = min(self._prompt, _count(details.get("cached_tokens"), 0))
 
     @property
     def prompt_tokens(self) -> int:
         return self._prompt
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens so far."""
+        return self._tokens
 
     def figures(self) -> Figures:
         seconds = self._last - self._first if self._first is not None else 0.0

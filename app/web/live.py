@@ -148,15 +148,16 @@ def model_view(status: Status) -> View:
 
 
 def sampling_view(status: Status) -> View:
-    """The sampling defaults as far as they are known, whether the model or a server sets them, and whether quotations
-    can be restricted to the book's words.
+    """The sampling defaults as far as they are known, whether the model or a server sets them, whether quotations can
+    be restricted to the book's words, and whether the model can think before it answers, as far as that is known.
     """
     own = status.model.sampling if status.model is not None else SamplingParams()
     can_quote = status.model is None or status.model.can_quote
     if own is None:
-        return {"own": {}, "whose": "the server's own", "can_quote": can_quote}
+        return {"own": {}, "whose": "the server's own", "can_quote": can_quote, "can_think": True}
     said = {name: value for name in OWN_SAMPLING if (value := getattr(own, name)) is not None}
-    return {"own": said, "whose": "the model's own", "can_quote": can_quote}
+    can_think = status.model is not None and bool(status.model.thinking)
+    return {"own": said, "whose": "the model's own", "can_quote": can_quote, "can_think": can_think}
 
 
 def book_view(current: OpenBook) -> View:
@@ -299,7 +300,7 @@ def _model_parts(model: ModelInfo) -> list[str]:
         draft = f"Guesses come from a model of {_millions(model.draft_parameters)} parameters"
     return [
         f"{_millions(model.parameters)} parameters, {model.dtype}, on {model.device}",
-        *(note for note in (model.weights_note, model.kv_note, model.middle_note) if note),
+        *(note for note in (model.weights_note, model.kv_note, model.middle_note, model.thinking) if note),
         draft,
         f"Window of {format.counted(model.context_limit, 'token')}",
     ]

@@ -323,6 +323,9 @@ Made = dict[int, tuple[tuple[Exchange, bool], list[ChatMessage]]]
 follows.
 """
 
+_NEWEST_THOUGHT = 2_000  # characters of a growing thought that are sent to the page with every change
+_ENDED_THINKING = "The answer ended while the model was still thinking. “Continue” lets it go on."
+
 LONGEST_QUESTION = 20_000
 """Maximum characters of a question that are shown; the model gets the whole question."""
 
@@ -369,12 +372,15 @@ def _answer(exchange: Exchange, turn: int, awaited: bool = False) -> ChatMessage
     if exchange.by_passages:
         return {"role": "assistant", "content": _instead(exchange, turn) + under_answer(exchange)}
     content = f"{_found_first(exchange, turn)}\n\n" if _passages_of(exchange.notes) else ""
+    content += _thought(exchange)
     content += _first_answer(exchange, turn, is_open=exchange.stopped is not StopReason.END)
     content += _above(exchange.notes) + marked(exchange.answer, exchange.notes, turn)
     content += _of_parts(exchange, turn)
     content += _following(exchange) if awaited else ""
     if exchange.trouble is not None:
         content += f"\n\n{_trouble(exchange.trouble)}"
+    elif exchange.ended_thinking:
+        content += f'\n\n<div class="under">{_ENDED_THINKING}</div>'
     elif under := _under(exchange):
         content += f'\n\n<div class="under">{under}</div>'
     return {"role": "assistant", "content": content + under_answer(exchange, awaited)}
@@ -387,6 +393,22 @@ def _following(exchange: Exchange) -> str:
     enough = _button(ENOUGH, exchange.answer_id, "Enough", "action main")
     of = (exchange.notes or {})["first"]["of"]
     return f'\n\n<div class="under advice">{_one_line(f"The answer from all {of} follows by itself.")} {enough}</div>'
+
+
+def _thought(exchange: Exchange, *, newest: int | None = None) -> str:
+    """What the model thought before it answered, as a folded line above the answer; "" if it thought nothing.
+
+    Args:
+        newest: maximum number of the newest characters that are shown; None for all.
+    """
+    thought = exchange.thought
+    text = str(thought.get("text", "")).strip()
+    if not text:
+        return ""
+    shown = text if newest is None or len(text) <= newest else f"… {text[-newest:]}"
+    lines = "<br>".join(html.escape(line, quote=False) for line in shown.splitlines())
+    line = _one_line(format.thought_line(thought))
+    return f'<details class="thought"><summary>{line}</summary><div>{lines}</div></details>\n\n'
 
 
 def _first_answer(exchange: Exchange, turn: int, *, is_open: bool) -> str:
@@ -542,6 +564,7 @@ def written(exchange: Exchange, turn: int) -> str:
     if exchange.by_passages:
         return _instead(exchange, turn)
     parts = _found_first(exchange, turn, is_open=exchange.first_answer is None)
+    parts += _thought(exchange, newest=_NEWEST_THOUGHT)
     parts += _first_answer(exchange, turn, is_open=True) + _parts_so_far(exchange, turn)
     if not exchange.answer:
         return parts

@@ -36,6 +36,7 @@ from app.web import secret_file
 from app.web.auth import MEGABYTE
 from app.web.openai_schema import (
     MESSAGES,
+    REASONING,
     ApiError,
     ChatRequest,
     Completion,
@@ -49,7 +50,7 @@ from engine import HANDOVER_S
 from engine import Request as EngineRequest
 from engine.document import Document, Page, Reading
 from engine.errors import Busy, TrifoldError
-from engine.events import AnswerDone, BookRead, Event, Figures, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, BookRead, Event, Figures, PagesScored, StopReason, TextDelta, ThoughtDelta
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +197,8 @@ class Api:
         try:
             async with aclosing(_from(first, events)) as all_events:
                 async for event in all_events:
+                    if isinstance(event, ThoughtDelta) and event.text:
+                        yield _event(head.piece({REASONING: event.text}).json_text)
                     if isinstance(event, TextDelta) and (words := stops.feed(event.text)):
                         text += words
                         yield _event(head.piece({"content": words}).json_text)

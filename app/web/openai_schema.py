@@ -14,15 +14,21 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from app.core.chats import thought_record
 from app.core.question import Ask
 from engine import Turn
 from engine.config import SamplingParams, options_of
 from engine.errors import Busy, ContextTooSmall, InputError, ModelError, OptionError, TrifoldError
-from engine.events import AnswerDone, Figures, StopReason
+from engine.events import AnswerDone, StopReason
+from engine.thinking import EFFORTS
 
 MESSAGES = "messages"
 """The value of ``trifold.book`` that makes the text of the system message the book."""
 
+REASONING = "reasoning_content"
+"""The field of a message with what the model thought before it answered. OpenAI's protocol has none; most servers and
+clients use this name.
+"""
 MOST_STOPS = 4
 MOST_MESSAGES = 10_000
 _MOST_SHOWN = 40  # maximum characters of a sent value that an error message shows
@@ -162,6 +168,7 @@ class ChatRequest(_Wire):
     messages: Annotated[list[Message], BeforeValidator(_some_messages), Field(validate_default=True)] = []
     trifold: TrifoldOptions | None = None
     max_completion_tokens: int | None = None
+    reasoning_effort: str | None = None
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -190,6 +197,13 @@ class ChatRequest(_Wire):
         sent = dict(self.model_extra or {})
         if self.max_completion_tokens is not None:
             sent["max_tokens"] = self.max_completion_tokens
+        if self.reasoning_effort is not None:
+            if (tokens := EFFORTS.get(self.reasoning_effort)) is None:
+                sentence = (
+                    f"reasoning_effort is {shown(self.reasoning_effort)}. It must be one of {', '.join(EFFORTS)}."
+                )
+                raise ApiError(400, sentence, "invalid_value", "reasoning_effort")
+            sent = {"think": tokens > 0, "think_tokens": tokens, **sent}
         return SamplingParams(**_options(SamplingParams, sent))
 
     @cached_property
@@ -306,15 +320,21 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int] = {}
 
     @classmethod
-    def of(cls, counted: Figures) -> Usage:
+    def of(cls, done: AnswerDone) -> Usage:
+        counted, thought = done.figures, done.thought
         cached = max(0, counted.prompt_tokens - counted.prefilled_tokens)
-        return cls(
+        thoughts = thought.figures.answer_tokens if thought else 0
+        usage = cls(
             prompt_tokens=counted.prompt_tokens,
-            completion_tokens=counted.answer_tokens,
-            total_tokens=counted.prompt_tokens + counted.answer_tokens,
+            completion_tokens=counted.answer_tokens + thoughts,
+            total_tokens=counted.prompt_tokens + counted.answer_tokens + thoughts,
             prompt_tokens_details={"cached_tokens": cached},
+        )
+        return (
+            usage.model_copy(update={"completion_tokens_details": {"reasoning_tokens": thoughts}}) if thought else usage
         )
 
 
@@ -345,8 +365,10 @@ class Completion(BaseModel):
     def whole(self, text: str, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
         """Make a whole answer. ``more`` holds values that are added to the figures in the field ``trifold``."""
         message = {"role": "assistant", "content": text, "refusal": None}
+        if done.thought is not None:
+            message[REASONING] = done.thought.text.strip()
         choice = Choice(index=0, message=message, logprobs=None, finish_reason=_FINISH[done.stop_reason])
-        usage, ours = Usage.of(done.figures), figures(done, more)
+        usage, ours = Usage.of(done), figures(done, more)
         return self._with(object="chat.completion", choices=[choice], usage=usage, trifold=ours)
 
     def piece(self, delta: dict[str, str], finish: str | None = None) -> Completion:
@@ -360,7 +382,7 @@ class Completion(BaseModel):
 
     def usage_piece(self, done: AnswerDone) -> Completion:
         """Make the piece with the numbers of tokens. It comes after the last piece, if the request asked for usage."""
-        return self._with(usage=Usage.of(done.figures))
+        return self._with(usage=Usage.of(done))
 
     @property
     def json_text(self) -> str:
@@ -373,4 +395,7 @@ def figures(done: AnswerDone, more: Mapping[str, Any]) -> dict[str, Any]:
     """
     stages = [stage.value for stage in done.sources]
     produced = {stage: stages.count(stage) for stage in sorted(set(stages))}
+    if (thought := done.thought) is not None:
+        told = thought_record(thought.text, thought.figures, is_open=thought.is_open, was_cut=thought.was_cut)
+        more = {**more, "thought": {name: value for name, value in told.items() if name != "text"}}
     return {**asdict(done.figures), "stop_reason": done.stop_reason.value, "tokens_by_stage": produced, **more}

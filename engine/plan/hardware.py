@@ -83,7 +83,7 @@ class ModelFacts:
 
     The planner chooses ``prefill_block`` (0: the default block), ``retrieval_budget`` and ``retrieval_share``. If
     ``retrieval_share`` is 0, the budget does not grow with the book. ``kv_note`` and ``weights_note`` are notes about
-    the formats of KV and weights.
+    the formats of KV and weights. ``thinking`` says whether the model can think before it answers ("" if it cannot).
     ``others`` is the share of the processors that other programs used during the probes. ``probed_busy`` says whether
     this share was too large for valid probes.
     """
@@ -105,6 +105,7 @@ class ModelFacts:
     speeds: CostModel | None = None
     kv_note: str = ""
     weights_note: str = ""
+    thinking: str = ""
     others: float = 0.0
     probed_busy: bool = False
 
@@ -168,6 +169,17 @@ def probe_torch() -> TorchFacts:
     return TorchFacts(torch.__version__, version.cuda, torch.get_num_threads(), (cpu, *gpus), *others)
 
 
+def _thinking_of(name: str, config: EngineConfig) -> str:
+    """Whether the model in a folder can think before it answers, as a sentence; "" if not, or if it is not here."""
+    from engine import model_files
+    from engine.prompt import BookTokenizer
+
+    if model_files.folder_of(name) is None:
+        return ""
+    form = BookTokenizer(name, config.tried_folder).format_for("")
+    return form.thinking.sentence if form.thinking else ""
+
+
 def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     """Find out how much memory and time a model takes on this machine, from its configuration and a short measurement.
 
@@ -189,8 +201,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     limit = int(model.max_position_embeddings)
     window = config.context or limit
     architectures.check_architecture(model, name, window)
-    devices = planner.pick_devices(config.device)
-    device = devices[0]
+    device, *_ = devices = planner.pick_devices(config.device)
     is_target = name == config.model
     kv = config.kv if is_target else "model"  # a draft model's KV is small, so it is not quantized
     shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device).stored_as(kv)
@@ -235,6 +246,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         speeds=probed,
         kv_note=KV_NOTES[kv],
         weights_note=planner.weights_note(config, device),
+        thinking=_thinking_of(name, config) if is_target else "",
         others=round(others, 2),
         probed_busy=not cost_model.is_quiet(others),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,8 @@ from engine.events import (
     Status,
     StopReason,
     TextDelta,
+    Thought,
+    ThoughtDelta,
     TimeSplit,
     TokenSource,
 )
@@ -114,6 +116,7 @@ class ScriptedEngine:
         self.failure = failure
         self.fail_after = fail_after
         self.ends = StopReason.END
+        self.thought = ""  # what is thought before every answer, word by word
         self.now = engine_status()
         self.config = None
         self.asked: list[Question] = []
@@ -154,7 +157,13 @@ class ScriptedEngine:
         asked = Question.of(question)
 
         def answering(cancelled: threading.Event) -> Iterator[Event]:
-            yield from self._answering(asked.mode, asked.begun, cancelled)
+            thought = None
+            if self.thought and not asked.begun:
+                thought = yield from self._thinking(asked, cancelled)
+            if thought is None or not thought.is_open:
+                yield from self._answering(asked.mode, asked.begun, cancelled, thought)
+            else:
+                yield AnswerDone("", (), (), StopReason.CANCELLED, figures(0), thought=thought)
 
         if asked.excerpt is not None:  # answered beside a reading
             request = ScriptedRequest(answering, lambda: None, cancel)
@@ -204,7 +213,18 @@ class ScriptedEngine:
         tokens, read = int(fit.tokens * part), int(pages * part)
         yield BookRead(tokens, fit.tokens, read, pages, 4.2, 6800.0, kv, cancelled.is_set())
 
-    def _answering(self, mode: str, begun: str, cancelled: threading.Event) -> Iterator[Event]:
+    def _thinking(self, asked: Question, cancelled: threading.Event) -> Generator[Event, None, Thought]:
+        words, said = self.thought.removeprefix(asked.thought).split(" "), ""
+        for number, word in enumerate(words, start=1):
+            if cancelled.wait(self.word_seconds):
+                return Thought(said, figures(number), is_open=True)
+            said += f" {word}" if number > 1 else word
+            yield ThoughtDelta(f" {word}" if number > 1 else word, figures(number))
+        return Thought(said, figures(len(words)))
+
+    def _answering(
+        self, mode: str, begun: str, cancelled: threading.Event, thought: Thought | None = None
+    ) -> Iterator[Event]:
         yield AnswerStarted(28_450, 38, 0.3)
         words = self.answer.removeprefix(f"{begun} ").split(" ")
         said, told = "", 0
@@ -227,7 +247,7 @@ class ScriptedEngine:
         stopped = StopReason.CANCELLED if cancelled.is_set() else self.ends
         ids = tuple(range(1, len(stages) + 1))
         final = figures(max(1, len(ids)), mode)
-        yield AnswerDone(said, ids, tuple(stages), stopped, final, scores(self._pages, 3), tuple(readings))
+        yield AnswerDone(said, ids, tuple(stages), stopped, final, scores(self._pages, 3), tuple(readings), thought)
 
 
 # A plausible mixture: mostly guesses that were kept, a copied phrase, now and then the large model's own.

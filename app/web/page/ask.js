@@ -165,6 +165,7 @@ const valueOf = (field) => (field.type === "checkbox" ? field.checked : settle(f
 export function showSampling(now) {
   ({ own, whose } = now);
   document.querySelector('[data-setting="exact_quotes"]').hidden = !now.can_quote;
+  document.querySelector('[data-setting="think"]').hidden = !now.can_think;
   settings().forEach(showOwn);
 }
 

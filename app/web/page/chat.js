@@ -98,10 +98,13 @@ function draw() {
   beat(BEAT_MS);
 }
 
-// Writes the formatted start of the answer. The passages above it stay folded if the reader has folded them.
+// Writes the formatted start of the answer. The passages above it stay folded if the reader has folded them, and the
+// thought stays open if the reader has opened it.
 function format(place) {
   const folded = place.querySelector(".passages:not([open])");
+  const thinks = place.querySelector(".thought[open]");
   place.innerHTML = open.html;
+  if (thinks) place.querySelector(".thought")?.setAttribute("open", "");
   if (folded) place.querySelector("details.passages")?.removeAttribute("open");
   if (!open.text && open.waiting) place.append(made("span", open.waiting, "waiting"));
 }

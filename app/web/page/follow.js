@@ -10,7 +10,7 @@ const END = 24; // maximum pixels from the end of the chat at which the view fol
 const TOUCH_MS = 300; // scrolling later than this after an input was not caused by the reader
 const FAR = 120; // minimum pixels from the end at which the button back to the end is shown
 const LETTERS = /\p{L}/gu;
-const APART = "button, .above, .passages, .under, .live, .actions, .trouble, .waiting, .unseen";
+const APART = "button, .above, .passages, .thought, .under, .live, .actions, .trouble, .waiting, .unseen";
 
 let follows = true;
 // The text at the upper edge: index of its message, letters before it, text node, offset in the node, pixels below the

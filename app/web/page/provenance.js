@@ -5,7 +5,7 @@ import { byId, nextFrame } from "./frame.js";
 
 const WRITERS = { D: "provenance-draft", L: "provenance-lookup", R: "provenance-retrieval", T: "provenance-target" };
 const LETTER = /\p{L}/u;
-const APART = "button, .above, .parts, .passages, .under, .live, .actions, .trouble, .waiting";
+const APART = "button, .above, .parts, .passages, .thought, .under, .live, .actions, .trouble, .waiting";
 const KEPT = "trifold-provenance";
 const SETTLE_MS = 200;
 
