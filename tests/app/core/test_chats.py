@@ -243,3 +243,18 @@ def test_a_chat_is_called_by_the_version_of_its_first_question_that_is_shown() -
     assert (chats.get(chat).title, chats.of_book(BOOK)[0].title) == ("Who, then?", "Who, then?")
     chats.show(chat, first)
     assert (chats.get(chat).title, chats.of_book(BOOK)[0].title) == ("Who?", "Who?")
+
+
+def test_an_answer_that_had_no_word_yet_leaves_the_first_one() -> None:
+    """The program ended after the whole book had been asked, and before it said anything."""
+    database = Database()
+    chats = Chats(database)
+    chat = chats.begin("book")
+    chats.ask(chat.id, "When?")
+    notes = {"first": {"passages": 3, "reading": True}, "passages": [{"text": "In 1911."}]}
+    first = replace(chats.get(chat.id).exchanges[0], answer="In 1911.", stopped=StopReason.END, notes=notes)
+    chats.update(chat.id, 0, first)
+    chats.begin_beside_first(chat.id, 0)
+    assert chats.get(chat.id).exchanges[0].answer == ""
+    (turn,) = Chats(database).get(chat.id).exchanges
+    assert (turn.answer, turn.stopped, turn.notes, turn.is_first) == ("In 1911.", StopReason.END, notes, True)
