@@ -20,6 +20,7 @@ have to wait (``LanAuth``).
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import getpass
 import hashlib
@@ -266,6 +267,7 @@ _LOOPBACK_CLIENTS = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 COOKIE_SECONDS = 30 * 24 * 3600
 MEGABYTE = 1_000_000
 _MOST_FORM = 4 << 10  # maximum bytes of the form with a password
+_FORM_SECONDS = 20.0  # maximum seconds for its arrival, so that a guest cannot hold connections by sending slowly
 
 POLICY = (
     "default-src 'none'; script-src 'self'{hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -418,10 +420,14 @@ class Guard:
     async def _enter(self, lan: LanAuth, scope: Scope, receive: Receive, send: Send, language: str) -> None:
         """Check a password that was sent from the entrance page, and set the cookie if it is right."""
         form, more = b"", True
-        while more and len(form) <= _MOST_FORM:
-            message = await receive()
-            form += message.get("body", b"")
-            more = bool(message.get("more_body"))
+        try:
+            async with asyncio.timeout(_FORM_SECONDS):
+                while more and len(form) <= _MOST_FORM:
+                    message = await receive()
+                    form += message.get("body", b"")
+                    more = bool(message.get("more_body"))
+        except TimeoutError:
+            return await _answer(send, 408, WRONG, language)
         client = scope.get("client")
         refusal = lan.refuses(form[:_MOST_FORM], client[0] if client else "")
         if refusal:

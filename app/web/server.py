@@ -8,10 +8,12 @@ Puts the guard and the routes together, and serves them with the page's own file
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,8 @@ logger = logging.getLogger(__name__)
 VERIFIED_FILE = "verified.json"
 EXPERIENCE_FILE = "experience.json"
 SHUTDOWN_SECONDS = 2
+REQUEST_SECONDS = 20.0  # maximum seconds from the beginning of a connection, or of a request, to the end of its headers
+_MOST_FILES = 65_536
 _BACKLOG = 128
 _PAGE = Path(__file__).resolve().parent / "page"
 _ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -79,6 +83,7 @@ def serve(settings: Settings, on_ready: Callable[[], None] | None = None) -> Non
         ResourceError: the port is taken.
         OptionError: the settings name something that the engine does not know.
     """
+    _open_files_enough()
     with _listen(settings.port, EVERYWHERE if settings.password else HOST) as listening:
         state = make_state(settings)
         try:
@@ -295,6 +300,55 @@ def _listen(port: int, host: str = HOST) -> socket.socket:
     return listening
 
 
+def _open_files_enough() -> None:
+    """Let this process open as many files as the system allows, at most ``_MOST_FILES``: each connection is one, and
+    without any left no book could be opened and no page shown.
+    """
+    if os.name == "posix":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """Uvicorn's protocol, which also closes a connection that brings no whole request within ``REQUEST_SECONDS``.
+    Otherwise anybody who reaches the port could take all connections, without being let in.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._unwatch()
+
+        def _watch(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._unwatch()
+            elif self._deadline is None:
+                self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+
+        def _unwatch(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Protocol
+
+
 def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
     import uvicorn
 
@@ -311,6 +365,7 @@ def _server(app: App, on_ready: Callable[[], None] | None) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,  # there is no proxy, so headers that claim another client's address are not trusted
         ws="none",
+        http=_protocol(),
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     return Server(config)

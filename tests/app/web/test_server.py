@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gradio import Button, Chatbot, component_meta
@@ -96,3 +99,45 @@ def test_gradio_writes_no_stubs_when_it_is_imported(monkeypatch: pytest.MonkeyPa
         component_meta.create_or_modify_pyi(Button, "Button", [])
         assert inspect.getfile(Path)
     assert inspect.getfile(Button)
+
+
+def _until_ok(connection: socket.socket) -> bool:
+    """Whether an answer comes before the connection ends."""
+    got = b""
+    while not got.endswith(b"ok") and (more := connection.recv(1000)):
+        got += more
+    return got.endswith(b"ok")
+
+
+def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of anybody who reaches the port, the page's own or not. A request that takes its time is answered."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(1.2 if scope["path"] == "/slow" else 0)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    ready = threading.Event()
+    with server._listen(0) as listening:
+        port = listening.getsockname()[1]
+        running = server._server(app, ready.set)
+        running.config.lifespan = "off"
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        assert ready.wait(20)
+        try:
+            begun, idle, again, slow = (socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(4))
+            begun.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n")
+            again.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert _until_ok(again)
+            again.sendall(b"GET / HT")
+            slow.sendall(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+            for one in (begun, idle, again):
+                assert one.recv(1000) == b""
+            assert _until_ok(slow)
+            for one in (begun, idle, again, slow):
+                one.close()
+        finally:
+            running.should_exit = True
+            thread.join()
