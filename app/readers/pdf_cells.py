@@ -381,3 +381,27 @@ def is_prose(column: Sequence[Line]) -> bool:
         return False
     right = max(line.x1 for line in column)
     return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)
+
+
+def are_woven(rows: Sequence[Cells]) -> bool:
+    """Whether printed rows are columns of text, no rows of a table: in one row a line goes on beside the first line of
+    something new in another column, and in another row it is the other way round.
+    """
+    count = len(rows[0])
+    edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(count)]
+    begun: set[tuple[int, int]] = set()
+    for above, below in pairwise(rows):
+        on = [at for at in range(count) if _is_next_line(above[at], below[at], edges[at])]
+        new = [at for at in range(count) if below[at] and below[at][0].text[0].isupper() and at not in on]
+        begun.update((one, other) for one in on for other in new)
+    return any((other, one) in begun for one, other in begun)
+
+
+def _is_next_line(above: Sequence[Line], below: Sequence[Line], edge: float) -> bool:
+    """Whether a cell goes on with the line above it, which has several words and no room for another."""
+    if not above or not below or not below[0].text[0].islower():
+        return False
+    last, line = above[-1], below[0]
+    words = line.text.split(" ", 1)
+    room = (line.x1 - line.x0) / max(len(line.text), 1) * (len(words[0]) + 1)
+    return edge - last.x1 < room + _NARROW * last.height and last.text.count(" ") > 1

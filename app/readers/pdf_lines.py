@@ -19,6 +19,7 @@ import pypdfium2 as pdfium
 
 from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
+from app.readers.pdf_cells import are_woven, is_prose
 from app.readers.pdf_glyphs import with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_notes import TICKS
@@ -63,6 +64,10 @@ _NEAR = 3.0
 _MOST_BLOCKS = 150
 _FOOTER = 2  # maximum lines of a footer that the file stores before all other text
 _COLUMN_ROWS = 6
+_COLUMN_LINES = 4  # minimum lines of a column that is put before the column at its right
+_ALIKE = 0.7  # minimum share of its width, and of its height, that a column has in common with the column beside it
+_SAME_START = 2.0  # maximum distance in points between the left edges of a column's lines
+_SAME_PITCH = 1.5  # maximum distance between two lines of a short column, as a factor of the smallest
 _AGREE = 0.85  # minimum share of rows with a gap at the position of a gutter between columns
 _COLUMN_TEXT = 20  # minimum mean characters of a line in columns of text; cells of tables have fewer
 _SAMPLE = 40  # characters of a page that are examined to find its orientation, at least
@@ -444,9 +449,10 @@ def _from_above(lines: list[Line]) -> list[Line]:
     moves to the end. Columns stay one after another.
     """
     blocks: list[list[Line]] = []
-    for line in lines:
+    for at, line in enumerate(lines):
         last = blocks[-1][-1] if blocks else None
-        if last is not None and -_ROW * line.height < line.top - last.top < _NEAR * max(line.height, last.height):
+        near = last is not None and -_ROW * line.height < line.top - last.top < _NEAR * max(line.height, last.height)
+        if last is not None and near and not _begins_column(last, lines[at : at + _COLUMN_LINES]):
             blocks[-1].append(line)
         else:
             blocks.append([line])
@@ -464,6 +470,10 @@ def _from_above(lines: list[Line]) -> list[Line]:
     above = [
         {at for at, other in enumerate(boxes) if at != here and _is_above(other, box)} for here, box in enumerate(boxes)
     ]
+    for here, box in enumerate(boxes):
+        above[here].update(
+            at for at in range(here + 1, len(boxes)) if _is_left_column(blocks[at], boxes[at], blocks[here], box)
+        )
     if len(blocks[0]) <= _FOOTER and all(_ends_before(box, boxes[0]) for box in boxes[1:]):
         above[0] = set(range(1, len(blocks)))
     if not any(one > at for at, some in enumerate(above) for one in some):
@@ -481,6 +491,26 @@ def _from_above(lines: list[Line]) -> list[Line]:
             else:
                 waiting.append(before)
     return [line for at in order for line in blocks[at]]
+
+
+def _begins_column(last: Line, lines: Sequence[Line]) -> bool:
+    """Whether ``lines`` begin a column of text at the right of ``last``, such as a title above the left column."""
+    return (
+        lines[0].x0 > last.x1 + lines[0].height
+        and len(lines) == _COLUMN_LINES
+        and all(two.top > one.top and two.x0 > last.x1 for one, two in pairwise(lines))
+    )
+
+
+def _is_left_column(left: Sequence[Line], one: Box, right: Sequence[Line], two: Box) -> bool:
+    """Whether two blocks are columns of text side by side, ``left`` and ``right``. Some files store the right first."""
+    if min(len(left), len(right)) < _COLUMN_LINES or one[1] > two[0]:
+        return False
+    wide = sorted((one[1] - one[0], two[1] - two[0]))
+    beside = min(one[3], two[3]) - max(one[2], two[2])
+    if wide[0] < _ALIKE * wide[1] or beside < _ALIKE * max(one[3] - one[2], two[3] - two[2]):
+        return False
+    return is_prose(left) and is_prose(right) and not RTL.search(left[0].text)
 
 
 def _is_above(one: Box, two: Box) -> bool:
@@ -549,12 +579,12 @@ def _columns(pieces: list[Line]) -> list[Line]:
     if len(pairs) < _COLUMN_ROWS or sum(len(one.text) + len(two.text) for one, two in pairs) < (
         2 * _COLUMN_TEXT * len(pairs)
     ):
-        return pieces
+        return _short_columns(pieces) if pairs else pieces
     gutters = _gutters([(one.x1, two.x0) for one, two in pairs])
     gutters = [x for x in gutters if sum(piece.x0 < x < piece.x1 for piece in pieces) <= len(pairs) / 2]
     between = sum(any(one.x1 <= x <= two.x0 for x in gutters) for one, two in pairs)
     if between < _AGREE * len(pairs):
-        return pieces
+        return _short_columns(pieces)
     ordered: list[Line] = []
     columns: list[list[Line]] = [[] for _ in range(len(gutters) + 1)]
     for piece in pieces:
@@ -565,6 +595,59 @@ def _columns(pieces: list[Line]) -> list[Line]:
         else:
             columns[bisect_left(gutters, piece.x1)].append(piece)
     return ordered + [line for column in columns for line in column]
+
+
+def _short_columns(pieces: list[Line]) -> list[Line]:
+    """Return the pieces of text of a page, with short columns of text, as on slides and leaflets, one after another."""
+    rows: list[list[Line]] = []
+    for piece in pieces:
+        last = rows[-1][-1] if rows else None
+        if last is not None and not (last.row or piece.row) and same_row(last, piece) and piece.x0 > last.x1:
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+    ordered: list[Line] = []
+    at = 0
+    while at < len(rows):
+        cells = _in_columns(rows, at)
+        if len(cells) > 1 and (
+            are_woven(cells)
+            or all(is_prose([line for row in cells for line in row[column]]) for column in range(len(cells[0])))
+        ):
+            ordered += [line for column in range(len(cells[0])) for row in cells for line in row[column]]
+            at += len(cells)
+        else:
+            ordered += rows[at]
+            at += 1
+    return ordered
+
+
+def _in_columns(rows: Sequence[list[Line]], start: int) -> list[list[list[Line]]]:
+    """Return the cells of the rows, from ``start``, whose pieces begin where those of the first row do. A row far below
+    the row before is no longer one of them.
+    """
+    starts = [piece.x0 for piece in rows[start]]
+    apart = all(two.x0 - one.x1 > _TAB * one.height for one, two in pairwise(rows[start]))
+    if len(starts) < 2 or not apart or any(piece.row or MARKER.match(piece.text) for piece in rows[start]):
+        return []
+    cells: list[list[list[Line]]] = []
+    step = _NEAR * rows[start][0].height
+    for above, row in pairwise([rows[start], *rows[start:]]):
+        pitch = row[0].top - above[0].top
+        places = [bisect_left(starts, piece.x0 - _SAME_START) for piece in row]
+        ends = [*starts[1:], math.inf]
+        if cells and not 0 < pitch <= step:
+            break
+        if any(
+            at == len(starts) or abs(starts[at] - piece.x0) > _SAME_START or piece.x1 > ends[at] or piece.row
+            for at, piece in zip(places, row, strict=True)
+        ) or len(set(places)) < len(places):
+            break
+        step = min(step, _SAME_PITCH * pitch) if cells else step
+        cells.append(
+            [[piece for at, piece in zip(places, row, strict=True) if at == column] for column in range(len(starts))]
+        )
+    return cells
 
 
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:

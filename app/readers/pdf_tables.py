@@ -28,6 +28,7 @@ from app.readers.pdf_cells import (
     NUMBERS,
     SAME_RULE,
     Cells,
+    are_woven,
     as_lines,
     cells_of,
     fine_parts,
@@ -576,7 +577,9 @@ def _is_tabular(
     level = sum(_is_level(row, height) for row in several)
     if level < ALIGNED * len(several):
         return False
-    return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
+    if _is_all_prose(cells) or are_woven(cells):
+        return False
+    return all(_is_aligned(column, height) for column in columns if len(column) > 1)
 
 
 def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:

@@ -129,3 +129,35 @@ def test_lines_of_real_pages_come_in_the_order_in_which_they_stand(name: str) ->
     pages = [pdf_lines.page_lines(document[at]) for at in range(count)]
     assert sum(map(len, pages)) > 20
     assert sum(map(_wrong, pages)) <= most
+
+
+def test_short_columns_of_a_leaflet_are_read_one_after_the_other(files: Any) -> None:
+    """Two lines in each, stored row by row, are enough to see that both go on."""
+    left = ["Tie the boat to the ring at", "the stern and take the oars"]
+    right = ["The ferry leaves at noon if the", "wind allows it and the sea"]
+    spots = [(x, 600.0 - 14 * row, column[row]) for row in range(2) for x, column in ((60, left), (330, right))]
+    assert _read(files, [(60, 640, "For guests"), *spots]) == " ".join(["For guests", *left, *right])
+
+
+def test_columns_of_a_slide_whose_points_end_at_different_rows_are_no_table(files: Any) -> None:
+    left = ["Sail", "Needs no coal at all but", "a crew of nine men", "Sleeps in calm weather"]
+    right = ["Steam", "Sails against the wind and", "the tide, day and night", "Eats a ton of coal a day and", "smokes"]
+    left.insert(1, "Costs little")
+    spots = [(x, 600.0 - 20 * row, column[row]) for row in range(5) for x, column in ((60, left), (330, right))]
+    assert _read(files, [(60, 660, "Sail or steam"), *spots]) == " ".join(["Sail or steam", *left, *right])
+
+
+@pytest.mark.parametrize("title", [[], _TITLE])
+def test_the_left_column_is_read_first_if_the_right_is_stored_first(files: Any, title: Spots) -> None:
+    text = _read(files, [*title, *_RIGHT, *_LEFT])
+    assert _in_order(text, ["left0", "left7", "right0", "right7"])
+
+
+def test_a_note_beside_the_text_keeps_its_place(files: Any) -> None:
+    """A narrow text at the left of a wide one is no column before it."""
+    note = [
+        (60.0, 640.0 - 14 * at, words)
+        for at, words in enumerate(("note0 see the", "map of the", "coast and", "its lights"))
+    ]
+    wide = [(x - 130, y, f"{words} and the sea ran high") for x, y, words in _RIGHT]
+    assert _in_order(_read(files, [*wide, *note]), ["right0", "right7", "note0"])
