@@ -345,6 +345,8 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
 def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
     """Count the omitted characters (without spaces) of all pages, keyed by the reason for the omission."""
     counts: Counter[str] = Counter()
+    if parted := sum(found.parted):
+        counts["line numbers"] = parted
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
             if line.doubled:

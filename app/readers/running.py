@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
@@ -32,6 +32,8 @@ _AT_EDGE = 0.1  # maximum horizontal distance of a page number from the edge of 
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
 _MARGIN_ROWS = 5  # minimum numbers in a page's margin that count as line numbers
+_MARGIN_GAP = 0.8  # minimum gap, in line heights, between a line number and its line
+_ALIGNED = 3.0  # maximum difference in points between the right edges of the line numbers of a page
 _MARGIN_SIGN = re.compile(r"\d{1,3}$")
 _PAGE_NUMBER = re.compile(
     r"^[-–—\[(\s|•·]*(?:page|seite|p\.|s\.|página|pagina)?\s*(\d{1,4}|[ivxlc]{1,7})\s*(?:(?:/|of|von|de|sur|di)\s*\d+)?"
@@ -58,13 +60,15 @@ class RunningHeaders:
 
     ``headers[i]``, ``numbers[i]`` and ``margins[i]`` have the indices of the lines on page i that are running headers,
     page numbers and line numbers. ``first[i]`` has the indices of running headers that stay, because no earlier page
-    has the same header. ``printed[i]`` is the number printed on page i.
+    has the same header. ``parted[i]`` is the number of characters of line numbers that were cut off the beginnings of
+    lines. ``printed[i]`` is the number printed on page i.
     """
 
     headers: list[set[int]]
     first: list[set[int]]
     numbers: list[set[int]]
     margins: list[set[int]]
+    parted: list[int]
     printed: dict[int, str] = field(default_factory=dict)
 
     def drop(self, index: int) -> set[int]:
@@ -103,7 +107,7 @@ def find_running_headers(pages: Sequence[Sequence[Line]], labels: Sequence[str])
         labels: the label of each page in the file; "" for a page without one.
     """
     headers, first, numbers, margins = ([set[int]() for _ in pages] for _ in range(4))
-    found = RunningHeaders(headers, first, numbers, margins)
+    found = RunningHeaders(headers, first, numbers, margins, [0 for _ in pages])
     _find_line_numbers(pages, found)
     rows = [_edge_rows(index, page, found.margins[index]) for index, page in enumerate(pages)]
     _find_page_numbers(pages, rows, labels, found)
@@ -127,29 +131,63 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
         return line.text, round(line.top / 3), round(line.x1 / 3)
 
     signs = [
-        [at for at, line in enumerate(page) if line.shown and not line.row and _MARGIN_SIGN.match(line.text)]
+        {at: sign for at, line in enumerate(page) if line.text[:1].isdigit() and (sign := _margin_sign(line))}
         for page in pages
     ]
     counts: Counter[tuple[str, int, int]] = Counter()
-    for page, here in zip(pages, signs, strict=True):
-        counts.update({place(page[at]) for at in here})
+    for here in signs:
+        counts.update({place(sign) for sign in here.values()})
     enough = max(_MARGIN_PAGES, _MARGIN_SHARE * len(pages))
     common = {key for key, count in counts.items() if count >= enough}
     for index, page in enumerate(pages):
-        here = sorted((at for at in signs[index] if place(page[at]) in common), key=lambda at: page[at].top)
-        steps = {int(page[two].text) - int(page[one].text) for one, two in pairwise(here)}
-        if len(here) >= _MARGIN_ROWS and len(steps) == 1 and steps.pop() > 0 and _is_beside(page, here):
-            found.margins[index] |= set(here)
+        here = {at: sign for at, sign in signs[index].items() if place(sign) in common}
+        order = sorted(here.values(), key=lambda sign: sign.top)
+        steps = {int(two.text) - int(one.text) for one, two in pairwise(order)}
+        if len(here) >= _MARGIN_ROWS and len(steps) == 1 and min(steps) > 0 and _is_beside(page, here):
+            last, step = order[-1], steps.pop()
+            for at, sign in signs[index].items():  # few pages have as many lines as the longest
+                if (
+                    int(sign.text) == int(last.text) + step
+                    and sign.top > last.top
+                    and abs(sign.x1 - last.x1) < _ALIGNED
+                ):
+                    here[at] = last = sign
+            found.margins[index] |= {at for at, sign in here.items() if sign is page[at]}
+            for at, sign in here.items():
+                if sign is not page[at]:
+                    found.parted[index] += len(sign.text)
+                    page[at].text, page[at].x0 = page[at].text[len(sign.text) :].lstrip(), _rest(page[at])
 
 
-def _is_beside(page: Sequence[Line], numbers: Sequence[int]) -> bool:
+def _margin_sign(line: Line) -> Line | None:
+    """Return the number that is a line, or that stands before a wide gap at the beginning of a line; None if there is
+    none.
+    """
+    if not line.shown or line.row:
+        return None
+    if _MARGIN_SIGN.match(line.text):
+        return line
+    number, x0, x1 = line.words[0] if line.words else ("", 0.0, 0.0)
+    apart = line.first_gap > _MARGIN_GAP * line.height and line.text.startswith(f"{number} ")
+    return replace(line, text=number, x0=x0, x1=x1) if apart and _MARGIN_SIGN.match(number) else None
+
+
+def _rest(line: Line) -> float:
+    """Return where the text after the number of a line begins."""
+    return line.words[0][2] + line.first_gap
+
+
+def _is_beside(page: Sequence[Line], numbers: Mapping[int, Line]) -> bool:
     """Whether there is text next to the numbers, and none of this text overlaps the numbers horizontally."""
-    text = [line for at, line in enumerate(page) if at not in numbers and line.shown and len(line.text) > 1]
-    left, right = min(page[at].x0 for at in numbers), max(page[at].x1 for at in numbers)
-    top, bottom = min(page[at].top for at in numbers), max(page[at].bottom for at in numbers)
-    beside = [line for line in text if top <= (line.top + line.bottom) / 2 <= bottom]
-    inside = sum(line.x0 < right and line.x1 > left for line in beside)
-    return inside == 0 and bool(beside)
+    left, right = min(sign.x0 for sign in numbers.values()), max(sign.x1 for sign in numbers.values())
+    top, bottom = min(sign.top for sign in numbers.values()), max(sign.bottom for sign in numbers.values())
+    beside = [
+        (_rest(line) if at in numbers else line.x0, line.x1)
+        for at, line in enumerate(page)
+        if line.shown and len(line.text) > 1 and numbers.get(at) is not line
+        if top <= (line.top + line.bottom) / 2 <= bottom
+    ]
+    return bool(beside) and not any(x0 < right and x1 > left for x0, x1 in beside)
 
 
 def _edge_rows(index: int, page: Sequence[Line], dropped: set[int]) -> list[_Row]:

@@ -148,6 +148,39 @@ def test_line_numbers_in_the_margin_go() -> None:
     assert all(len(dropped) == 10 for dropped in _dropped(book))
 
 
+def _pleading(pages: int, gap: float) -> list[list[Line]]:
+    """Pages on which each line begins with its number, ``gap`` points before it."""
+    lines = [f"the claimant said {word} that the boat was lost" for word in ("once", "twice", "again", "here", "there")]
+    return [
+        [
+            Line(
+                f"{row} {lines[row % 5]}",
+                40,
+                400,
+                60 + 24 * row,
+                72 + 24 * row,
+                words=[(str(row), 40, 46)],
+                first_gap=gap,
+            )
+            for row in range(1, 20 + page % 3)
+        ]
+        for page in range(pages)
+    ]
+
+
+def test_line_numbers_in_lines_go_where_they_stand_apart() -> None:
+    book = _pleading(8, gap=20)
+    running.find_running_headers(book, [""] * len(book))
+    assert all(line.text.startswith("the claimant") and line.x0 == 66 for page in book for line in page)
+
+
+@pytest.mark.parametrize(("pages", "gap"), [(8, 3), (2, 20)])
+def test_numbers_that_begin_lines_stay_if_they_are_words_or_on_few_pages(pages: int, gap: float) -> None:
+    book = _pleading(pages, gap)
+    running.find_running_headers(book, [""] * len(book))
+    assert all(line.text[0].isdigit() and line.x0 == 40 for page in book for line in page)
+
+
 def test_numbers_beneath_the_text_are_no_line_numbers() -> None:
     """The numbers of the questions of a form, each in a line of its own."""
     book = _book(8, number=False)
