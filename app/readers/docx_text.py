@@ -18,6 +18,7 @@ from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
 from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import RAISED, SUNK, DocxStyles, Look, Numbered, Style, heading, look, numbered, over
+from app.readers.lines import MONOSPACED
 from app.readers.office import choice
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
@@ -56,7 +57,6 @@ _INDENTATION = 4  # spaces that replace a tab in program text
 # a text of at least this many characters after a line's only tab is no table cell
 _LONGEST_ENTRY = 60
 _AUTOMATIC = re.compile(r"\s*(?:Description automatically generated|AI-generated content may be).*$", re.I)
-_MONOSPACED = re.compile(r"courier|consol|mono\b|menlo|source code|lucida sans typewriter", re.I)
 _CODE_STYLE = re.compile(r"code|preformatted|verbatim|listing", re.I)
 _SYMBOL = re.compile(r"SYMBOL\s+(0x[0-9a-f]{1,4}|\d{1,5})(?:.*?\\f\s*\"?([^\"\\]+))?", re.I)
 
@@ -381,7 +381,7 @@ class DocxReader:
             self._fields[-1].has_text = True
         if text.strip():
             first = not any(run.text.strip() for run in self._runs)
-            self._monospaced = (first or self._monospaced) and bool(look.font and _MONOSPACED.search(look.font))
+            self._monospaced = (first or self._monospaced) and bool(look.font and MONOSPACED.search(look.font))
         if look.font and symbols.is_symbolic(look.font):
             text = symbols.spelled(text, look.font)
         elif not text.isascii() and _PRIVATE.search(text):

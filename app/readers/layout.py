@@ -12,14 +12,19 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
+from statistics import median
 from typing import Literal
 
 from app.language.sentences import is_line_ended
 from app.language.tokens import LETTERS
 from app.readers.cleaning import join_hyphenated
+from app.readers.lines import is_program
 
 Doubt = Literal["", "doubtful", "outside"]
+INDENT = "\ufdd2"
+"""Stands for a space of an indentation until spaces are merged. Unicode reserves it, so no text has it."""
+
 Joint = Literal["join", "break", "paragraph"]
 
 # a word fits at the end of a line if at least this width, in line heights, remains free after the word
@@ -33,6 +38,10 @@ _CUT_REACH = 3.0  # maximum distance, in line heights, between the two lines of 
 _LARGER = 0.2  # maximum relative difference in type size between lines of a paragraph
 _VERSE_SHARE = 0.85
 _VERSE_WIDTH = 60  # maximum characters of a line of verse
+_SAME_WIDTH = 0.01  # maximum relative difference between the mean widths of the characters of two lines of a listing
+_LISTED = 3  # minimum lines of a listing
+_DEEPEST = 40  # maximum indentation of a line of a listing in characters
+_BLANK_LINE = 1.9  # minimum distance of two lines of a listing, in line heights, between which a line is blank
 _INITIAL = 2  # maximum characters of a drop cap, possibly with a quotation mark
 _INITIAL_SIZE = 1.7  # minimum type size of a drop cap, as a factor of the size of the text next to it
 _ONE_LETTER = frozenset("aioeyàéóú")  # letters that may be words by themselves
@@ -75,6 +84,8 @@ class Line:
     # whether the text may be invisible: "outside" of what is drawn, or "doubtful", if the rendered page decides later
     doubt: Doubt = ""
     unseen: bool = False
+    monospaced: bool = False  # whether all characters have the same width
+    listing: bool = False  # whether the line is one of a listing, whose line breaks and indentation stay
     turned: bool = False  # whether the text is at an angle on the page
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
     head: bool = False  # whether this row is the header of its table
@@ -97,6 +108,27 @@ class Line:
     @property
     def type_size(self) -> float:
         return self.size or self.height
+
+
+def mark_listings(lines: Sequence[Line]) -> None:
+    """Mark the lines of program text and the like on a page, and indent them by ``INDENT``. These are lines in a font
+    whose characters have the same width. If most of the page is in such a font, as in a typed letter, only program text
+    counts.
+    """
+    typed = sum(line.monospaced for line in lines)
+    for _, run in groupby(lines, lambda line: line.monospaced and not line.row and not line.turned) if typed else ():
+        block = list(run)
+        texts = [line.text for line in block]
+        if not block[0].monospaced or len(block) < _LISTED or (2 * typed > len(lines) and not is_program(texts)):
+            continue
+        left = min(line.x0 for line in block)
+        widths = [(line.x1 - line.x0) / len(line.text) for line in block]
+        wide = median(widths)
+        if 2 * sum(abs(width - wide) < _SAME_WIDTH * wide for width in widths) < len(widths):
+            continue  # only the font's name tells of equal widths
+        for line in block:
+            line.listing = True
+            line.text = INDENT * min(round((line.x0 - left) / max(wide, 1e-3)), _DEEPEST) + line.text
 
 
 def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = None) -> str:
@@ -157,6 +189,9 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
     above, line = lines[index - 1], lines[index]
     if above.row or line.row:
         return "break" if above.columns == line.columns else "paragraph"
+    if above.listing or line.listing:
+        near = 0 < line.top - above.top < _BLANK_LINE * above.height
+        return "break" if above.listing and line.listing and near else "paragraph"
     if above.turned or line.turned:
         return "break" if above.turned and line.turned else "paragraph"
     beside = abs(line.top - above.top) < _SAME_ROW * min(above.height, line.height)

@@ -26,6 +26,13 @@ NAMES = frozenset(
 )
 """File name extensions of texts whose line breaks have a meaning."""
 
+MONOSPACED = re.compile(
+    r"courier|consol|mono(?!type)|menlo|typewriter|inconsolata|letter ?gothic|source ?code"
+    r"|(?<![a-z])(?:cm|lm|ec|sf)(?:sl|it)?tt\d",
+    re.I,
+)
+"""Matches the names of fonts all of whose characters have the same width."""
+
 _TAB = 4  # spaces that replace a tab in an indentation
 _SAMPLE = 2_000  # leading lines that are examined to detect whether a text is a log, program text or subtitles
 _FEWEST = 3  # minimum lines of a log, of program text or of a group of records
@@ -83,10 +90,11 @@ def kept(text: str, suffix: str) -> bool:
     logged = sum(bool(_LOGGED.match(row)) for row in outer)
     if logged >= _FEWEST and logged > _MOST * len(outer):
         return True
-    return _is_program(rows)
+    return is_program(rows)
 
 
-def _is_program(rows: Sequence[str]) -> bool:
+def is_program(rows: Sequence[str]) -> bool:
+    """Whether lines are program text."""
     if len(rows) < _FEWEST or sum(bool(_SYNTAX.search(row)) for row in rows) <= _SOME * len(rows):
         return False
     return sum(bool(_PROGRAM.search(row)) for row in rows) > _MOST * len(rows)
@@ -125,7 +133,7 @@ def _is_block(rows: Sequence[str]) -> bool:
         return any(_has_cells(row) for row in rows)
     if sum(_is_drawn(row) for row in rows) > _MOST * len(rows):
         return True
-    return _in_columns(rows) or _is_program(rows) or _are_records(rows)
+    return _in_columns(rows) or is_program(rows) or _are_records(rows)
 
 
 def _has_cells(row: str) -> bool:

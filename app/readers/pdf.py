@@ -23,7 +23,7 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import cleaning, pictures, running
-from app.readers.layout import Line, Margins, reflow
+from app.readers.layout import INDENT, Line, Margins, mark_listings, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
 from app.readers.pdf_grids import Box
@@ -327,7 +327,8 @@ def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -
     for index, lines in enumerate(kept):
         if index % 50 == 0:
             step(len(kept), len(kept), None)
-        texts.append(cleaning.spaces(reflow(lines, words, margins[index % 2])))
+        mark_listings(lines)
+        texts.append(cleaning.spaces(reflow(lines, words, margins[index % 2])).replace(INDENT, " "))
     _join_pages(texts, words)
     return [_with_headers(*each) for each in zip(texts, kept, headed, strict=True)]
 

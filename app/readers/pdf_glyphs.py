@@ -16,7 +16,7 @@ from itertools import islice
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, pdf_calls, symbols
+from app.readers import cleaning, lines, pdf_calls, symbols
 
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 # matches characters that are no text: codes of glyphs, or signs that pdfium has added
@@ -58,6 +58,8 @@ class PageFonts:
     def __init__(self, text_page: pdfium.PdfTextPage) -> None:
         self._text = pdf_calls.address(text_page.raw)
         self._kinds: dict[int | None, str] = {None: ""}
+        self.monospaced: set[int] = set()
+        """Addresses of the fonts, among those asked for, all of whose characters have the same width."""
         self._piece: int | None = None
         self._font: int | None = None
 
@@ -72,12 +74,19 @@ class PageFonts:
         """Whether a word is drawn at once, in a font of letters."""
         return self.kind(self.at(start)) == "" and pdf_calls.text_object(self._text, end - 1) == self._piece
 
+    def name(self, font: int) -> str:
+        """Return the name of the font at an address."""
+        name = create_string_buffer(_NAME)
+        pdf_calls.font_name(font, name, _NAME)
+        return name.value.decode("latin-1")
+
     def kind(self, font: int | None) -> str:
         """Return which font of signs the font at an address is, as ``symbols`` names it; "" for a font of letters."""
-        if font not in self._kinds:
-            name = create_string_buffer(_NAME)
-            pdf_calls.font_name(font, name, _NAME)
-            family = family_of(name.value.decode("latin-1"))
+        if font is not None and font not in self._kinds:
+            name = self.name(font)
+            if lines.MONOSPACED.search(name):
+                self.monospaced.add(font)
+            family = family_of(name)
             self._kinds[font] = family if symbols.is_symbolic(family) else symbols.tex_kind(family)
         return self._kinds[font]
 
@@ -106,19 +115,21 @@ def _parts(form: int, depth: int) -> Iterator[int]:
             yield from _parts(part, depth - 1)
 
 
-def with_signs(text: str, text_page: pdfium.PdfTextPage, used: Iterable[int | None] | None = None) -> str:
+def with_signs(
+    text: str, text_page: pdfium.PdfTextPage, fonts: PageFonts, used: Iterable[int | None] | None = None
+) -> str:
     """Return a page's text with Unicode's sign for every sign of a symbol font.
 
     Args:
         text: pdfium's text of the page, with one character for each index.
         text_page: pdfium's text page.
+        fonts: the fonts of its characters.
         used: addresses of the fonts that are used on the page; None to ask every character for its font.
     """
-    fonts = PageFonts(text_page)
     if used is None:
         used = {fonts.at(index) for index in range(len(text))}
     # some programs store the code itself, so that a tick reads "ü"; then any character may be a sign
-    special = any(fonts.kind(font) for font in used)
+    special = {fonts.kind(font) for font in used} - {""}
     if not special and text.isprintable():
         return text
     odd = {match.start() for match in _ODD.finditer(text)}

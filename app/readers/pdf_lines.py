@@ -20,7 +20,7 @@ import pypdfium2 as pdfium
 from app.readers import cleaning, pdf_calls
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_cells import are_woven, is_prose
-from app.readers.pdf_glyphs import with_signs
+from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_notes import TICKS
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
@@ -107,7 +107,9 @@ def page_lines(
         if pictures is not None:
             pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
-        text = with_signs(text, text_page, suspects.fonts)
+        fonts = PageFonts(text_page)
+        text = with_signs(text, text_page, fonts, suspects.fonts)
+        suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(joined_rows(text, boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())
@@ -216,6 +218,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             )  # the word is below the line, so pdfium has joined two rows
         ):
             line = Line(word, x0, x1, top, bottom, size=bottom - top, doubt=doubt, words=[(word, x0, x1)])
+            line.monospaced = suspects.is_monospaced
             found.append(line)
             height = line.height
         else:
@@ -552,6 +555,7 @@ def _merged(pieces: list[Line]) -> list[Line]:
             last.top, last.bottom = min(last.top, piece.top), max(last.bottom, piece.bottom)
         last.size = max(last.size, piece.size)
         last.doubled += piece.doubled
+        last.monospaced = last.monospaced and piece.monospaced
         last.cut = piece.cut
     return lines
 

@@ -18,7 +18,7 @@ import pypdfium2.raw as raw
 
 from app.readers import pdf_calls
 from app.readers.layout import Line
-from app.readers.pdf_glyphs import with_signs
+from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box
 
 _ACCENTS = dict(
@@ -171,7 +171,7 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
 
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
     """Return pdfium's text of a page, with signs and right-to-left words as in ``page_lines``."""
-    text = with_signs(raw_text(text_page), text_page)
+    text = with_signs(raw_text(text_page), text_page, PageFonts(text_page))
     return as_read(text, CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
 
 

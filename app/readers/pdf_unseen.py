@@ -60,6 +60,10 @@ class Suspects:
         self._has_image: bool | None = None
         self._piece: int | None = None
         self._doubt: Doubt = ""
+        self.monospaced: set[int] = set()
+        """Addresses of the page's fonts all of whose characters have the same width."""
+        self.is_monospaced = False
+        """Whether the last word asked for is in such a font."""
         self._clip: Box | None = None
         self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turned(page)
 
@@ -72,6 +76,8 @@ class Suspects:
             return ""
         if piece != self._piece:
             self._piece, self._doubt, self._clip = piece, self._judge(piece), self._clip_of(piece)
+            if self.monospaced:
+                self.is_monospaced = pdf_calls.font_of(piece) in self.monospaced
         if not self._covers and self._clip is None:
             return self._doubt
         x, y = (box[0] + box[1]) / 2, (box[2] + box[3]) / 2

@@ -817,3 +817,46 @@ def test_words_with_a_line_through_them_are_marked(files: Any) -> None:
         + b"0.5 w 40 623 m 400 623 l S\n",
     )
     assert text == "The rope costs ~~seven~~ eight marks an ell. ~~Nobody sails~~ on Sunday or Monday. Salt"
+
+
+_PROGRAM = ["while oil > 0:", "    burn(oil)", "    if storm():", "        oil -= 2", "", "print('dark')"]
+_LETTER = [
+    "Dear sir, the oil that you have sent",
+    "us in May is not of the kind that we",
+    "had asked for, and it smokes.",
+]
+
+
+def _typed(files: Any, page: bytes) -> list[str]:
+    """Read a page with the fonts F1, which is Courier, and F2, which is Helvetica."""
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R"
+        b" /Resources << /Font << /F1 5 0 R /F2 6 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(page), page),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Courier /Encoding /WinAnsiEncoding >>",
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    ]
+    return _parsed(files.raw("typed.pdf", assembled(objects)))
+
+
+def test_program_text_keeps_its_lines_and_indentation(files: Any) -> None:
+    code = b"".join(
+        _ink(90, 680 - 12 * at, line.replace("(", "\\(").replace(")", "\\)"))
+        for at, line in enumerate(_PROGRAM)
+        if line
+    )
+    prose = [
+        _ink(72, y, text).replace(b"/F1", b"/F2") for y, text in ((710, "The program:"), (580, "It runs all night."))
+    ]
+    assert _typed(files, prose[0] + code + prose[1]) == [
+        "\n".join(["The program:", "", *_PROGRAM, "", "It runs all night."])
+    ]
+    assert _typed(files, code) == ["\n".join(_PROGRAM)]
+
+
+def test_a_typed_letter_is_no_program(files: Any) -> None:
+    letter = b"".join(_ink(72, 700 - 13 * at, line) for at, line in enumerate(_LETTER))
+    assert " ".join(_typed(files, letter)[0].split()) == " ".join(_LETTER)
+    assert "\n    " not in _typed(files, letter)[0]
