@@ -39,6 +39,7 @@ from app.readers.pdf_signs import (
     raised_anew,
     raw_text,
     with_raised,
+    with_whole_words,
 )
 from app.readers.pdf_tables import MARKER, with_tables
 from app.readers.pdf_unseen import Layers, Suspects, mark_unseen
@@ -111,7 +112,7 @@ def page_lines(
         text = with_signs(text, text_page, fonts, suspects.fonts)
         suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
-        text = with_fractions(joined_rows(text, boxes), boxes, shapes.bars)
+        text = with_fractions(with_whole_words(joined_rows(text, boxes), boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())
         mark_struck(pieces, boxes, page, suspects.drawn)
     finally:
@@ -451,14 +452,7 @@ def _from_above(lines: list[Line]) -> list[Line]:
     A title that the file stores after the text moves to the front, and a footer that the file stores before the text
     moves to the end. Columns stay one after another.
     """
-    blocks: list[list[Line]] = []
-    for at, line in enumerate(lines):
-        last = blocks[-1][-1] if blocks else None
-        near = last is not None and -_ROW * line.height < line.top - last.top < _NEAR * max(line.height, last.height)
-        if last is not None and near and not _begins_column(last, lines[at : at + _COLUMN_LINES]):
-            blocks[-1].append(line)
-        else:
-            blocks.append([line])
+    blocks = _blocks(lines)
     boxes = [
         (
             min(line.x0 for line in block),
@@ -494,6 +488,19 @@ def _from_above(lines: list[Line]) -> list[Line]:
             else:
                 waiting.append(before)
     return [line for at in order for line in blocks[at]]
+
+
+def _blocks(lines: Sequence[Line]) -> list[list[Line]]:
+    """Split lines in the order of the file before each line that is not right below the line before."""
+    blocks: list[list[Line]] = []
+    for at, line in enumerate(lines):
+        last = blocks[-1][-1] if blocks else None
+        near = last is not None and -_ROW * line.height < line.top - last.top < _NEAR * max(line.height, last.height)
+        if last is not None and near and not _begins_column(last, lines[at : at + _COLUMN_LINES]):
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+    return blocks
 
 
 def _begins_column(last: Line, lines: Sequence[Line]) -> bool:

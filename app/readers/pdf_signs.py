@@ -52,6 +52,12 @@ _MIDDLE = 0.15  # share of a character's ink at its top, and also at its bottom,
 _MOSTLY = 0.6
 _FAR = 0.5  # minimum gap, in line heights, that separates two words even if all gaps of a word are wide
 _NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow number such as 1.1
+_ROW = re.compile(r"[^\r\n]+")
+_TORN = re.compile(r"(?:^|\s)[^\W\d_]\s(?:\S{1,40}\s){0,3}[^\W\d_](?:\s|$)")  # matches two words of a single letter
+_TORN_SHARE = 0.3  # minimum share of words of a single letter in a row that may be letterspaced
+_SPACED = (0.06, 0.6)  # minimum and maximum gap, in line heights, between the letters of a letterspaced row
+_SPACED_LETTERS = 4  # minimum pairs of letters by which the gap between letters is measured
+_SPACED_MORE = 1.4  # minimum gap between two words of a letterspaced row, as a factor of the gap between letters
 _BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split into several lines
 # pdfium has split a page's rows if at least this share of the page's line breaks is between touching characters
@@ -74,7 +80,6 @@ _RTL_LETTERS = (  # right-to-left letters and their vowel points
     r"\u066e-\u06d3\u06d5-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
 )
 _RTL_WORD = re.compile(f"[{_RTL_LETTERS}]{{2,}}")
-_RTL_ROW = re.compile(r"[^\r\n]+")
 _LTR_RUN = re.compile(  # matches words of Latin letters, or a single number
     r"[A-Za-z\d](?:[A-Za-z\d.,:/'’@&+_ -]*[A-Za-z\d])?(?<=[A-Za-z])|\d(?:[.,:/-]?\d)*|[A-Za-z][A-Za-z\d.,:/'’@&+_ -]*\d"
 )
@@ -169,10 +174,43 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
     return "".join(signs)
 
 
+def with_whole_words(text: str, boxes: CharacterBoxes) -> str:
+    """Return a page's text without the spaces inside letterspaced words. pdfium adds a space before a letter that is
+    as far from the letter before it as all letters of the line are from one another.
+    """
+    return _ROW.sub(lambda row: _joined_letters(row, boxes) if _TORN.search(row[0]) else row[0], text)
+
+
+def _joined_letters(row: re.Match[str], boxes: CharacterBoxes) -> str:
+    words = row[0].split()
+    single = sum(len(word) == 1 and word.isalpha() for word in words)
+    if single < _TORN_SHARE * len(words):
+        return row[0]
+    gaps: list[float] = []
+    breaks: list[tuple[int, int, float]] = []
+    for one, two in pairwise(match.start() for match in re.finditer(r"\S", row[0])):
+        gap = boxes.gap(row.start() + one, row.start() + two)
+        if gap is not None and row[0][one].isalpha() and row[0][two].isalpha():
+            if two - one == 1:
+                gaps.append(gap)
+            elif single == len(words) or all(boxes.is_generated(row.start() + at) for at in range(one + 1, two)):
+                breaks.append((one, two, gap))
+    known = sorted(gaps or [gap for _, _, gap in breaks])
+    usual = known[len(known) // 2] if known else 0.0
+    if len(known) < _SPACED_LETTERS or not _SPACED[0] < usual < _SPACED[1]:
+        return row[0]
+    signs = list(row[0])
+    for one, two, gap in breaks:
+        if gap < _SPACED_MORE * usual:
+            signs[one + 1 : two] = _FILLER * (two - one - 1)
+    return "".join(signs)
+
+
 def text_as_read(page: pdfium.PdfPage, text_page: pdfium.PdfTextPage) -> str:
     """Return pdfium's text of a page, with signs and right-to-left words as in ``page_lines``."""
     text = with_signs(raw_text(text_page), text_page, PageFonts(text_page))
-    return as_read(text, CharacterBoxes(text_page, page.get_rotation(), page.get_bbox()))
+    boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
+    return as_read(with_whole_words(text, boxes), boxes)
 
 
 def as_read(text: str, boxes: CharacterBoxes) -> str:
@@ -199,7 +237,7 @@ def as_read(text: str, boxes: CharacterBoxes) -> str:
         if all(one is not None and two is not None and one < two for one, two in pairwise(places)):
             signs[match.start() : match.end()] = " ".join(word[0] for word in reversed(words)).ljust(len(match[0]))
     text = "".join(signs)
-    return _RTL_ROW.sub(lambda row: _neutral_signs(row, boxes), text) if RTL.search(text) else text
+    return _ROW.sub(lambda row: _neutral_signs(row, boxes), text) if RTL.search(text) else text
 
 
 def _touch(right: Box | None, left: Box | None) -> bool:
@@ -420,6 +458,10 @@ class CharacterBoxes:
 
     def pdfium_number(self, index: int) -> int:
         return index if self._numbers is None else self._numbers[index]
+
+    def is_generated(self, index: int) -> bool:
+        """Whether pdfium has added a character that the file does not have."""
+        return bool(pdf_calls.is_generated(self._text, self.pdfium_number(index)) == 1)
 
     def gap(self, first: int, second: int) -> float | None:
         """Return the horizontal gap between two characters in one row, in line heights; None if the rows differ."""

@@ -429,7 +429,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
             borders, cells = kept, levelled([cells_of(row, kept) for row in rows])
     if not borders:
         return []
-    if not grid and _is_list(cells):
+    if not grid and (_is_list(cells) or are_woven(cells)):
         return []
     parted = floors if grid or len(rows) <= 3 * len(floors) else []
     if not grid and not _is_tabular(rows, cells, borders, height, len(parted) + 1 if parted else len(rows), sure):
@@ -577,9 +577,7 @@ def _is_tabular(
     level = sum(_is_level(row, height) for row in several)
     if level < ALIGNED * len(several):
         return False
-    if _is_all_prose(cells) or are_woven(cells):
-        return False
-    return all(_is_aligned(column, height) for column in columns if len(column) > 1)
+    return not _is_all_prose(cells) and all(_is_aligned(column, height) for column in columns if len(column) > 1)
 
 
 def _is_exact(several: Sequence[Cells], columns: Sequence[Sequence[Line]], height: float) -> bool:

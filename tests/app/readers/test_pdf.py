@@ -860,3 +860,24 @@ def test_a_typed_letter_is_no_program(files: Any) -> None:
     letter = b"".join(_ink(72, 700 - 13 * at, line) for at, line in enumerate(_LETTER))
     assert " ".join(_typed(files, letter)[0].split()) == " ".join(_LETTER)
     assert "\n    " not in _typed(files, letter)[0]
+
+
+def test_letterspaced_words_are_whole(files: Any) -> None:
+    """The last letter of a word, or every letter, is placed by itself, as far from the others as these are apart."""
+    torn = b"BT /F1 12 Tf 72 700 Td "
+    for word in ("Rope", "and", "tar", "of", "the", "late", "Mr", "Bell", "were", "sold"):
+        torn += b"2.2 Tc (%s) Tj 0 Tc (%s) Tj 2.2 Tc ( ) Tj " % (word[:-1].encode(), word[-1:].encode())
+    spread = b"BT /F1 12 Tf 4 Tc 72 650 Td [(S A L E) -600 ( B Y) -600 ( L O T)] TJ ET "
+    text, _ = _seen(
+        files,
+        torn
+        + b"ET "
+        + spread.replace(b" A", b"A").replace(b" L E", b"LE").replace(b"B Y", b"BY").replace(b"L O T", b"LOT"),
+    )
+    assert text == "Rope and tar of the late Mr Bell were sold SALE BY LOT"
+
+
+def test_single_letters_far_apart_stay_apart(files: Any) -> None:
+    letters = b"".join(_ink(72 + 25 * at, 700, sign) for at, sign in enumerate("abcdefg"))
+    text, _ = _seen(files, letters + _ink(72, 650, "The points a b c d e f lie on a line."))
+    assert text.split()[-15:] == [*"bcdefg", "The", "points", *"abcdef", "lie", "on", "a", "line."][-15:]
