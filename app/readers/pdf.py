@@ -34,7 +34,7 @@ from app.readers.pdf_unseen import Layers, has_image, is_mostly_picture
 from app.readers.pdf_values import form_values
 from app.readers.recognised import RecognisedPage
 from app.readers.symbols import UNKNOWN
-from app.readers.wrong_letters import is_garbled, is_mismapped
+from app.readers.wrong_letters import has_wrong_part, is_garbled, is_mismapped
 
 _SCAN_CHARACTERS = 20
 """Minimum characters of a page that has an image and counts as text. A page with fewer is a picture, whose text can be
@@ -274,7 +274,7 @@ def _one_page(
         pages.absent.append(index + 1)
     elif trouble == "unmapped" and is_garbled(" ".join(line.text for line in lines)):
         pages.unmapped.append(index + 1)
-    elif is_mismapped(" ".join(line.text for line in lines)):
+    elif is_mismapped(" ".join(line.text for line in lines)) or has_wrong_part([line.text for line in lines]):
         pages.mismapped.append(index + 1)
     return lines
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from string import ascii_lowercase
 
 from app.language.tokens import LETTERS
@@ -27,6 +28,76 @@ _COMMON = 10  # number of most frequent words whose share of a text is measured
 _FEW_COMMON = 0.15
 # maximum share that the most frequent words have in sentences; in assembler code, the share is 0.5 to 1.0
 _MOST_COMMON = 0.45
+
+
+# The letters that make up most of a text in any language of a script, and the share that they have at least; the share
+# is about twice as high in every text that was measured.
+_USUAL = (
+    (re.compile("[\u0430-\u045f]"), frozenset("оеаинтсірв"), 0.3),
+    (re.compile("[\u03ac-\u03ce]"), frozenset("αοιετσνηυρςίόά"), 0.35),
+    (re.compile("[\u05d0-\u05ea]"), frozenset("יוהלארתבמש"), 0.35),
+    (re.compile("[\u0621-\u064a]"), frozenset("اليمونرتبةهکیدس"), 0.35),
+    (re.compile("[\uac00-\ud7a3]"), frozenset("이다는을가의에고지하로기은도사자시인리대한서어정으를나들"), 0.12),
+)
+# matches vowel signs of the scripts of India that follow no letter; a reader sees a circle of dots there
+_VOWEL_SIGNS = "".join(f"{chr(0x93E + block)}-{chr(0x94C + block)}" for block in range(0, 0x480, 0x80))
+_LOOSE_VOWEL = re.compile(f"(?<![\u0900-\u0dff])[{_VOWEL_SIGNS}]")
+_INDIC = re.compile("[\u0904-\u0dff]")
+_LOOSE_SHARE = 0.03  # share of loose vowel signs among a part's letters above which its letters are probably wrong
+_PART = 60  # minimum letters of a part of a page that is judged by itself
+_PART_SIZE = 250  # minimum characters of the lines that are judged together
+_E_AND_A = 0.09  # minimum share of e and a, which are frequent in every language of Latin script
+# shares of the letters a to z in English, German, French and Spanish together, in thousandths
+_SHARES = (88, 15, 34, 43, 140, 13, 16, 29, 76, 3, 5, 45, 27, 80, 66, 23, 6, 66, 72, 71, 40, 11, 10, 2, 9, 5)
+_DIFFERENT = 14  # minimum number of different letters in a text; sequences of genes have four
+_LIKELIER = 1.5  # minimum factor by which a shifted alphabet has to fit better than the alphabet as it is
+_FITS = 0.055  # minimum sum of products of the letters' shares in a text and in a language; 0.066 in real text
+
+
+def has_wrong_part(lines: Sequence[str]) -> bool:
+    """Whether the letters of a part of a page are probably wrong, in any script. A page may have text in several fonts,
+    of which one names wrong letters.
+    """
+    part: list[str] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if size > _PART_SIZE:
+            if _is_wrong(" ".join(part)):
+                return True
+            part, size = [], 0
+    return size > 0 and _is_wrong(" ".join(part))
+
+
+def _is_wrong(text: str) -> bool:
+    if text.isascii():
+        return _is_shifted(text)
+    for script, usual, share in _USUAL:
+        letters = script.findall(text.lower())
+        if len(letters) >= _PART and sum(letter in usual for letter in letters) < share * len(letters):
+            return True
+    indic = len(_INDIC.findall(text))
+    if indic >= _PART and len(_LOOSE_VOWEL.findall(text)) > _LOOSE_SHARE * indic:
+        return True
+    return _is_shifted(text)
+
+
+def _is_shifted(text: str) -> bool:
+    """Whether every letter of a text stands for the letter some places before it in the alphabet."""
+    text = text.casefold()
+    common = text.count("e") + text.count("a")
+    if common >= _E_AND_A * len(text):
+        return False
+    counts = [text.count(letter) for letter in ascii_lowercase]
+    total = sum(counts)
+    if total < _PART or sum(map(bool, counts)) < _DIFFERENT or common >= _E_AND_A * total or total < len(text) / 2:
+        return False
+    fits = [
+        sum(count * share for count, share in zip(counts[shift:] + counts[:shift], _SHARES, strict=True)) / total / 1000
+        for shift in range(len(counts))
+    ]
+    return max(fits) > max(_FITS, _LIKELIER * fits[0])
 
 
 def is_mismapped(text: str) -> bool:
