@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ctypes import addressof, c_int, c_uint, cast, sizeof
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from operator import itemgetter
 
 import pypdfium2 as pdfium
@@ -65,6 +66,8 @@ class Suspects:
         self.is_monospaced = False
         """Whether the last word asked for is in such a font."""
         self._clip: Box | None = None
+        self._page_box = page.get_bbox()
+        self._clips: dict[tuple[int, int], Box] = {}  # keyed by number and first segment of a clip's paths
         self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turned(page)
 
     def doubt(self, index: int, box: Box) -> Doubt:
@@ -100,14 +103,29 @@ class Suspects:
         return {item: at for at, item in enumerate(self._objects)}
 
     def _clip_of(self, piece: int) -> Box | None:
-        """Return the box outside of which the text object ``piece`` is not drawn; None if all of it is drawn. Outside
-        of a form's box, no text of the form is drawn; such a box holds nothing here.
+        """Return the box outside of which the text object ``piece`` is not drawn; None if all of it is drawn. A form
+        that is drawn elsewhere than at its own place is left out as a whole or not at all.
         """
         clip = pdf_calls.clip_path(piece)
         count = pdf_calls.count_clips(clip) if clip else 0
-        if count < 1 or not pdf_calls.bounds(piece, *self._edges.places):
+        if count < 1:
             return None  # pdfium drops a path inside of which the whole object stands
-        x0, y0, x1, y1 = text = self._edges.get()
+        key = count, pdf_calls.clip_segment(clip, 0, 0)
+        if key not in self._clips:
+            self._clips[key] = self._clip_box(clip, count)
+        box = self._clips[key]
+        if piece in self._order:
+            left, low, right, high = self._page_box
+            inside = box[0] <= left and box[1] <= low and box[2] >= right and box[3] >= high
+            return None if inside else self._turn(*box)
+        if not pdf_calls.bounds(piece, *self._edges.places):
+            return None
+        left, low, right, high = self._edges.get()
+        return _NOTHING if left >= box[2] or right <= box[0] or low >= box[3] or high <= box[1] else None
+
+    def _clip_box(self, clip: int, count: int) -> Box:
+        """Return (left, bottom, right, top) of the box that holds what all paths of a clip hold."""
+        x0, y0, x1, y1 = -inf, -inf, inf, inf
         for number in range(min(count, _MOST_CLIPS)):
             points = []
             for at in range(min(pdf_calls.count_clip_segments(clip, number), _MOST_CORNERS)):
@@ -116,10 +134,7 @@ class Suspects:
             if points:
                 xs, ys = zip(*points, strict=True)
                 x0, x1, y0, y1 = max(x0, min(xs)), min(x1, max(xs)), max(y0, min(ys)), min(y1, max(ys))
-        if x0 >= x1 or y0 >= y1:
-            return _NOTHING
-        # positions in a form are not those on the page
-        return self._turn(x0, y0, x1, y1) if [x0, y0, x1, y1] != text and piece in self._order else None
+        return x0, y0, x1, y1
 
     def _judge(self, piece: int) -> Doubt:
         """Return whether the text object ``piece`` may be invisible, because of its layer, colour, opacity or render
