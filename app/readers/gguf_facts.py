@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 from app.readers.parsed import Refused
 from engine.errors import on_one_line
+from engine.model.gguf_header import ALIGNMENT, ARRAY, SCALARS, STRING
+from engine.model.gguf_header import BLOCKS as KERNEL_BLOCKS
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -31,45 +33,27 @@ _MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # maximum elements of one tensor
 # maximum elements of an array of numbers whose values are kept; for a longer array, only the length is kept
 _SHORT = 1 << 10
-_ALIGNMENT = 32
 _LOOKED_AT = 1 << 20  # maximum bytes of an array that are read into memory at a time
 _LENGTH = struct.Struct("<Q")
 
-# Format characters of ``struct``, keyed by the id of a field's type. Strings and arrays have other ids.
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING = 8  # id of the type of a string
-_ARRAY = 9  # id of the type of an array
 _FLOATS = (6, 12)
 
 BLOCKS = {
-    0: (1, 4),
-    1: (1, 2),
-    30: (1, 2),
-    28: (1, 8),
-    2: (32, 18),
-    3: (32, 20),
-    6: (32, 22),
-    7: (32, 24),
-    8: (32, 34),
-    10: (256, 84),
-    11: (256, 110),
-    12: (256, 144),
-    13: (256, 176),
-    14: (256, 210),
+    **KERNEL_BLOCKS,
     16: (256, 66),
     17: (256, 74),
     18: (256, 98),
     19: (256, 50),
-    20: (32, 18),
     21: (256, 110),
     22: (256, 82),
-    23: (256, 136),
+    28: (1, 8),
     29: (256, 56),
     34: (256, 54),
     35: (256, 66),
-    39: (32, 17),
 }
-"""(elements, bytes) of one block, keyed by the id of the tensor type."""
+"""(elements, bytes) of one block, keyed by the id of the tensor type: those that the kernels read, and all others that
+a file may hold.
+"""
 
 _TENSORS = "split.tensors.count"
 _LAYER = "blk."  # prefix of the names of a layer's tensors
@@ -243,14 +227,14 @@ def _found(data: _Bytes, size: int) -> _Found:
         if name in fields or name in lengths:
             raise Refused(f"says {name!r} twice.", _AGAIN)
         kind = data.number("I")
-        if kind == _ARRAY:
+        if kind == ARRAY:
             lengths[name], values = _array(data, name)
             if values:
                 fields[name] = values
-        elif kind == _STRING:
+        elif kind == STRING:
             fields[name] = on_one_line(data.text()[:_LONGEST_NAME])
-        elif kind in _SCALARS:
-            fields[name] = data.number(_SCALARS[kind])
+        elif kind in SCALARS:
+            fields[name] = data.number(SCALARS[kind])
             _check_finite((fields[name],), name)
         else:
             raise EOFError
@@ -287,14 +271,14 @@ def _array(data: _Bytes, name: str) -> tuple[int, list[Any]]:
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
     found: list[Any] = []
-    if kind == _STRING:
+    if kind == STRING:
         data.skip_texts(length)
-    elif kind in _SCALARS and (kind in _FLOATS or length <= _SHORT):
-        for values in data.numbers(length, _SCALARS[kind]):
+    elif kind in SCALARS and (kind in _FLOATS or length <= _SHORT):
+        for values in data.numbers(length, SCALARS[kind]):
             _check_finite(values, name)
             found += values if length <= _SHORT else ()
-    elif kind in _SCALARS:
-        data.skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))
+    elif kind in SCALARS:
+        data.skip(length * struct.calcsize(f"<{SCALARS[kind]}"))
     else:
         raise EOFError
     return int(length), found
@@ -304,7 +288,7 @@ def _take_tensors(data: _Bytes, count: int, size: int, found: _Found) -> None:
     """Read the shapes, types and offsets of ``count`` tensors into ``found``. Check that all tensors lie within the
     ``size`` bytes of the file and do not overlap.
     """
-    alignment = found.fields.get("general.alignment", _ALIGNMENT)
+    alignment = found.fields.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)
     spans: list[tuple[int, int]] = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BLOCKS", "SplitFile", "parts_of"]
+__all__ = ["ALIGNMENT", "ARRAY", "BLOCKS", "SCALARS", "STRING", "SplitFile", "parts_of"]
 
 BLOCKS = {
     0: (1, 4),
@@ -40,10 +40,11 @@ BLOCKS = {
 """
 
 _PART = re.compile(r"(?P<title>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
-_ALIGNMENT = 32
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING = 8  # GGUF's id of the type string
-_ARRAY = 9  # GGUF's id of the type array
+ALIGNMENT = 32  # bytes by which tensors are aligned, unless a field says otherwise
+# Format characters of ``struct``, keyed by GGUF's id of a field's type. Strings and arrays have other ids.
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING = 8  # GGUF's id of the type string
+ARRAY = 9  # GGUF's id of the type array
 # Maximum length of a list of numbers that ``read`` returns if ``vocabulary`` is false. Longer lists belong to the
 # vocabulary.
 _LONGEST_LIST = 4096
@@ -127,7 +128,7 @@ def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict
             kind, offset = struct.unpack_from("<IQ", held, at)
             at += 12
             found.append((name, kind, shape[::-1], offset))
-    alignment = int(fields.get("general.alignment", _ALIGNMENT))
+    alignment = int(fields.get("general.alignment", ALIGNMENT))
     begin = -(-at // alignment) * alignment
     return fields, [Tensor(name, kind, shape, number, begin + offset) for name, kind, shape, offset in found]
 
@@ -148,19 +149,19 @@ def _value(data: mmap.mmap, offset: int, vocabulary: bool) -> tuple[Any, int]:
     """Read the value of a field. Return the value and the offset after it."""
     (kind,) = struct.unpack_from("<I", data, offset)
     offset += 4
-    if kind == _STRING:
+    if kind == STRING:
         return _text(data, offset)
-    if kind != _ARRAY:
-        return struct.unpack_from(f"<{_SCALARS[kind]}", data, offset)[0], offset + struct.calcsize(_SCALARS[kind])
+    if kind != ARRAY:
+        return struct.unpack_from(f"<{SCALARS[kind]}", data, offset)[0], offset + struct.calcsize(SCALARS[kind])
     kind, count = struct.unpack_from("<IQ", data, offset)
     offset += 12
-    if kind == _STRING:
+    if kind == STRING:
         words, offset = _words(data, offset, count, vocabulary)
         return words if vocabulary else count, offset
-    end = offset + count * struct.calcsize(_SCALARS[kind])
+    end = offset + count * struct.calcsize(SCALARS[kind])
     if count > _LONGEST_LIST and not vocabulary:
         return count, end
-    return list(struct.unpack_from(f"<{count}{_SCALARS[kind]}", data, offset)), end
+    return list(struct.unpack_from(f"<{count}{SCALARS[kind]}", data, offset)), end
 
 
 def _words(data: mmap.mmap, offset: int, count: int, is_needed: bool) -> tuple[Sequence[str], int]:
