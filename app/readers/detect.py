@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, cleaning, encoding, pictures
+from app.readers import archive, bundle, cleaning, encoding, pictures
 from app.readers.file_formats import FORMATS, FileFormat, names
 from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step, damaged
 
@@ -81,7 +81,6 @@ _ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format 
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
     (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
 )
-_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _XML_KINDS = (
     ("svg", "is a drawing (SVG).", _DOCUMENTS),
     ("opml", "is an outline (OPML).", "Export it as text or HTML."),
@@ -218,8 +217,10 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
     for starts, ends, what, remedy in _ZIP_KINDS:
         if any(name.startswith(starts) or name.endswith(ends) for name in names):
             raise Refused(what, remedy)
-    if names and all(name.lower().endswith((*_PICTURES, "/", ".xml")) for name in names):
-        raise Refused("is a book of pictures (CBZ) without text.", _DOCUMENTS)
+    if pictures.pages_of(sorted(names)):
+        return FORMATS[0]  # the PDF parser converts the pictures to a PDF first
+    if bundle.documents(sorted(names)):
+        return next(one for one in FORMATS if one.reader == "bundle")
     raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
 
 

@@ -49,6 +49,8 @@ _ARTICLES = ("article", "TEI", "TEI.2", "teiCorpus", "book", "chapter")
 # The first line that fits is the format of a file. Text is the last, because everything that can be read is text.
 FORMATS = (
     FileFormat("pdf", "PDF", "pdf", (".pdf",), "page"),
+    FileFormat("pdf", "CBZ", "pdf", (".cbz",), "page"),
+    FileFormat("zip", "ZIP", "bundle", (".zip",)),
     FileFormat("pdf", "PNG, JPEG, TIFF", "pdf", (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "page"),
     FileFormat(
         "epub", "EPUB", "epub", (".epub",), mimetypes=(b"application/epub+zip",), entries=("META-INF/container.xml",)

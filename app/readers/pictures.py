@@ -1,15 +1,18 @@
-"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP) into a PDF in memory. Runs only in the child process
-(``app.readers.child``).
+"""Turns scanned or photographed pictures (PNG, JPEG, TIFF, WebP), and books of pictures in a zip container (CBZ), into
+a PDF in memory. Runs only in the child process (``app.readers.child``).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import re
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.readers.parsed import damaged
+from app.readers import archive
+from app.readers.parsed import Limits, Refused, damaged
 
 if TYPE_CHECKING:
     import pypdfium2 as pdfium
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 KINDS = ((0, b"\x89PNG\r\n"), (0, b"\xff\xd8\xff"), (0, b"II*\x00"), (0, b"MM\x00*"), (8, b"WEBP"))
 """The magic bytes of each format, with their offset in the file before them."""
 
+_ZIP = b"PK\x03\x04"
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")
+_BESIDE = (".xml", ".txt", ".db", ".nfo", ".ds_store")  # suffixes of files that stand beside the pictures of a book
 _HEAD = 16  # leading bytes of a file that are read to detect its format
 _LONG_SIDE = 11.7  # inches of the longer side of a picture that states no resolution: A4
 # minimum and maximum plausible resolution in dots per inch; a stated resolution outside of this range is ignored
@@ -30,10 +36,31 @@ _SHEET = (612.0, 792.0)  # width and height in points of the blank pages that st
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the leading bytes of a file are those of a supported picture format."""
+    """Whether a file is a picture in a supported format, by its leading bytes, or a book of pictures."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    return any(head.startswith(magic, place) for place, magic in KINDS)
+    return any(head.startswith(magic, place) for place, magic in KINDS) or (head.startswith(_ZIP) and _is_comic(path))
+
+
+def _is_comic(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as files:
+            return bool(pages_of(files.namelist()))
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False
+
+
+def pages_of(names: Sequence[str]) -> list[str]:
+    """Return the pictures of a zip container in the order of the pages; [] if it holds something else too."""
+    held = [name for name in names if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    found = [name for name in held if name.lower().endswith(_SUFFIXES)]
+    others = [name for name in held if not name.lower().endswith((*_SUFFIXES, *_BESIDE))]
+    return [] if others else sorted(found, key=_counting)
+
+
+def _counting(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts page10 after page9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,9})", name.casefold())]
 
 
 def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lambda: None) -> pdfium.PdfDocument:
@@ -54,6 +81,9 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
     from PIL import Image
 
     made = pdfium.PdfDocument.new()
+    if zipfile.is_zipfile(path):
+        _add_comic(made, path, number, beat)
+        return made
     try:
         with Image.open(path) as picture:
             for at in range(getattr(picture, "n_frames", 1) if picture.format == "TIFF" else 1):
@@ -62,13 +92,37 @@ def as_pdf(path: Path, number: int | None = None, beat: Callable[[], None] = lam
                     continue
                 beat()
                 picture.seek(at)
-                # the resolution is read before the pixels are loaded, because loading may turn the picture
-                sheet, dpi = io.BytesIO(), _dpi(picture)
-                _plain(picture).save(sheet, "PDF", dpi=dpi)
-                made.import_pages(pdfium.PdfDocument(sheet.getvalue()))
+                made.import_pages(_sheet(picture))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise damaged("is damaged, or an image that is larger than any scan.") from None
     return made
+
+
+def _sheet(picture: Picture) -> pdfium.PdfDocument:
+    """Make a PDF with one page of a picture."""
+    import pypdfium2 as pdfium
+
+    # the resolution is read before the pixels are loaded, because loading may turn the picture
+    sheet, dpi = io.BytesIO(), _dpi(picture)
+    _plain(picture).save(sheet, "PDF", dpi=dpi)
+    return pdfium.PdfDocument(sheet.getvalue())
+
+
+def _add_comic(made: pdfium.PdfDocument, path: Path, number: int | None, beat: Callable[[], None]) -> None:
+    """Add a page for each picture of a zip container. A damaged picture becomes a blank page."""
+    from PIL import Image
+
+    with archive.open_bounded(path, Limits()) as files:
+        for at, name in enumerate(pages_of(files.namelist()), 1):
+            if number is not None and at != number:
+                made.new_page(*_SHEET)
+                continue
+            beat()
+            try:
+                with Image.open(io.BytesIO(archive.read_part(files, name, "a picture"))) as picture:
+                    made.import_pages(_sheet(picture))
+            except (OSError, ValueError, SyntaxError, Refused, Image.DecompressionBombError):
+                made.new_page(*_SHEET)
 
 
 def _dpi(picture: Picture) -> tuple[float, float]:

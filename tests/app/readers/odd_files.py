@@ -222,7 +222,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda files: files.zipped("a.odg", [("mimetype", "application/vnd.oasis.opendocument.graphics")]), "drawing",
     ),
     "Pages": (lambda files: files.zipped("a.pages", [("Index/Document.iwa", b"\0" * 9)]), "Pages, Numbers or Keynote"),
-    "a comic": (lambda files: files.zipped("a.cbz", [("1.jpg", b"\xff\xd8"), ("2.jpg", b"\xff\xd8")]), "pictures"),
     "XPS": (lambda files: files.zipped("a.xps", [("FixedDocSeq.fdseq", "<a/>")]), "XPS"),
     "a drawing": (_raw("a.html", "<!-- x --><svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>"), "SVG"),
     "saved page in one file": (

@@ -155,6 +155,7 @@ MADE: dict[str, Make] = {
     "a.rss": lambda files: files.text("a.rss", _NEWS),
     "a.rtf": lambda files: files.text("a.rtf", rf"{{\rtf1\ansi\pard {WORDS}\par}}"),
     "a.mhtml": lambda files: files.text("a.mhtml", _SAVED.format("multipart/related")),
+    "a.zip": lambda files: files.zipped("a.zip", [("a.txt", WORDS), ("b/b.html", "<p>more</p>")]),
     "talk.pptx": lambda files: pptx(files, [shape("Oil", "title") + shape(WORDS), shape("End")], notes="Say it."),
 }
 """A sound file of each format, by its name."""

@@ -1,0 +1,113 @@
+"""Reads a zip archive of documents as one book: the sections of each document follow its name. Runs only in the child
+process (``app.readers.child``).
+
+Each document is unpacked by itself into a temporary folder, read by the reader of its format, and deleted. Pictures of
+pages are not recognised; documents with such pages are told.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from app.readers import archive, cleaning
+from app.readers.file_formats import suffixes
+from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step, damaged
+from engine.model_files import TEMPORARY
+
+_MOST = 500  # maximum documents that are read of an archive
+_MOST_NAMED = 5  # maximum names in a warning
+# suffixes of files that are documents here, but no reason to take an archive for a bundle of documents
+_PARTS = (".xml", ".json", ".py", ".log", ".zip")
+_LONGEST_NAME = 60  # maximum characters of a document's name in a label
+
+
+def documents(names: Sequence[str]) -> list[str]:
+    """Return the entries of a zip container that are documents; [] if it is no bundle of documents."""
+    known = tuple(suffix for suffix in suffixes() if suffix != ".zip")
+    found = [name for name in names if name.lower().endswith(known) and not _is_hidden(name)]
+    is_bundle = any(not name.lower().endswith(_PARTS) for name in found) and "META-INF/MANIFEST.MF" not in names
+    return found if is_bundle else []
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name.replace("\\", "/")).parts)
+
+
+def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read a zip archive of documents. The sections have labels such as "Lease 2024.pdf, page 3"."""
+    step(0, 1, None)
+    parsed = Parsed([])
+    left_out: Counter[str] = Counter()
+    try:
+        with archive.open_bounded(path, limits) as files, tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+            names = documents(files.namelist())
+            others = [name for name in files.namelist() if not name.endswith("/") and name not in names]
+            for at, name in enumerate(names[:_MOST]):
+                step(at, len(names), None)
+                shown = cleaning.one_line(PurePosixPath(name.replace("\\", "/")).name, _LONGEST_NAME)
+                inner = Path(folder) / f"{at}{PurePosixPath(name).suffix.lower()}"
+                try:
+                    inner.write_bytes(archive.read_part(files, name, "a document"))
+                    _add(parsed, _parsed(inner, request, limits, step), shown, left_out)
+                except Refused as refused:
+                    parsed.warnings.append(f"“{shown}” is not read: {refused.cause}")
+                inner.unlink(missing_ok=True)
+    except (zipfile.BadZipFile, OSError, NotImplementedError):
+        raise damaged("is damaged: its zip container cannot be read.") from None
+    _tell(parsed, [name for name in others if not _is_hidden(name)], len(names))
+    if not parsed.sections:
+        raise Refused("holds no document that can be read.", "Unpack it and open what you need by itself.")
+    parsed.left_out = left_out
+    return parsed
+
+
+def _parsed(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
+    """Read a document by the reader of its format."""
+    from app.readers import detect
+
+    if zipfile.is_zipfile(path) and detect.format_of(path, limits).reader == "bundle":
+        raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
+    alone = {key: value for key, value in request.items() if key not in ("trouble", "recognised", "unread", "kind")}
+    return detect.parse(path, alone, limits, lambda done, total, page: step(0, 1, None))
+
+
+def _add(parsed: Parsed, document: Parsed, name: str, left_out: Counter[str]) -> None:
+    """Add the sections of a document."""
+    filled = [at for at, section in enumerate(document.sections) if section.text]
+    places = {at: place for place, at in enumerate(filled, len(parsed.sections) + 1)}
+    if not filled:
+        parsed.warnings.append(f"“{name}” has no text: its pages are pictures. Open it by itself to recognise them.")
+        return
+    if any(section.picture == "unread" for section in document.sections):
+        parsed.warnings.append(f"“{name}” has pages that are pictures. Open it by itself to recognise them.")
+    parsed.outline.append(Heading(name, len(parsed.sections) + 1, 0))
+    for entry in document.outline:
+        if (place := next((places[at] for at in filled if at + 1 >= entry.page), 0)) > 0:
+            parsed.outline.append(Heading(entry.title, place, entry.level + 1))
+    alone = len(filled) == 1
+    before = "page " if document.unit == "page" else ""
+    taken = {section.label for section in parsed.sections}
+    for at in filled:
+        label = name if alone else f"{name}, {before}{document.sections[at].label}"
+        number = 2
+        while label in taken:
+            label = f"{label.rpartition(' (')[0] if number > 2 else label} ({number})"
+            number += 1
+        taken.add(label)
+        parsed.sections.append(Section(label, document.sections[at].text))
+    parsed.warnings += [f"“{name}”: {warning}" for warning in document.warnings]
+    left_out.update(document.left_out)
+
+
+def _tell(parsed: Parsed, others: list[str], count: int) -> None:
+    if count > _MOST:
+        parsed.warnings.append(f"Only the first {_MOST:,} of {count:,} documents are read.")
+    if others:
+        named = ", ".join(cleaning.one_line(name, _LONGEST_NAME) for name in others[:_MOST_NAMED])
+        more = ", …" if len(others) > _MOST_NAMED else ""
+        parsed.warnings.append(f"Files of other kinds are not read: {len(others):,} ({named}{more}).")
