@@ -10,32 +10,17 @@ from __future__ import annotations
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from app.readers import archive, cleaning
-from app.readers.file_formats import suffixes
+from app.readers import archive, cleaning, detect
+from app.readers.file_formats import documents, is_hidden
 from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step, damaged
 from engine.model_files import TEMPORARY
 
 _MOST = 500  # maximum documents that are read of an archive
 _MOST_NAMED = 5  # maximum names in a warning
-# suffixes of files that are documents here, but no reason to take an archive for a bundle of documents
-_PARTS = (".xml", ".json", ".py", ".log", ".zip")
 _LONGEST_NAME = 60  # maximum characters of a document's name in a label
-
-
-def documents(names: Sequence[str]) -> list[str]:
-    """Return the entries of a zip container that are documents; [] if it is no bundle of documents."""
-    known = tuple(suffix for suffix in suffixes() if suffix != ".zip")
-    found = [name for name in names if name.lower().endswith(known) and not _is_hidden(name)]
-    is_bundle = any(not name.lower().endswith(_PARTS) for name in found) and "META-INF/MANIFEST.MF" not in names
-    return found if is_bundle else []
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name.replace("\\", "/")).parts)
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -59,7 +44,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
                 inner.unlink(missing_ok=True)
     except (zipfile.BadZipFile, OSError, NotImplementedError):
         raise damaged("is damaged: its zip container cannot be read.") from None
-    _tell(parsed, [name for name in others if not _is_hidden(name)], len(names))
+    _tell(parsed, [name for name in others if not is_hidden(name)], len(names))
     if not parsed.sections:
         raise Refused("holds no document that can be read.", "Unpack it and open what you need by itself.")
     parsed.left_out = left_out
@@ -68,8 +53,6 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 def _parsed(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read a document by the reader of its format."""
-    from app.readers import detect
-
     if zipfile.is_zipfile(path) and detect.format_of(path, limits).reader == "bundle":
         raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
     alone = {key: value for key, value in request.items() if key not in ("trouble", "recognised", "unread", "kind")}

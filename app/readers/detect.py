@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, bundle, cleaning, encoding, pictures
-from app.readers.file_formats import FORMATS, FileFormat, names
+from app.readers import archive, cleaning, encoding, pictures
+from app.readers.file_formats import FORMATS, FileFormat, documents, names
 from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step, damaged
 
 _DOCUMENTS = f"Choose a file of another kind: {', '.join(names())}."
@@ -219,7 +219,7 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
             raise Refused(what, remedy)
     if pictures.pages_of(sorted(names)):
         return FORMATS[0]  # the PDF parser converts the pictures to a PDF first
-    if bundle.documents(sorted(names)):
+    if documents(sorted(names)):
         return next(one for one in FORMATS if one.reader == "bundle")
     raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
 
@@ -258,9 +258,10 @@ def _textual(head: bytes, path: Path, limits: Limits) -> FileFormat:
     for name, what, remedy in _XML_KINDS:
         if opening.root == name:
             raise Refused(what, remedy)
-    for one in FORMATS:
-        if (is_xml and opening.root in one.roots) or (one.judge and _judged(one, opening)):
-            return one
+    found = (one for one in FORMATS if is_xml and opening.root in one.roots)
+    judged = (one for one in FORMATS if one.judge and _judged(one, opening))
+    if one := next(found, None) or next(judged, None):
+        return one
     if text.startswith("<?xml"):
         raise Refused("is an XML file of a kind that is not read here.", _DOCUMENTS)
     return FORMATS[-1]

@@ -41,7 +41,7 @@ _HEAD = 20_000  # leading characters of a file that are searched for links to st
 _MOST_SHEETS = 20
 _LINK = re.compile(rb"href\s*=\s*[\"']([^\"'#<>]{1,300})")
 _SHEET = re.compile(r"<link\b[^<>]{0,300}?href\s*=\s*[\"']([^\"'<>]{1,300}\.css)[\"']", re.I)
-_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.S)
+_CDATA = ("<![CDATA[", "]]>")
 _SUBSET = re.compile(r"\s*(?:<\?[^>]{0,500}\?>\s*)?<!DOCTYPE[^\[\]<>]{0,500}\[[^\]]{0,20000}\]\s*>", re.I)
 _ENTITY = re.compile(r"<!ENTITY\s+([\w.-]{1,60})\s+(?:\"([^\"<&%]{0,200})\"|'([^'<&%]{0,200})')\s*>")
 _USE = re.compile(r"&([\w.-]{1,60});")
@@ -335,12 +335,17 @@ def _spelled_out(text: str) -> str:
     """Write the parts of XHTML that HTML lacks as HTML: sections of plain characters (CDATA), and entities that the
     file defines. Entities in entities stay as they are, and so do all if they are many.
     """
-    text = _CDATA.sub(lambda found: html.escape(found[1], quote=False), text)
+    start, end = _CDATA
+    head, *sections = text.split(start)
+    for section in sections:
+        plain, ended, rest = section.partition(end)
+        head += html.escape(plain, quote=False) + rest if ended else start + section
+    text = head
     subset = _SUBSET.match(text)
     if subset is None:
         return text
-    head, text = subset[0], text[subset.end() :]
-    values = {name: one or other for name, one, other in _ENTITY.findall(head)[:_MOST_ENTITIES]}
+    text = text[subset.end() :]
+    values = {name: one or other for name, one, other in _ENTITY.findall(subset[0])[:_MOST_ENTITIES]}
     if not values or text.count("&") > _MOST_USES:
         return text
     return _USE.sub(lambda found: values.get(found[1], found[0]), text)

@@ -8,7 +8,9 @@ reader, because readers run in the child process only.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
 
 
@@ -45,13 +47,13 @@ class FileFormat:
     judge: str = ""
 
 
+_ODF = b"application/vnd.oasis.opendocument."
 _ARTICLES = ("article", "TEI", "TEI.2", "teiCorpus", "book", "chapter")
+# suffixes of files that are documents here, but no reason to take an archive for a bundle of documents
+_PARTS = (".xml", ".json", ".py", ".log", ".zip")
 # The first line that fits is the format of a file. Text is the last, because everything that can be read is text.
 FORMATS = (
     FileFormat("pdf", "PDF", "pdf", (".pdf",), "page"),
-    FileFormat("pdf", "CBZ", "pdf", (".cbz",), "page"),
-    FileFormat("zip", "ZIP", "bundle", (".zip",)),
-    FileFormat("pdf", "PNG, JPEG, TIFF", "pdf", (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "page"),
     FileFormat(
         "epub", "EPUB", "epub", (".epub",), mimetypes=(b"application/epub+zip",), entries=("META-INF/container.xml",)
     ),
@@ -63,20 +65,13 @@ FORMATS = (
         "pptx", "PowerPoint", "pptx", (".pptx",), main=re.compile("presentationml|ms-powerpoint"), entries=("ppt/*",)
     ),
     FileFormat(
-        "xlsx",
-        "Excel",
-        "xlsx",
-        (".xlsx", ".xlsm"),
-        main=re.compile("spreadsheetml|ms-excel"),
+        "xlsx", "Excel", "xlsx", (".xlsx", ".xlsm"), main=re.compile("spreadsheetml|ms-excel"),
         entries=("xl/workbook.xml",),
     ),
     FileFormat("xls", "", "xls", (".xls",), streams=("Workbook", "Book")),
-    FileFormat("odt", "OpenDocument", "odf", (".odt",), mimetypes=(b"application/vnd.oasis.opendocument.text",)),
-    FileFormat("odp", "", "odf", (".odp",), mimetypes=(b"application/vnd.oasis.opendocument.presentation",)),
-    FileFormat("ods", "", "odf", (".ods",), mimetypes=(b"application/vnd.oasis.opendocument.spreadsheet",)),
-    FileFormat("fb2", "FictionBook", "xml_text", (".fb2",), roots=("FictionBook",), entries=("*.fb2",)),
-    FileFormat("xml", "JATS, TEI, DocBook", "xml_text", (".xml",), roots=_ARTICLES),
-    FileFormat("feed", "RSS, Atom", "feed", (".rss", ".atom"), roots=("rss", "feed", "RDF")),
+    FileFormat("odt", "OpenDocument", "odf", (".odt",), mimetypes=(_ODF + b"text",)),
+    FileFormat("odp", "", "odf", (".odp",), mimetypes=(_ODF + b"presentation",)),
+    FileFormat("ods", "", "odf", (".ods",), mimetypes=(_ODF + b"spreadsheet",)),
     FileFormat("rtf", "RTF", "rtf", (".rtf",), magic=(b"{\\rtf",)),
     FileFormat("html", "HTML", "markup", (".html", ".htm", ".xhtml"), judge="markup.is_page"),
     FileFormat("html", "MHTML", "mhtml", (".mhtml", ".mht"), judge="mhtml.is_saved_page"),
@@ -84,6 +79,13 @@ FORMATS = (
     FileFormat("markdown", "Markdown", "text", (".md", ".markdown", ".mdown", ".mkd"), judge="text.is_markdown"),
     FileFormat("notebook", "Jupyter", "text", (".ipynb",), judge="text.is_notebook"),
     FileFormat("table", "CSV", "text", (".csv", ".tsv", ".tab"), judge="delimited.is_table"),
+    FileFormat("fb2", "FictionBook", "xml_text", (".fb2",), roots=("FictionBook",), entries=("*.fb2",)),
+    FileFormat("xml", "JATS, TEI, DocBook", "xml_text", (".xml",), roots=_ARTICLES),
+    FileFormat("feed", "RSS, Atom", "feed", (".rss", ".atom"), roots=("rss", "feed", "RDF")),
+    # The reader of PDFs makes a PDF of pictures. Detection finds these two lines and the next one by themselves.
+    FileFormat("pdf", "PNG, JPEG, TIFF", "pdf", (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "page"),
+    FileFormat("pdf", "CBZ", "pdf", (".cbz",), "page"),
+    FileFormat("zip", "ZIP", "bundle", (".zip",)),
     FileFormat(
         "text", "TXT", "text", (".txt", ".text", ".srt", ".vtt", ".log", ".json", ".tex", ".rst", ".org", ".py"),
     ),
@@ -98,3 +100,16 @@ def suffixes() -> tuple[str, ...]:
 def names() -> tuple[str, ...]:
     """What a person calls the formats, in the order of the table. The names are the same in every language."""
     return tuple(one.name for one in FORMATS if one.name)
+
+
+def documents(names: Sequence[str]) -> list[str]:
+    """Return the entries of a zip container that are documents; [] if it is no bundle of documents."""
+    known = tuple(suffix for suffix in suffixes() if suffix != ".zip")
+    found = [name for name in names if name.lower().endswith(known) and not is_hidden(name)]
+    is_bundle = any(not name.lower().endswith(_PARTS) for name in found) and "META-INF/MANIFEST.MF" not in names
+    return found if is_bundle else []
+
+
+def is_hidden(name: str) -> bool:
+    """Whether an entry of a zip container is one that no person put there to be read."""
+    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name.replace("\\", "/")).parts)

@@ -24,8 +24,10 @@ BUILT_IN = {
 """The codes of the formats that a file names only by number."""
 
 _LONGEST = 400  # maximum characters of a code; a longer one counts as ``GENERAL``
+_LARGE = 1e15  # numbers from which on a cell shows zeros for the digits that it does not hold
 _MOST_DIGITS = 30  # maximum decimals; Excel has 30
 _LAST_DAY = 2_958_466  # the day number after 31 December 9999, with which the calendar ends
+_USUAL = re.compile(r"([$€£]?)(#,##|)0(?:\.(0{1,8}))?(%?)([ ]?[€£]?)")
 _SYSTEM = re.compile(r"\[\$-F[48]00\]", re.I)
 _TOKEN = re.compile(
     r'"([^"]*)"?|\\(.)|_(.)|\*(.)|\[\$([^\]-]*)(?:-[^\]]*)?\]|\[(h+|m+|s+)\]|\[([<>=]{1,2}-?[\d.]+)\]|\[[^\]]*\]'
@@ -50,6 +52,11 @@ def shown(value: float, code: str, *, from_1904: bool = False) -> str:
         code: the format code, in English notation.
         from_1904: whether days count from 1 January 1904.
     """
+    if abs(value) < _LARGE and (simple := _simple(code)) is not None:
+        before, after, places, percent, grouped = simple
+        number = abs(Decimal(repr(value)) * 100 if percent else Decimal(repr(value))).quantize(places, ROUND_HALF_UP)
+        digits = f"{number:,f}" if grouped else f"{number:f}"
+        return f"{'-' if value < 0 else ''}{before}{digits}{'%' if percent else ''}{after}"
     sections = _sections(code)
     section, negative = _chosen(sections, value)
     if any(kind in ("date", "elapsed", "half") for kind, _ in section):
@@ -71,6 +78,18 @@ def general(value: float) -> str:
         return str(int(value))
     text = f"{value:.10g}"
     return text.replace("e", "E")
+
+
+@lru_cache(maxsize=512)
+def _simple(code: str) -> tuple[str, str, Decimal, bool, bool] | None:
+    """Return what a usual code for numbers says, such as "#,##0.00": the signs before and after the digits, the last
+    place, and whether it has percent and groups. None for any other code.
+    """
+    found = _USUAL.fullmatch(code)
+    if found is None:
+        return None
+    before, group, decimals, percent, after = found.groups()
+    return before, after, Decimal(1).scaleb(-len(decimals or "")), bool(percent), group == "#,##"
 
 
 @lru_cache(maxsize=512)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from app.readers import cleaning, delimited
 from app.readers.delimited import CELLS, one_line
@@ -88,7 +89,7 @@ class Workbook:
         for sheet in self.sheets:
             self._alive()
             name = cleaning.one_line(sheet.name, _MOST_NAMED)
-            found = _sections(sheet, f"sheet {name}")
+            found = self._sections(sheet, f"sheet {name}")
             said = [f"{_COMMENT} {cell}: {one_line(text)}" for cell, text in sheet.comments.items() if text.strip()]
             comments += len(said)
             beside = [*map(cleaning.line_ends, sheet.texts), *(said if self._with_comments else ())]
@@ -106,6 +107,22 @@ class Workbook:
         said = self.warnings + told(+left_out, (section.text for section in sections))
         return Parsed(_named_once(sections), title, author, outline, said, +left_out)
 
+    def _sections(self, sheet: Sheet, label: str) -> list[Section]:
+        columns = sorted({column for cells in sheet.rows.values() for column in cells})
+        rows: list[tuple[int, str, list[str]]] = []
+        for number, cells in sorted(sheet.rows.items()):
+            if len(rows) % ALIVE == 0:
+                self._alive()
+            texts = [cells.get(column, "") for column in columns]
+            while len(texts) > 1 and not texts[-1]:
+                texts.pop()
+            full = texts + [""] * (len(columns) - len(texts))
+            rows.append((number, CELLS.join(texts).replace("  ", " ").strip(), full))
+        found = delimited.by_rows(rows)
+        for section in found:
+            section.label = label if len(found) == 1 else f"{label}, {section.label}"
+        return found
+
     def _tell(self, comments: int) -> None:
         if self.unvalued:
             self.warnings.append(f"Formulas without a stored value stand as formulas: {self.unvalued:,}.")
@@ -113,21 +130,6 @@ class Workbook:
             self.warnings.append(f"Pictures without a description, whose words are not read: {self.pictures:,}.")
         if comments:
             self.warnings.append(f"Comments of reviewers were left out, as asked: {comments:,}.")
-
-
-def _sections(sheet: Sheet, label: str) -> list[Section]:
-    columns = sorted({column for cells in sheet.rows.values() for column in cells})
-    rows = []
-    for number, cells in sorted(sheet.rows.items()):
-        texts = [cells.get(column, "") for column in columns]
-        while len(texts) > 1 and not texts[-1]:
-            texts.pop()
-        full = texts + [""] * (len(columns) - len(texts))
-        rows.append((number, CELLS.join(texts).replace("  ", " ").strip(), full))
-    found = delimited.by_rows(rows)
-    for section in found:
-        section.label = label if len(found) == 1 else f"{label}, {section.label}"
-    return found
 
 
 def _named_once(sections: list[Section]) -> list[Section]:
@@ -144,9 +146,15 @@ def column_of(name: str) -> tuple[int, int]:
     """Return row (from 1) and column (from 0) of a cell's name, such as (4, 1) for "B4"; (0, 0) if it has none."""
     letters = name.rstrip("0123456789")
     digits = name[len(letters) :]
-    if not digits or not letters.isascii() or not letters.isalpha() or len(letters) > 3 or len(digits) > 7:
-        return 0, 0
+    column = _column(letters)
+    return (int(digits), column) if digits and column >= 0 and len(digits) <= 7 else (0, 0)
+
+
+@lru_cache(maxsize=20_000)
+def _column(letters: str) -> int:
+    if not letters.isascii() or not letters.isalpha() or len(letters) > 3:
+        return -1
     column = 0
     for letter in letters.upper():
         column = 26 * column + ord(letter) - ord("A") + 1
-    return int(digits), column - 1
+    return column - 1

@@ -127,6 +127,9 @@ class _Xlsx(Package):
         if event == "start":
             if tag == "row":
                 state.row = whole(node.get("r")) or state.row + 1
+                state.count += 1
+                if state.count % ALIVE == 0:
+                    self._alive()
                 state.column = -1
                 state.hidden_row = node.get("hidden") in _YES
             elif tag == "col" and node.get("hidden") in _YES and len(state.columns) < _MOST_HIDDEN:
@@ -191,6 +194,7 @@ class _Rows:
 
     def __init__(self, hidden: bool) -> None:
         self.row = 0
+        self.count = 0
         self.column = -1
         self.columns: list[tuple[int, int]] = []  # first and last number of hidden columns, from 1
         self.hidden_row = False
