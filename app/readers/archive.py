@@ -81,7 +81,7 @@ def read_part(files: zipfile.ZipFile, name: str, part: str) -> bytes:
     """
     try:
         return files.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError):
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError):
         broken = damaged(f"is damaged: {part} cannot be unpacked.")
         raise BrokenXml(broken.cause, broken.remedy) from None
 

@@ -42,7 +42,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
                 except Refused as refused:
                     parsed.warnings.append(f"“{shown}” is not read: {refused.cause}")
                 inner.unlink(missing_ok=True)
-    except (zipfile.BadZipFile, OSError, NotImplementedError):
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError):
         raise damaged("is damaged: its zip container cannot be read.") from None
     _tell(parsed, [name for name in others if not is_hidden(name)], len(names))
     if not parsed.sections:

@@ -59,6 +59,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
+_NAMED_FORMATS = 6  # formats that the area for dropping files names
 _FIRST_STYLE = "trifold.css"  # the style sheet with the colours that all other style sheets use
 
 # What Gradio answers, and the page needs. All other requests are declared with their handlers (``PageRoute``).
@@ -189,7 +190,7 @@ def start_page(files: Mapping[str, Path]) -> str:
     styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
     page = (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
     page = page.replace("<!-- suffixes -->", ",".join(file_formats.suffixes()))
-    page = page.replace("<!-- formats -->", ", ".join(file_formats.names()))
+    page = page.replace("<!-- formats -->", ", ".join((*file_formats.names()[:_NAMED_FORMATS], "…")))
     sources = "".join(f'<option value="{source.value}">{words}</option>' for source, words in SOURCES.items())
     page = page.replace("<!-- sources -->", sources)
     return page.replace("<!-- options -->", option_controls((*options_of(SamplingParams), *options_of(Ask))))
