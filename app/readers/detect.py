@@ -73,7 +73,7 @@ _PLAIN_MAGIC = (b"%!PS",)
 _OLE_KINDS = (  # names of streams that identify the program of an OLE file
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
     ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
-    ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as PDF."),
+    ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as .pptx or PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
 _ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format of a zip file

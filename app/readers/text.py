@@ -127,7 +127,9 @@ def _markdown(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
 def _notebook(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
     """Read a Jupyter notebook: text, code and output, in order. A damaged notebook is read as plain text."""
     try:
-        cells = json.loads(raw)["cells"]
+        book = json.loads(raw)
+        # before version 4, cells stood in work sheets
+        cells = book["cells"] if "cells" in book else [cell for sheet in book["worksheets"] for cell in sheet["cells"]]
         parts = [part for cell in cells for part in _cell(cell)]
         drawn = sum("image/" in kind for cell in cells for kind in _kinds(cell))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -139,7 +141,9 @@ def _notebook(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
 
 
 def _cell(cell: dict[str, Any]) -> list[str]:
-    source = "".join(cell["source"])
+    source = "".join(cell["source"] if "source" in cell else cell["input"])
+    if cell["cell_type"] == "heading":
+        return [f"{'#' * min(max(int(cell.get('level', 1)), 1), 6)} {source}"]
     if cell["cell_type"] != "code":
         return [source]
     printed = [
@@ -154,7 +158,8 @@ def _cell(cell: dict[str, Any]) -> list[str]:
 
 
 def _kinds(cell: dict[str, Any]) -> list[str]:
-    return [kind for output in cell.get("outputs", ()) for kind in output.get("data", ())]
+    kinds = [kind for output in cell.get("outputs", ()) for kind in output.get("data", ())]
+    return kinds + ["image/png" for output in cell.get("outputs", ()) if "png" in output]  # as before version 4
 
 
 def _table(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:

@@ -339,3 +339,14 @@ def test_a_fence_ends_only_at_its_own_signs(files: Any) -> None:
     assert [page.label for page in document.pages] == ["Guide"]
     inline = read_document(files.text("b.md", "# One\n\n```code``` in a line\n\n# Two\n\ntext"))
     assert [page.label for page in inline.pages] == ["One", "Two"]
+
+
+def test_a_notebook_of_an_old_version_is_read(files: Any) -> None:
+    cells = [
+        {"cell_type": "heading", "level": 1, "source": ["Oil"]},
+        {"cell_type": "code", "input": ["n = 9"], "outputs": [{"text": ["9"], "png": "AAAA"}]},
+        {"cell_type": "markdown", "source": ["The end."]},
+    ]
+    document = read_document(files.text("a.ipynb", json.dumps({"nbformat": 3, "worksheets": [{"cells": cells}]})))
+    assert document.text.split("\n\n") == ["Oil", "```\nn = 9\n```", "```\n9\n```", "The end."]
+    assert document.warnings == ("Pictures that the program drew are not read: 1.",)
