@@ -48,6 +48,10 @@ POINTED_PARAMETERS = range(400_000_000, 3_000_000_001)
 (``assets/evaluation``). A smaller model must be trained to use such a passage, as the bundled starter model was. For
 larger models it has not been measured whether the passage is worth its tokens.
 """
+STUB = 120
+"""Minimum characters of the passage that is put before a question. A heading or a cut line tells too little."""
+BEFORE = 0.5
+"""Weight of a word that only the question before has, to which a question refers."""
 STEM = 5
 """Number of first letters by which words are compared, after a final s is removed: "lamps" equals "lamp", "lighted"
 equals "lighting".
@@ -57,6 +61,7 @@ _WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _WHOLE_SENTENCE = re.compile(r"[“\"‘']?[^\W\d_a-z].*[.!?][”\"’')]*$", re.DOTALL)
 _PAUSE = re.compile(r"[;:,—–](?=\s)|\s(?=[—–])")
+CELLS = " | "  # between the cells of a table's row
 SILENT = frozenset(
     word
     for line in (
@@ -107,6 +112,13 @@ _TO_MODEL = re.compile(
     r"\b(?i:you|yours?|yourself|tu|toi|vous|votre|vos|dich|dir|deine?[mnrs]?|ihnen)\b|(?<=\s)Sie\b|(?<=st )du\b"
 )
 _QUOTED = re.compile(r"[\"“„«][^\"“”„«»\n]{1,500}[\"”“»]")
+# "And when was he paid?": a question that refers to the one before
+_FOLLOWS = re.compile(
+    r"^\W*(?:and|but|so|or|then|what about|how about|why|und|aber|oder|dann|warum|et|mais|ou|pourquoi|y|pero)\b"
+    r"|\b(?:he|she|it|him|her|his|hers|its|they|them|their|this|that|these|those|there"
+    r"|er|sie|es|ihn|ihm|ihr|ihre[mnrs]?|sein|seine[mnrs]?|dort|il|elle|ils|elles|lui|leurs?|son|sa|ses)\b",
+    re.IGNORECASE,
+)
 _RETELLING = re.compile(
     r"\b(?:summar|summ(?:ing)? up|sum up|gist\b|outline|overview|retell"
     r"|zusammenf|fasse?\b|überblick|worum|résum|de quoi)",
@@ -203,7 +215,9 @@ class Passages:
 
     def __init__(self, text: str, shortest: int = SHORTEST) -> None:
         self.language = language_of(text)
-        self._all = [" ".join(text[start:stop].split()) for start, stop in spans(text, shortest)]
+        places = list(spans(text, shortest))
+        self._all = [" ".join(text[start:stop].split()) for start, stop in places]
+        self._heads = [_head_above(text, start, stop) for start, stop in places]
         self._words = [Counter(stems(passage)) for passage in self._all]
         self._places: dict[str, list[int]] = {}
         for place, words in enumerate(self._words):
@@ -219,10 +233,34 @@ class Passages:
         """
         if asks_for_whole(question):
             return self._throughout(min(most, WHOLE_PASSAGES))
+        return [self._all[place] for place in self._ranked(question, "", most)]
+
+    def best(self, question: str, before: str = "") -> list[str]:
+        """Choose the best passage for a question about a part, or none. Rows of a table have its head before them, and
+        a passage of few characters, such as a heading, has the passages behind it.
+
+        Args:
+            before: the question before this one, to which this one may refer. Its words count half.
+        """
+        found = self._ranked(question, before if _FOLLOWS.search(question) else "", 1)
+        return [self._with_neighbours(place) for place in found]
+
+    def _with_neighbours(self, place: int) -> str:
+        text, head = self._all[place], self._heads[place]
+        if head:
+            return f"{head} / {text}"
+        while len(text) < STUB and place + 1 < len(self._all):
+            place += 1
+            text = f"{text} {self._all[place]}"
+        return text
+
+    def _ranked(self, question: str, before: str, most: int) -> list[int]:
+        """The indexes of the ``most`` best passages."""
         scores: defaultdict[int, float] = defaultdict(float)
-        for word in dict.fromkeys(stems(question)):
+        asked = dict.fromkeys(stems(question), 1.0)
+        for word, share in {**dict.fromkeys(stems(before), BEFORE), **asked}.items():
             places = self._places.get(word, [])
-            weight = math.log(1 + (len(self._all) - len(places) + 0.5) / (len(places) + 0.5))
+            weight = share * math.log(1 + (len(self._all) - len(places) + 0.5) / (len(places) + 0.5))
             beside = set()
             for place in places:
                 scores[place] += weight * self._count(word, place)
@@ -230,7 +268,7 @@ class Passages:
             for place in beside.difference(places):
                 scores[place] += NEIGHBOURS * weight
         known = ((score, -place) for place, score in scores.items() if 0 <= place < len(self._all))
-        return [self._all[-place] for _, place in heapq.nlargest(most, known)]
+        return [-place for _, place in heapq.nlargest(most, known)]
 
     def _throughout(self, most: int) -> list[str]:
         """Return the first passage, and the most typical passage of each of the ``most`` - 1 equal parts into which the
@@ -325,6 +363,15 @@ def spans(text: str, shortest: int = SHORTEST) -> Iterator[tuple[int, int]]:
                 yield from _parts(text, start, end)
                 start = end
         start = gap.end() if gap else stop
+
+
+def _head_above(text: str, start: int, stop: int) -> str:
+    """The head of a table, if a passage is made of rows below it: the first line of the rows' paragraph."""
+    if CELLS not in text[start:stop]:
+        return ""
+    first = text.rfind("\n\n", 0, start) + 2 if "\n\n" in text[:start] else 0
+    line = text[first : text.find("\n", first)] if first < start else ""
+    return " ".join(line.split()) if CELLS in line and "\n" in text[first:stop] else ""
 
 
 def _parts(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:

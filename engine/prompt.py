@@ -564,7 +564,7 @@ class Conversation:
         reused = self.turns[known - 1].stop if known else self.read
         tokens, turns = self.tokens[:reused], self.turns[:known]
         for turn in history[known:]:
-            tokens += self._question(turn.question, tokens, self.form.after_question, first=not turns)
+            tokens += self._question(turn.question, tokens, self.form.after_question, turns)
             tokens += self.tokenizer.words(turn.answer)
             turns.append(CachedTurn(turn, len(tokens)))
         held = self.turns[known] if known == len(history) < len(self.turns) else None
@@ -575,7 +575,7 @@ class Conversation:
         if thinking and thought:
             asked, opened = thinking.opened, not begun
             said = [*self.tokenizer.template_words("" if opened else thinking.family.close), *said]
-        tokens += self._question(question, tokens, asked, first=not turns)
+        tokens += self._question(question, tokens, asked, turns)
         tokens += self.tokenizer.words(thought) if thinking else []
         if known < len(self.turns) and self.turns[known].turn.thought:
             # The turn's thought is left out now: what stands before it in the cache is used.
@@ -629,7 +629,7 @@ class Conversation:
             answer = stop - held.answered
         else:
             before = self.tokens[: self.turns[position - 1].stop if position else self.read]
-            asked = self._question(turn.question, before, self.form.after_question, first=not position)
+            asked = self._question(turn.question, before, self.form.after_question, self.turns[:position])
             answer = len(before) + len(asked)
         if self.tokens[stop - 1] in self.end_ids:
             stop -= 1
@@ -648,33 +648,34 @@ class Conversation:
         """Add ``turn``, whose tokens have been appended to ``tokens``; the last ``answered`` ones are its answer."""
         self.turns = [*prompt.turns, CachedTurn(turn, len(self.tokens), answered)]
 
-    def _question(self, question: str, prefix: list[int], asked: str, *, first: bool) -> list[int]:
-        """The tokens of a question after ``prefix``. ``asked``: the template's words after it."""
+    def _question(self, question: str, prefix: list[int], asked: str, turns: Sequence[CachedTurn]) -> list[int]:
+        """The tokens of a question after ``prefix`` and ``turns``. ``asked``: the template's words after it."""
+        first, before = not turns, turns[-1].turn.question if turns else ""
         lead = self.tokenizer.template_words(self.form.after_book if first else self.form.between_turns)
         # If the model ended the previous answer, the answer already contains the token that closes its turn.
         if not first and lead and prefix[-1] == lead[0] and lead[0] in self.end_ids:
             lead = lead[1:]
-        words = self.tokenizer.words(self._reminded(question))
+        words = self.tokenizer.words(self._reminded(question, before))
         return [*lead, *words, *self.tokenizer.template_words(asked)]
 
-    def _reminded(self, question: str) -> str:
+    def _reminded(self, question: str, before: str) -> str:
         if self.num_passages:
             return reminded(question, self._passages.about(question, self.num_passages))
         asked = guided(question, self.document, self.pages_read)
         if asked == question and (places := named(question, self.document, self.pages_read)):
             return beside(question, places)
         if self.pointed and asked == question and asks_about_part(question):
-            return pointed(question, self._best(question), self._passages.language)
+            return pointed(question, self._best(question, before), self._passages.language)
         return asked
 
-    def _best(self, question: str) -> list[str]:
+    def _best(self, question: str, before: str) -> list[str]:
         """Return the best passage for a question; for a question that compares several documents, the best passage of
         each document.
         """
         if 1 < len(self.document.members) <= MOST_COMPARED and asks_about_several(question):
-            found = [(title, one.about(question, 1)) for title, one in self._passages_of_documents]
+            found = [(title, one.best(question, before)) for title, one in self._passages_of_documents]
             return [f"{title}: {passages[0]}" for title, passages in found if passages]
-        return self._passages.about(question, 1)
+        return self._passages.best(question, before)
 
 
 def _in_common(one: Sequence[int], other: Sequence[int]) -> int:

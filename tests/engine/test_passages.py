@@ -253,7 +253,7 @@ def test_a_model_that_is_pointed_gets_the_best_passage_before_its_question(tiny:
     asked = "Who kept the north light?"
     prompt = talk.compose(asked, [])
     words = written(prompt.tokens)
-    (passage,) = Passages(talk.words_read, POINTED_SHORTEST).about(asked, 1)
+    (passage,) = Passages(talk.words_read, POINTED_SHORTEST).best(asked)
     assert len(passage) >= len(Passages(talk.words_read).about(asked, 1)[0])
     assert pointed(asked, [passage]) in words
     assert words.count("From the book:") == 1
@@ -301,3 +301,24 @@ def test_a_question_that_compares_documents_is_pointed_to_each(
     talk.begin(book.borders[0])
     asked = tokenizer.decode(talk.compose(question, []).tokens[book.borders[0] :])
     assert "980" not in asked, "the second document has not been read"
+
+
+def test_rows_have_their_head_a_heading_its_text_and_a_follow_up_the_question_before() -> None:
+    """The hint was a bare row, a heading alone, or about nobody: "When was he paid?"."""
+    rows = "\n".join(f"Clerk {name} | {day} | {day * 3}" for day, name in enumerate("ABCDEFGHIJKLMNOPQRST", 11))
+    text = "\n\n".join(
+        (
+            "Wages",
+            f"Name | Day | Month\n{rows}",
+            "Duties of the porter",
+            "He opens the gate at six and closes it at nine, and in between he sweeps the yard and carries the coal.",
+            "Walter Rudd was paid on Fridays, and the money was counted twice.",
+            "Mary Reed was paid on Mondays at the inn, where nobody counted anything at all.",
+        )
+    )
+    passages = Passages(text, POINTED_SHORTEST)
+    assert passages.best("What does clerk S get?")[0].startswith("Name | Day | Month / ")
+    assert "opens the gate" in passages.best("What are the duties of the porter?")[0]
+    assert "Fridays" in passages.best("And when was he paid?", "Who was Walter Rudd?")[0]
+    assert "Mondays" in passages.best("And when was she paid?", "Who was Mary Reed?")[0]
+    assert "Mondays" in passages.best("When was Mary Reed paid?", "Who was Walter Rudd?")[0]
