@@ -14,7 +14,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from app.trust.citations import TARGET, VERSION, Notes
 from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
 from app.trust.failing import declines, repeats
+from app.trust.not_found import elsewhere
 from engine import HANDOVER_S, Request, Status, Turn
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
@@ -815,6 +816,9 @@ class _ExchangeWriter:
             more["unread"] = self._unread
         if self._passages:
             more["passages"] = self._passages
+        missing = (notes or {}).get("missing")
+        if missing is not None and document is not None:
+            more |= self._part_of_a_book(document, missing)
         if self._by_passages:
             more["by_passages"] = self._by_passages
         if self._thought:
@@ -836,6 +840,13 @@ class _ExchangeWriter:
         refused, ended = bool(self._by_passages), self._exchange.stopped is not None
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
         return notes
+
+    def _part_of_a_book(self, part: Document, missing: Sequence[str]) -> dict[str, Any]:
+        """Where the book has the words that its open part lacks; {} if the whole book is open."""
+        whole = self._state.current.whole
+        if whole is None or whole is part or whole.sha256 != part.sha256 or not part.pages:
+            return {}
+        return {"part": format.part_record(part, whole, elsewhere(missing, part, whole))}
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:
         pace = self._moved.get("pace", self._state.current.pace)

@@ -96,8 +96,8 @@ def _with_footnotes(turn: Exchange, offset: int) -> tuple[str, list[str]]:
         place = format.place_named(chip, str(record.get("unit", "page")))
         said = _FOOTNOTES[chip["kind"]].format(place)
         notes.append(f"{mark}: {said[:1].upper()}{said[1:]}: “{_words(chip)}”")
-    missing = record.get("missing")
-    above = "" if missing is None else f"*{format.not_found(missing)}.*\n\n"
+    missing = format.absence(record)
+    above = f"*{missing}.*\n\n" if missing else ""
     return above + "".join([*parts, turn.answer[start:]]), notes
 
 

@@ -585,6 +585,36 @@ def not_found(missing: Sequence[str]) -> str:
     return f"Not found in the book: {', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"
 
 
+def absence(notes: Mapping[str, Any]) -> str:
+    """The sentence about an answer that the open text does not support; "" if it does. If only a part of the book is
+    open (``part_record``), the sentence names the part, and the pages outside it that have the missing words.
+    """
+    missing, part = notes.get("missing"), notes.get("part")
+    if missing is None:
+        return ""
+    if not part:
+        return not_found(missing)
+    if not missing:
+        return f"No passage of {part['where']} says this"
+    there = [f"{word} ({place})" for word, place in part["elsewhere"].items()]
+    rest = [word for word in missing if word not in part["elsewhere"]]
+    said = [f"Not in {part['where']}, but elsewhere in the book: {', '.join(there)}"] if there else []
+    return ". ".join([*said, *([not_found(rest)] if rest else [])])
+
+
+def part_record(part: Document, whole: Document, elsewhere: Mapping[str, Page]) -> dict[str, Any]:
+    """What the notes of an answer keep of the open part of a book: which pages it is, and where words stand that it
+    lacks.
+    """
+    numbers = [page.number for page in part.pages]
+    together = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    ends = [{"label": page.label} for page in (part.pages[0], part.pages[-1])]
+    chosen = "the chosen pages" if part.unit == "page" else "the chosen sections"
+    where = places_named(ends, part.unit) if together and not part.members else chosen
+    places = {word: page_of(whole, page, long=True) for word, page in elsewhere.items()}
+    return {"where": where, "elsewhere": places}
+
+
 _WHY_ALONE = {
     "": "without the earlier answers",
     "refused": "asked once more without the earlier answers: with them, the model refused",
@@ -607,7 +637,7 @@ def all_not_found(record: Mapping[str, Any]) -> list[str]:
     occur nowhere in the book or, if no passage says what the answer claims, the sentence that a person reads.
     """
     missing = record.get("missing")
-    return [] if missing is None else list(missing) or [not_found(missing)]
+    return [] if missing is None else list(missing) or [absence(record)]
 
 
 def assumed(words: Sequence[str]) -> str:

@@ -256,8 +256,7 @@ def absent(notes: Mapping[str, Any] | None) -> str:
     """Return the line above an answer: which words of the answer or the question the book lacks, or that no passage
     supports the answer. "" if neither applies.
     """
-    missing = (notes or {}).get("missing")
-    return "" if missing is None else _of_notes(format.not_found(missing), notes)
+    return _of_notes(format.absence(notes or {}), notes)
 
 
 def _assumed(notes: Mapping[str, Any] | None) -> str:

@@ -20,12 +20,13 @@ from app.core.export import as_json, as_markdown
 from app.core.open_book import Stage
 from app.core.question import AnswersFrom, Ask
 from app.core.state import AppState
+from app.web.messages import absent
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
 from engine.events import StopReason
-from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
+from tests.app.scripted import ScriptedEngine, book, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
 LONG = " ".join(["word"] * 400)
@@ -64,6 +65,35 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))
     made = json.loads(as_json(chat, {}, rows))["messages"][1]["notes"]["made"]
     assert (made["model"], made["temperature"]) == ("Storyteller 27M", 0.6)
+
+
+def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(make_state: Make, a_file: Path) -> None:
+    """The page said "Not found in the book" of a man on page 40 while pages 11 to 15 were open."""
+    whole = book()
+    pages = [
+        replace(page, text=f"{page.text} The rent is $40,000.") if page.number == 40 else page for page in whole.pages
+    ]
+    document = replace(whole, pages=tuple(pages))
+    engine = ScriptedEngine(answer="There it says lamp3 lamp4 lamp5 lamp6. The lamp cost $40,000 in 1871.", limit=4000)
+    state = make_state(engine, document=document)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.CHOOSING)
+    for chosen, said in (
+        ((11, 15), "Not in pages 11 to 15, but elsewhere in the book: $40,000 (page 40). Not found in the book: 1871"),
+        ((40, 44), "Not found in the book: 1871"),
+    ):
+        state.choose(*chosen)
+        wait_for(lambda: state.current.stage is Stage.READY)
+        list(chat_run.ask(state, Ask("Which lamps?", mode="plain")))
+        assert state.chat is not None
+        assert absent(state.chat.exchanges[-1].notes) == said
+        assert f"*{said}.*" in as_markdown(state.chat, "The Light")
+    state.choose_pages({3, 9})
+    wait_for(lambda: state.current.stage is Stage.READY)
+    list(chat_run.ask(state, Ask("Which lamps?", mode="plain")))
+    assert absent(state.chat.exchanges[-1].notes).startswith(
+        "Not in the chosen pages, but elsewhere in the book: $40,000"
+    )
 
 
 def test_evidence_is_kept_with_an_answer_and_exported_as_footnotes(ready: Make) -> None:
