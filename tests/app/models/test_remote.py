@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import threading
 import time
@@ -208,6 +209,45 @@ def test_what_goes_wrong_over_there_is_one_sentence(answer: bytes, said: str) ->
             list(engine.read(BOOK))
     assert said in failed.value.cause
     assert engine.status().state == "idle"
+
+
+def streamed(*deltas: dict[str, str], usage: dict[str, Any] | None = None) -> bytes:
+    """A streamed answer of these pieces."""
+    chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in deltas]
+    chunks += [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": [], "usage": usage or {}}]
+    return http("".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks).encode(), head=_STREAM)
+
+
+SAID = {"content": "was."}
+_STREAM = "Content-Type: text/event-stream\r\n"
+
+
+@pytest.mark.parametrize(
+    ("deltas", "thought", "said"),
+    [
+        ([{"reasoning_content": "Well"}, {"reasoning_content": "."}, {"content": "It "}, SAID], "Well.", "It was."),
+        ([{"reasoning": "Well."}, {"content": "It was."}], "Well.", "It was."),
+        ([{"content": "<thi"}, {"content": "nk>\nWell.\n</think>\n\nIt "}, SAID], "Well.", "It was."),
+        ([{"content": "It was <think>."}], "", "It was <think>."),
+        ([{"reasoning_content": "On and on"}], "On and on", ""),
+    ],
+    ids=["reasoning_content", "reasoning", "tags", "no thought", "nothing but a thought"],
+)
+def test_what_a_server_thinks_is_not_its_answer(deltas: list[dict[str, str]], thought: str, said: str) -> None:
+    usage = {"prompt_tokens": 90, "completion_tokens": 12, "completion_tokens_details": {"reasoning_tokens": 5}}
+    answer = streamed(*deltas, usage=usage)
+    with speaking(MODELS, streamed({"content": "Orre"}), answer) as base:
+        engine = RemoteEngine(Remote(base, "m"))
+        engine.wait_ready(10)
+        final(engine.read(BOOK))
+        events, done = final(engine.ask(Question("Who?", sampling=SamplingParams(think=True))))
+    assert isinstance(done, AnswerDone)
+    assert done.text == said == "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert (done.thought.text.strip() if done.thought else "") == thought
+    assert done.thought is None or done.thought.is_open is (not said)
+    assert done.figures.answer_tokens == 7
+    sent = [engine._body(BOOK, [], SamplingParams(think=think))["extra_body"] for think in (True, False, None)]
+    assert sent == [{"chat_template_kwargs": {"enable_thinking": True}}, {}, {}]
 
 
 def test_a_reading_can_be_stopped() -> None:
