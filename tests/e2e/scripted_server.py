@@ -41,6 +41,7 @@ WARNING = "Text that nobody sees was left out on page 3."
 FAILURE = ResourceError("The memory of this machine ran out.", "Read fewer pages.")
 
 
+THOUGHT = "Well, the question is about a <b>light</b>. " * 4
 OWN = SamplingParams(temperature=0.6)
 RATES = MachineRates(flops=200e9, memory=20e9, bus=0, disk=1e9)
 """Of a machine that nobody measures: a process of its own with torch in it would take seconds in every test."""
@@ -64,7 +65,9 @@ class ByQuestion(ScriptedEngine):
         if "settings" in text:
             self.answer = f"{asked.mode}, temperature {how.temperature}, at most {how.max_tokens} tokens"
             self.answer += f", exact quotes {how.exact_quotes}"
-        self.now = dataclasses.replace(self.now, model=model_info(sampling=OWN, can_quote="no quotes" not in text))
+        own = model_info(sampling=OWN, can_quote="no quotes" not in text, thinking="Can think before it answers")
+        self.now = dataclasses.replace(self.now, model=own)
+        self.thought = THOUGHT if how.think else ""
         self.ends = StopReason.LOOP if "loop" in text and not begun else StopReason.END
         if "loop" in text:
             self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-from tests.e2e.steps import Open, Server, answered, ask, clean_page, last_answer, read_text, reload, until
+from tests.e2e.steps import (
+    Open,
+    Server,
+    answered,
+    ask,
+    clean_page,
+    last_answer,
+    read_text,
+    reload,
+    unfold_settings,
+    until,
+)
 
 WORDS = [f"w{number}" for number in range(1, 301)]
 # What stood in the answer at every change, and how many layouts of it there were: each brings its own caret.
@@ -72,6 +83,31 @@ def test_words_come_between_layouts_and_none_is_lost_or_doubled(page: Page) -> N
         shown = plain(text)
         assert shown == WORDS[: len(shown)]
     assert len(texts) > 2 * layouts, f"{len(texts)} texts in {layouts} layouts"
+
+
+def test_what_a_model_thinks_is_folded_above_its_answer(page: Page) -> None:
+    read_text(page, "Words of a lamplighter who thinks", "thinking.txt")
+    clean_page(page)
+    switch = page.get_by_label("Think first")
+    unfold_settings(page)
+    ask(page, "Who kept it?")
+    answered(page)
+    assert page.locator("#chat .thought").count() == 0
+    switch.check()
+    ask(page, "Who kept it then, slowly?")
+    thought = page.locator("#chat .thought")
+    until(page, lambda: thought.count() == 1 and thought.locator("summary").inner_text().startswith("Thinks, "))
+    assert not thought.locator("div").is_visible()
+    thought.locator("summary").click()
+    early = thought.locator("div").inner_text()
+    until(page, lambda: len(thought.locator("div").inner_text()) > len(early))
+    assert thought.locator("div").is_visible(), "what was opened stays open while more comes"
+    answered(page)
+    assert thought.locator("summary").inner_text().startswith("Thought, 28 words, ")
+    assert not thought.locator("div").is_visible()
+    assert "<b>light</b>" in thought.locator("div").text_content()  # type: ignore[operator]
+    assert "Maren Holt kept the north light" in last_answer(page)
+    switch.uncheck()
 
 
 def test_a_second_tab_sees_an_answer_grow(scripted: Server, open_page: Open) -> None:
