@@ -21,6 +21,7 @@ from app.readers import cleaning, lines, pdf_calls, symbols
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 # matches characters that are no text: codes of glyphs, or signs that pdfium has added
 _ODD = re.compile("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffe]|\r(?!\n)|(?<!\r)\n")
+_ROW = re.compile(r"[^\r\n]+")
 _WORD = re.compile(r"\S+")
 _CONTROL = "\x80"  # first of the control characters that old programs write for the signs of Windows
 # TeX's codes of ligatures, in its older and in its newer encoding
@@ -71,8 +72,10 @@ class PageFonts:
         return self._font
 
     def is_of_letters(self, start: int, end: int) -> bool:
-        """Whether a word is drawn at once, in a font of letters."""
-        return self.kind(self.at(start)) == "" and pdf_calls.text_object(self._text, end - 1) == self._piece
+        """Whether a run of text is drawn at once, in a font of letters."""
+        if self.kind(self.at(start)):
+            return False
+        return end - start == 1 or pdf_calls.text_object(self._text, end - 1) == self._piece
 
     def name(self, font: int) -> str:
         """Return the name of the font at an address."""
@@ -134,7 +137,12 @@ def with_signs(
         return text
     odd = {match.start() for match in _ODD.finditer(text)}
     if special:
-        odd.update(*(range(*word.span()) for word in _WORD.finditer(text) if not fonts.is_of_letters(*word.span())))
+        for row in _ROW.finditer(text):
+            if fonts.is_of_letters(*row.span()):
+                continue
+            for word in _WORD.finditer(text, *row.span()):
+                if not fonts.is_of_letters(*word.span()):
+                    odd.update(range(*word.span()))
     signs = list(text)
     for at in odd:
         kind = fonts.kind(fonts.at(at))

@@ -167,7 +167,10 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
 def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, vocab: set[str]) -> list[Line]:
     pieces: list[Line] = []
     for match in _PIECE.finditer(text):
-        if boxes.is_level(match.start(), match.end()):
+        start, end = match.span()
+        # the end of a word, whose box is needed anyway
+        middle = max(start, text.rfind(" ", start, (start + end) // 2) - 1)
+        if boxes.is_level(start, middle, end):
             found = _words(text, match, boxes, suspects, vocab)
         else:
             found = [
@@ -358,7 +361,7 @@ def _parted(
             yield word.span()
             continue
         start = word.start()
-        figures = _FIGURE.search(word[0]) is not None
+        figures = not word[0].isalpha() and _FIGURE.search(word[0]) is not None
         for far in boxes.far_apart(start, word.end()) if figures and word.end() - start > 1 else ():
             yield start, far
             start = far

@@ -542,15 +542,18 @@ class CharacterBoxes:
         """Whether the page is not rotated."""
         return self._rotation == 0
 
-    def is_level(self, start: int, end: int) -> bool:
-        """Whether the characters of a run of text stand in one row from the left, as far as three of them tell."""
+    def is_level(self, start: int, middle: int, end: int) -> bool:
+        """Whether the characters of a run of text stand in one row from the left, as far as three of them tell:
+        ``start``, ``middle``, and the last before ``end``.
+        """
         first = self._one(start)
         if first is None:
             return True
-        reach = _SAME_ROW * (first[3] - first[2])
-        for at in ((start + end) // 2, end - 1):
+        _, _, top, bottom = first
+        reach = _SAME_ROW * (bottom - top)
+        for at in (middle, end - 1):
             box = self._one(at)
-            if box is not None and (abs(box[3] - first[3]) > reach or box[0] < first[0]):
+            if box is not None and (not -reach <= box[3] - bottom <= reach or box[0] < first[0]):
                 return False
         return True
 

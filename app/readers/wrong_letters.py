@@ -42,6 +42,7 @@ _USUAL = (
 # matches vowel signs of the scripts of India that follow no letter; a reader sees a circle of dots there
 _VOWEL_SIGNS = "".join(f"{chr(0x93E + block)}-{chr(0x94C + block)}" for block in range(0, 0x480, 0x80))
 _LOOSE_VOWEL = re.compile(f"(?<![\u0900-\u0dff])[{_VOWEL_SIGNS}]")
+_OTHER_SCRIPT = re.compile("[\u0370-\u0dff\uac00-\ud7a3]")
 _INDIC = re.compile("[\u0904-\u0dff]")
 _LOOSE_SHARE = 0.03  # share of loose vowel signs among a part's letters above which its letters are probably wrong
 _PART = 60  # minimum letters of a part of a page that is judged by itself
@@ -71,7 +72,7 @@ def has_wrong_part(lines: Sequence[str]) -> bool:
 
 
 def _is_wrong(text: str) -> bool:
-    if text.isascii():
+    if text.isascii() or not _OTHER_SCRIPT.search(text):
         return _is_shifted(text)
     for script, usual, share in _USUAL:
         letters = script.findall(text.lower())
