@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import threading
 from collections.abc import Iterable
 
 __all__ = ["bytes_hash", "code_hash"]
+
+# Python 3.11 counts how deep it is in a syntax tree for all threads together: if two parse at once, one may get a
+# SystemError ("AST constructor recursion depth mismatch").
+_PARSING = threading.Lock()
 
 
 def bytes_hash(sources: Iterable[bytes]) -> str:
@@ -26,7 +31,8 @@ def code_hash(sources: Iterable[bytes]) -> str:
 
 def _without_prose(source: bytes) -> str:
     """Dump a module's syntax tree without its docstrings, and without strings that describe a constant."""
-    tree = ast.parse(source)
+    with _PARSING:
+        tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_prose(statement)]
