@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from app.core import chat_run
 from app.core.chats import Exchange
@@ -26,6 +28,7 @@ from app.web import live, messages, openai_api
 from app.web.contents_panel import ContentsPanel
 from app.web.openai_schema import ApiError
 from app.web.parts_panel import PartsPanel
+from app.web.routes import ChatRoutes
 from engine.document import Document
 from engine.errors import InputError, OptionError, ResourceError
 from engine.events import ReadingProgress, StopReason
@@ -273,3 +276,18 @@ def test_a_race_and_other_programs_are_told_that_the_book_is_read_in_parts(state
         race.start("When does the goose first appear?")
     with pytest.raises(ApiError, match="The open book is read in parts, which are not asked from here"):
         loops.run(openai_api._book(state, None))
+
+
+def test_a_press_reads_the_parts_of_a_book_whose_pages_are_still_to_be_chosen(make_state: Make, a_file: Path) -> None:
+    engine = Reader(said, LIMIT)
+    state = opened(make_state, a_file, engine)
+    first = ask(state, "List what Marta did.", whole=False)
+    browser = TestClient(Starlette(routes=ChatRoutes(state).routes()))
+    assert state.current.stage is Stage.CHOOSING
+    told = browser.post("/asking/whole", json={"message": first.answer_id})
+    assert (told.status_code, told.json()) == (200, {"answer": first.answer_id})
+    wait_for(lambda: not state.current.asking)
+    assert state.current.stage is Stage.PARTS
+    turn = state.chat.exchanges[0]
+    assert len(parts_of(turn)) == 3
+    assert "no answer from passages" in browser.post("/asking/whole", json={"message": first.answer_id}).json()["cause"]
