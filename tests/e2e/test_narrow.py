@@ -7,12 +7,13 @@ from itertools import pairwise
 from playwright.sync_api import Page, Route
 
 from tests.e2e.gallery import SAMPLE
-from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, until
+from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, read_text, until
 from tests.e2e.test_page_viewer import with_answer
 
 PHONE = (390, 844)
 TABLET = (820, 1180)
 SMALL_PHONE = (360, 740)
+LOW = (640, 400)
 SETTLE_MS = 600
 # Lines that the progress of reading takes beside its button, within one task: nothing is drawn of it.
 _LINES_WHILE_READING = """
@@ -38,6 +39,21 @@ def top(page: Page, selector: str) -> float:
     box = page.locator(selector).first.bounding_box()
     assert box is not None
     return box["y"]
+
+
+def test_a_low_screen_leaves_half_of_it_to_the_chat(scripted: Server, open_page: Open) -> None:
+    """At 200 % zoom 70 of 400 pixels were left."""
+    page = open_page(scripted, LOW, "light")
+    read_text(page, "Low Letters of a Keeper", "low.txt")
+    clean_page(page)
+    assert top(page, "#ask-row") - bottom(page, "#map") >= LOW[1] / 2
+    for tool in page.locator("#top .tf-tool:visible, #map-foot .tf-tool:visible").all():
+        box = tool.bounding_box()
+        assert box is not None
+        middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+        assert tool.evaluate("(tool, [x, y]) => tool.contains(document.elementFromPoint(x, y))", middle), tool
+    page.click("#open-find")
+    page.wait_for_selector("#find", state="visible")
 
 
 def test_a_narrow_screen_cuts_nothing_off(scripted: Server, open_page: Open) -> None:
