@@ -430,11 +430,11 @@ class Question:
         sampling: options that are None fall back to the model's own settings, then to greedy decoding.
         mode: name of the decoding loop, which changes the speed, never the distribution of the text.
         begun: the beginning of an answer that was cut off; the new text continues it.
-        thought: what the model thought before ``begun``. If ``begun`` is empty, the thought itself is continued.
         chat: name under which the chat's turns are stored on disk, with the book; "" stores none.
         wait: seconds to wait until a cancelled request has released the engine (``engine.HANDOVER_S`` is enough).
         excerpt: a short text that takes the place of the open book (``engine.aside``). The question is then answered
             at once, also while a book is being read; None for the open book.
+        thought: what the model thought before ``begun``. If ``begun`` is empty, the thought itself is continued.
     """
 
     text: str
@@ -442,10 +442,10 @@ class Question:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     mode: Mode = option("hierarchical", kind=str, choices=MODES, help="decoding mode")
     begun: str = ""
-    thought: str = ""
     chat: str = ""
     wait: float = 0.0
     excerpt: Document | None = None
+    thought: str = ""
 
     def __post_init__(self) -> None:
         check(self)

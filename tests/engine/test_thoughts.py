@@ -238,7 +238,7 @@ def test_an_answer_after_a_thought_is_gone_on_with(thinker: Make, book: Document
     expected = asked(session, WHO, mode="plain")
     short = asked(session, WHO, replace(THINK, max_tokens=5), mode="plain")
     assert short.thought is not None
-    more = Question(WHO, (), replace(THINK, max_tokens=7), "plain", short.text, short.thought.text)
+    more = Question(WHO, (), replace(THINK, max_tokens=7), "plain", short.text, thought=short.thought.text)
     done = asked(session, more)
     assert short.token_ids + done.token_ids == expected.token_ids
     assert short.text + done.text == expected.text
