@@ -39,7 +39,7 @@ _ASKING: dict[Language, str] = {
 # Words that say nothing about a question's language. Each is a common word of one language that also occurs in
 # questions in another language: "Will Ahab die?", "Explain von Neumann's idea", "Kommt Anna her?", "Que hizo Sancho?".
 _SHARED = "die den des hat her im mit von was wen es me que les le las los con ce ne sur ser sus ha pour para del"
-_TITLE = re.compile(r"[“„\"«][^“”„\"«»]*[”“\"»]")
+QUOTED = re.compile(r"[\"“„«][^\"“”„«»\n]{1,500}[\"”“»]")  # a title or other words that a question quotes
 _SMALL = "a-zß-öø-ÿ"
 _CLOSING = r"(?:[\"'”’“»«)\]*_]|[ \u00a0\u202f]»)*"  # what may stand between a sentence's end and the space
 # A small letter after it continues the sentence: "“Stop!” he said", "approx. ten", "and so on … but".
@@ -82,7 +82,7 @@ def language_of_question(question: str) -> Language | None:
     """
     if _WISH.search(question):
         return None
-    words = Counter(word.lower() for word in _WORD.findall(_TITLE.sub(" ", question)))
+    words = Counter(word.lower() for word in _WORD.findall(QUOTED.sub(" ", question)))
     for word in _SHARED.split():
         del words[word]
     return _most(words, {language: f"{common} {_ASKING[language]}" for language, common in _COMMON.items()}, 1)

@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from engine.languages import Language, language_of, language_of_question, sentence_ends
+from engine.languages import QUOTED, Language, language_of, language_of_question, sentence_ends
 
 __all__ = ["OFTEN", "SILENT", "STEM", "asks_about_part", "asks_about_several", "asks_for_whole", "reminded", "spans"]
 
@@ -111,7 +111,6 @@ _ASKING = re.compile(
 _TO_MODEL = re.compile(
     r"\b(?i:you|yours?|yourself|tu|toi|vous|votre|vos|dich|dir|deine?[mnrs]?|ihnen)\b|(?<=\s)Sie\b|(?<=st )du\b"
 )
-_QUOTED = re.compile(r"[\"“„«][^\"“”„«»\n]{1,500}[\"”“»]")
 # "And when was he paid?": a question that refers to the one before
 _FOLLOWS = re.compile(
     r"^\W*(?:and|but|so|or|then|what about|how about|why|und|aber|oder|dann|warum|et|mais|ou|pourquoi|y|pero)\b"
@@ -323,7 +322,7 @@ def asks_about_part(question: str) -> bool:
     False in unclear cases, and for a question of several lines, which may contain a text of its own.
     """
     # whom a quotation speaks to does not matter
-    asked = _QUOTED.sub('""', _POLITE.sub("", question.strip()))
+    asked = QUOTED.sub('""', _POLITE.sub("", question.strip()))
     asks = asked.endswith(("?", "？", "؟")) or bool(_ASKING.match(asked))
     if not asks or "\n" in asked or _TO_MODEL.search(asked) or asks_for_whole(question) or _RETELLING.search(asked):
         return False
