@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from ctypes import byref, c_double, create_string_buffer
+from functools import lru_cache
 from itertools import islice
 
 import pypdfium2 as pdfium
@@ -47,6 +48,7 @@ _LAST_BYTE = 0xFF  # highest code of a character in a font of one byte a charact
 _TEX = ("cmex", "cmmi", "cmsy", "msam", "msbm")
 _DEPTH = 4  # maximum number of groups of objects inside one another
 _MOST_PARTS = 5_000  # maximum objects examined of a group
+_NAMES = 1_000  # names of fonts whose kinds are kept
 _NAME = 100  # maximum bytes of a font's name that are read
 _TAG = re.compile(r"[A-Z]{6}\+")  # matches the tag of a font of which the file has only some glyphs
 _STYLE = re.compile(r"(?:PS)?(?:MT)?(?:[-,][A-Za-z]{0,20})?$")
@@ -89,9 +91,18 @@ class PageFonts:
             name = self.name(font)
             if lines.MONOSPACED.search(name):
                 self.monospaced.add(font)
-            family = family_of(name)
-            self._kinds[font] = family if symbols.is_symbolic(family) else symbols.tex_kind(family)
+            self._kinds[font] = _kind_of(name)
         return self._kinds[font]
+
+    def has_no_letter(self, index: int) -> bool:
+        """Whether the font of a character gives it no letter, so that pdfium returns its code."""
+        return bool(pdf_calls.has_no_letter(self._text, index) == 1)
+
+
+@lru_cache(maxsize=_NAMES)
+def _kind_of(name: str) -> str:
+    family = family_of(name)
+    return family if symbols.is_symbolic(family) else symbols.tex_kind(family)
 
 
 def family_of(name: str) -> str:
@@ -147,7 +158,7 @@ def with_signs(
     for at in odd:
         kind = fonts.kind(fonts.at(at))
         if kind in _TEX:
-            if _has_no_letter(text_page, at):
+            if fonts.has_no_letter(at):
                 signs[at] = symbols.tex_sign(kind, ord(text[at]))
         elif kind:
             signs[at] = _sign(text[at], kind)
@@ -171,11 +182,6 @@ def _negated(match: re.Match[str]) -> str:
     return whole.ljust(len(match[0]), symbols.FILLER) if len(whole) == 1 else match[0]
 
 
-def _has_no_letter(text_page: pdfium.PdfTextPage, at: int) -> bool:
-    """Whether the font of a character gives it no letter, so that pdfium returns its code."""
-    return raw.FPDFText_HasUnicodeMapError(text_page.raw, at) == 1
-
-
 def _named(text: str, at: int, text_page: pdfium.PdfTextPage, fonts: PageFonts) -> str:
     """Return what a character shows that is the code of a glyph. Return characters that pdfium has added, such as line
     breaks, unchanged.
@@ -187,14 +193,12 @@ def _named(text: str, at: int, text_page: pdfium.PdfTextPage, fonts: PageFonts) 
         return code
     if not _has_ink(text_page, at):
         return code if code in "\r\n" else " "
-    if not _has_no_letter(text_page, at):
+    if not fonts.has_no_letter(at):
         return code.encode("latin-1", "replace").decode("cp1252", "replace") if code >= _CONTROL else symbols.UNKNOWN
     font = fonts.at(at)
     beside = (other for other in (at - 1, at + 1) if 0 <= other < len(text) and text[other].islower())
     # in a font of TeX's, all letters stand at the codes of ASCII and none has a name
-    is_tex = code in _LIGATURES and any(
-        fonts.at(other) == font and _has_no_letter(text_page, other) for other in beside
-    )
+    is_tex = code in _LIGATURES and any(fonts.at(other) == font and fonts.has_no_letter(other) for other in beside)
     return _LIGATURES[code] if is_tex else symbols.UNKNOWN
 
 

@@ -53,7 +53,9 @@ _MOSTLY = 0.6
 _FAR = 0.5  # minimum gap, in line heights, that separates two words even if all gaps of a word are wide
 _NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow number such as 1.1
 _ROW = re.compile(r"[^\r\n]+")
-_TORN = re.compile(r"(?:^|\s)[^\W\d_]\s(?:\S{1,40}\s){0,3}[^\W\d_](?:\s|$)")  # matches two words of a single letter
+_SINGLE = re.compile(r"(?<!\S)[^\W\d_](?!\S)")  # matches a word of a single letter
+_SPREAD = re.compile(r"(?<!\S)[^\W\d_] [^\W\d_] [^\W\d_](?!\S)")
+_TORN_PAGE = 0.12  # minimum share of words of a single letter on a page without three of them in a row
 _TORN_SHARE = 0.3  # minimum share of words of a single letter in a row that may be letterspaced
 _SPACED = (0.06, 0.6)  # minimum and maximum gap, in line heights, between the letters of a letterspaced row
 _SPACED_LETTERS = 4  # minimum pairs of letters by which the gap between letters is measured
@@ -178,7 +180,9 @@ def with_whole_words(text: str, boxes: CharacterBoxes) -> str:
     """Return a page's text without the spaces inside letterspaced words. pdfium adds a space before a letter that is
     as far from the letter before it as all letters of the line are from one another.
     """
-    return _ROW.sub(lambda row: _joined_letters(row, boxes) if _TORN.search(row[0]) else row[0], text)
+    if len(_SINGLE.findall(text)) < _TORN_PAGE * text.count(" ") and not _SPREAD.search(text):
+        return text
+    return _ROW.sub(lambda row: _joined_letters(row, boxes) if _SINGLE.search(row[0]) else row[0], text)
 
 
 def _joined_letters(row: re.Match[str], boxes: CharacterBoxes) -> str:
