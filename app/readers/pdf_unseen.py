@@ -67,7 +67,7 @@ class Suspects:
         """Whether the last word asked for is in such a font."""
         self._clip: Box | None = None
         self._page_box = page.get_bbox()
-        self._clips: dict[tuple[int, int], Box] = {}  # keyed by number and first segment of a clip's paths
+        self._clips: dict[tuple[int, int], Box] = {}  # keyed by the number of a clip's paths and the last of them
         self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turned(page)
 
     def doubt(self, index: int, box: Box) -> Doubt:
@@ -110,7 +110,7 @@ class Suspects:
         count = pdf_calls.count_clips(clip) if clip else 0
         if count < 1:
             return None  # pdfium drops a path inside of which the whole object stands
-        key = count, pdf_calls.clip_segment(clip, 0, 0)
+        key = count, pdf_calls.clip_segment(clip, count - 1, 0)  # clips inside one another share all paths but the last
         if key not in self._clips:
             self._clips[key] = self._clip_box(clip, count)
         box = self._clips[key]

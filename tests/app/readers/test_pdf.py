@@ -805,6 +805,16 @@ def test_text_outside_of_a_clip_or_a_forms_box_is_left_out_with_a_word(files: An
     assert _parsed(path) == ["In the box."]
 
 
+def test_clips_inside_one_clip_are_told_apart(files: Any) -> None:
+    """The page of each is a part of the same frame, and both cut words off."""
+    parts = b"".join(
+        b"q 60 %d 150 30 re W n\n" % (y - 10) + _ink(72, y, f"Seen {name} and cut off behind the edge.") + b"Q\n"
+        for name, y in (("once", 620), ("twice", 560))
+    )
+    text, _ = _seen(files, b"q 50 500 400 200 re W n\n" + parts + b"Q\n")
+    assert text == "Seen once and cut off Seen twice and cut off"
+
+
 def test_words_with_a_line_through_them_are_marked(files: Any) -> None:
     """A line below words, a line of a table behind them, and the bar of a fraction are none."""
     text, _ = _seen(
