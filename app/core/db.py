@@ -562,11 +562,23 @@ def _check(connection: sqlite3.Connection) -> None:
     """Check the whole file. Otherwise a damaged page would stay undetected until it is read, perhaps after a year.
 
     Raises:
-        sqlite3.DatabaseError: a page is damaged.
+        sqlite3.DatabaseError: a page or a definition is damaged.
     """
     said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if said != "ok":
         raise sqlite3.DatabaseError(f"malformed: {said}")
+    with closing(_in_memory()) as sound:
+        if _definitions(connection) != _definitions(sound):
+            raise sqlite3.DatabaseError("malformed: its tables are defined differently")
+
+
+def _definitions(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """The columns of the tables, and the triggers and the search index as they were defined. SQLite checks no names, so
+    that a changed letter in one makes every later query fail.
+    """
+    ours = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' OR name = 'words' ORDER BY name"
+    columns = [(table, *names) for table, names in _columns_of(connection).items()]
+    return [*columns, *map(tuple, connection.execute(ours).fetchall())]
 
 
 def _is_damaged(error: sqlite3.Error) -> bool:
@@ -625,8 +637,12 @@ def _set_aside(path: Path) -> Path:
 def _table_columns() -> dict[str, tuple[str, ...]]:
     """The names of the columns of each table, in their order, keyed by table."""
     with closing(_in_memory()) as memory:
-        tables = ("books", "chats", "messages", "notes", "app_state")
-        return {table: tuple(row["name"] for row in memory.execute(f"PRAGMA table_info({table})")) for table in tables}
+        return _columns_of(memory)
+
+
+def _columns_of(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    tables = ("books", "chats", "messages", "notes", "app_state")
+    return {table: tuple(row["name"] for row in connection.execute(f"PRAGMA table_info({table})")) for table in tables}
 
 
 def _reason(error: Exception) -> str:

@@ -248,6 +248,29 @@ def test_names_of_tables_that_are_no_letters(
     assert told(Chats(Database(file))) == written
 
 
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b"title TEXT NOT", b"titme TEXT NOT"),
+        (b"colour TEXT NOT", b"\xe3olour TEXT NOT"),
+        (b"VALUES (new.id, new.text)", b"VALUES (new.if, new.text)"),
+        (b"'messages', content_rowid", b"'messagez', content_rowid"),
+    ],
+)
+def test_a_changed_letter_in_a_definition(
+    file: Path, written: dict[str, list[tuple[str, str, StopReason | None]]], whole: bytes, damaged: bytes
+) -> None:
+    """SQLite opened the file without a word, and then every query failed."""
+    content = file.read_bytes()
+    assert whole in content
+    file.write_bytes(content.replace(whole, damaged))
+    chats = Chats(Database(file))
+    assert told(chats) == written
+    chats.ask(chats.all()[0].id, "And now?")
+    assert "damaged" in chats.database.notice
+    assert chats.database.trouble == ""
+
+
 def test_an_empty_file_is_no_new_library(file: Path) -> None:
     file.touch()
     database = Database(file)
