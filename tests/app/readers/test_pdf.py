@@ -811,7 +811,7 @@ def test_clips_inside_one_clip_are_told_apart(files: Any) -> None:
         b"q 60 %d 150 30 re W n\n" % (y - 10) + _ink(72, y, f"Seen {name} and cut off behind the edge.") + b"Q\n"
         for name, y in (("once", 620), ("twice", 560))
     )
-    text, _ = _seen(files, b"q 50 500 400 200 re W n\n" + parts + b"Q\n")
+    text, _ = _seen(files, b"q 50 500 m 230 500 l 230 700 l 60 700 l h W n\n" + parts + b"Q\n")
     assert text == "Seen once and cut off Seen twice and cut off"
 
 
