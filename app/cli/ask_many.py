@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from app.cli.ask import ask_of, book_line, kept_in, loaded_engine, progress_line, sampling_of
 from app.cli.read import recognition
 from app.core.answer_table import COLUMNS, Asked, Row, add_row, ask_document, read_table
+from app.core.atomic_upload import clean
 from app.core.forecast import Remaining
 from app.core.format import counted, recognised_line
 from app.core.settings import Settings
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             for number, (name, path) in enumerate(wanted, start=1):
                 if _answered(rows.get((name, question)), path):
                     continue  # another command has asked it meanwhile
-                say(f"{number} of {len(wanted)}: {name}")
+                say(f"{number} of {len(wanted)}: {clean(name)}")
                 row = _row(engine, name, path, question, sampling, options, kept_in(options, settings))
                 rows = add_row(table, row)
     failed = [name for name in files if rows[name, question]["error"]]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -82,7 +83,9 @@ class Library:
         self._sample = sample
         self._listed: tuple[object, View] = (None, {})
         self._trial = Trial(state)
-        self._suggested: tuple[object, list[str]] = (None, [])
+        self._aside = ThreadPoolExecutor(1, "trifold-suggestions")
+        self._suggested: tuple[tuple[int, int], Future[list[str]]] | None = None
+        self._ready: tuple[int, list[str]] = (0, [])
         self._language: tuple[Document | None, str] = (None, "")
 
     def routes(self) -> Sequence[PageRoute]:
@@ -173,11 +176,22 @@ class Library:
                 return [*made, *phrase_questions(document, read)]
 
             return self._trial.passed(document, str(model.path), card, candidates)
+
+        def general() -> Sequence[str]:
+            return own() or (() if card.only_quotes else suggestions(document, read))
+
+        return self._made_aside(document, read, general)
+
+    def _made_aside(self, document: Document, read: int, make: Callable[[], Sequence[str]]) -> list[str]:
+        """The newest suggestions about a document that a thread has made; [] until the first ones are made. A long book
+        takes seconds, in which the page would stand still.
+        """
         seen = (id(document), read)
-        if self._suggested[0] != seen:
-            made = own()
-            self._suggested = seen, list(made if made or card.only_quotes else suggestions(document, read))
-        return self._suggested[1]
+        if self._suggested is None or (self._suggested[0] != seen and self._suggested[1].done()):
+            self._suggested = seen, self._aside.submit(lambda: list(make()))
+        if self._suggested[1].done():
+            self._ready = self._suggested[0][0], self._suggested[1].result()
+        return self._ready[1] if self._ready[0] == id(document) else []
 
     def language(self) -> str:
         """The language of the open book, with which a screen reader pronounces it; empty if unknown."""

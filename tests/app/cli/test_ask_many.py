@@ -75,6 +75,17 @@ def test_a_row_each_with_answer_evidence_and_page(folder: Path, engine: Scripted
     assert (rent["pages_read"], rent["pages"], rent["stopped"], rent["error"]) == ("2", "2", "end", "")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_a_name_with_a_line_end_makes_no_line(
+    folder: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a\n3 documents answered.txt").write_text("The rent is 900 euros.", encoding="utf-8")
+    asked(folder, QUESTION, "--csv", folder / "out.csv")
+    said = "".join(capsys.readouterr())
+    assert "a 3 documents answered.txt" in said
+    assert "\n3 documents answered.txt" not in said
+
+
 def test_a_long_document_is_read_only_if_its_passages_do_not_answer(
     folder: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

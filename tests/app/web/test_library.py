@@ -22,6 +22,7 @@ from app.core.open_book import Stage
 from app.core.question import Ask
 from app.core.state import AppState
 from app.core.suggestions import Sample
+from app.web import library as module
 from app.web.library import Library
 from engine.document import Document
 from engine.errors import Busy
@@ -332,5 +333,18 @@ def test_suggestions_come_with_the_pages(data: Path) -> None:
     library = Library(state, Sample(Path("nowhere")))
     assert library.view()["suggestions"] == []
     open_book(state, outline_free.title)
-    assert "How does the book begin?" in library.view()["suggestions"]
+    wait_for(lambda: "How does the book begin?" in library.view()["suggestions"])
+    state.close()
+
+
+def test_suggestions_that_take_long_do_not_hold_the_page(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 KB of Roman numerals held the page for seven seconds."""
+    go_on = threading.Event()
+    monkeypatch.setattr(module, "suggestions", lambda *_, **__: go_on.wait(10) and ("Why?",))
+    state = make_state(data)
+    library = Library(state, Sample(Path("nowhere")))
+    open_book(state, "A")
+    assert library.view()["suggestions"] == []
+    go_on.set()
+    wait_for(lambda: library.view()["suggestions"] == ["Why?"])
     state.close()

@@ -179,7 +179,9 @@ def test_notes_that_are_read_again_are_still_read_in_the_place_of_the_book(state
     assert state.current.book is not None
     sample = Sample(Path("nowhere"))
     sample.sha256, sample._questions = state.current.book.sha256, ("Where is the harbour?",)
-    assert "Where is the harbour?" not in Library(state, sample).suggestions(), "that is of the book"
+    library = Library(state, sample)
+    wait_for(lambda: library.suggestions() != [])
+    assert "Where is the harbour?" not in library.suggestions(), "that is of the book"
     told(panel.leave(posted()))
     wait_for(lambda: state.current.stage is Stage.READY)
     assert state.current.document is whole
