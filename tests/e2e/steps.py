@@ -170,12 +170,14 @@ def reload(page: Page) -> None:
     page.reload()
 
 
+# In one step, because the chat may be drawn anew between two.
+_ANSWER_AND_PASSAGES = "(prose) => [prose.innerText, prose.querySelector(':scope > details.passages')?.innerText ?? '']"
+
+
 def last_answer(page: Page) -> str:
     """The words of the last answer, without the passages that stand above it."""
-    answer = page.locator("#chat .bot .prose").last
-    above = answer.locator("> details.passages")
-    found = above.first.inner_text() if above.count() else ""
-    return answer.inner_text().removeprefix(found).lstrip("\n")
+    answer, above = page.locator("#chat .bot .prose").last.evaluate(_ANSWER_AND_PASSAGES)
+    return str(answer).removeprefix(str(above)).lstrip("\n")
 
 
 def answer_length(page: Page, tokens: int = 32) -> None:

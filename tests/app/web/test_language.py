@@ -94,7 +94,8 @@ NOT_SHOWN = frozenset(
         "the a an his her its their my our your der die das den dem des ein eine einen einem einer eines le la les un "
         "une du au aux son sa ses el los las una al del su sus",
         # Words of the database, of logs, and of diagnostics that are sent to somebody.
-        "Value", "malformed: its log is damaged", "malformed: there is only its log", "no row", "not a database",
+        "Value", "malformed: its log is damaged", "malformed: there is only its log",
+        "malformed: its tables are defined differently", "no row", "not a database",
         "unable to open", "vtable constructor failed", "in parts", "a number out of range", "Model {}",
         "When {}", "no stub is needed",
         # Pieces of sentences; the entries have these whole.
