@@ -108,6 +108,7 @@ def test_a_new_name_leaves_the_focus_at_the_chat(page: Page) -> None:
 def test_a_race_that_was_closed_stays_closed(page: Page) -> None:
     read_text(page, "Book Raced by keys", "raced.txt")
     clean_page(page)
+    page.wait_for_selector("#suggestions button")
     page.locator("#race-start").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#race-running", state="visible")
