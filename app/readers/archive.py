@@ -10,6 +10,8 @@ import html.entities
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -43,6 +45,21 @@ def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
         files.close()
         raise
     return files
+
+
+@contextmanager
+def opened_whole(path: Path, limits: Limits) -> Iterator[zipfile.ZipFile]:
+    """Open a zip container with a document that cannot be read in part: damage that the reading meets in it refuses the
+    document.
+
+    Raises:
+        Refused: as ``open_bounded``, or the container is damaged.
+    """
+    try:
+        with open_bounded(path, limits) as files:
+            yield files
+    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, zlib.error, EOFError):
+        raise damaged("is damaged: its zip container cannot be read.") from None
 
 
 def _check(entries: list[zipfile.ZipInfo], limits: Limits) -> None:

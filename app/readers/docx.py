@@ -28,7 +28,7 @@ from app.readers.docx_styles import DocxStyles
 from app.readers.docx_text import MARK, DocxReader, Surroundings
 from app.readers.left_out import told
 from app.readers.office import Package
-from app.readers.parsed import Limits, Parsed, Step, damaged
+from app.readers.parsed import Limits, Parsed, Step
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 _BODY = "word/document.xml"
@@ -45,13 +45,10 @@ _EQUATIONS = ("equation", "mathtype")
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read a DOCX file."""
     step(0, 1, None)
-    try:
-        with archive.open_bounded(path, limits) as files:
-            reader = _File(files, limits, lambda: step(0, 1, None), comments=request.get("comments", True))
-            chapters = reader.chapters()
-            title, author = reader.title_and_author()
-    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files:
+        reader = _File(files, limits, lambda: step(0, 1, None), comments=request.get("comments", True))
+        chapters = reader.chapters()
+        title, author = reader.title_and_author()
     sections, outline = finish(chapters)
     title = title or reader.title
     warnings = reader.warnings + told(reader.walk.left_out, (chapter.text for chapter in chapters))

@@ -22,7 +22,7 @@ from app.readers.collector import NAMELESS
 from app.readers.left_out import told
 from app.readers.lists import whole
 from app.readers.office import Package
-from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step, damaged
+from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step
 from app.readers.sections import Block, Chapter, by_headings, finish, labelled, split_levels
 from app.readers.spreadsheet import MOST_COLUMNS, Sheet, Workbook
 from app.readers.xml_events import Tags, Teller
@@ -73,15 +73,12 @@ class _Style:
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read an OpenDocument file; ``request["kind"]`` names the kind: "odt", "odp" or "ods"."""
     step(0, 1, None)
-    try:
-        with archive.open_bounded(path, limits) as files:
-            file = _File(files, lambda: step(0, 1, None), comments=request.get("comments", True))
-            body = file.body()
-            read = {"odt": file.text, "odp": lambda found: file.slides(found, step)}.get(request["kind"])
-            parsed = read(body) if read else file.workbook(body, limits)
-            file.name(parsed)
-    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files:
+        file = _File(files, lambda: step(0, 1, None), comments=request.get("comments", True))
+        body = file.body()
+        read = {"odt": file.text, "odp": lambda found: file.slides(found, step)}.get(request["kind"])
+        parsed = read(body) if read else file.workbook(body, limits)
+        file.name(parsed)
     return parsed
 
 

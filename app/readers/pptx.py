@@ -22,7 +22,7 @@ from app.readers.collector import NAMELESS
 from app.readers.left_out import told
 from app.readers.lists import whole
 from app.readers.office import Package, choice
-from app.readers.parsed import Heading, Limits, Parsed, Section, Step, damaged
+from app.readers.parsed import Heading, Limits, Parsed, Section, Step
 from app.readers.sections import Block, labelled
 from app.readers.tables import Cell, Row, Table
 
@@ -41,13 +41,10 @@ _COMMENT = "Comment"  # stands before each comment
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read a PPTX file. Each slide with text is a section with the label "slide 3"."""
     step(0, 1, None)
-    try:
-        with archive.open_bounded(path, limits) as files:
-            reader = _Presentation(files, comments=request.get("comments", True))
-            sections, outline = reader.sections(step)
-            title, author = reader.title_and_author()
-    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files:
+        reader = _Presentation(files, comments=request.get("comments", True))
+        sections, outline = reader.sections(step)
+        title, author = reader.title_and_author()
     title = title or next((entry.title for entry in outline), "")
     said = reader.warnings + told(reader.left_out, (section.text for section in sections))
     return Parsed(sections, title, author, outline, said, reader.left_out)

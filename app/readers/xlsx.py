@@ -31,14 +31,11 @@ _PIECE = 1 << 16  # bytes of a sheet that are parsed at once
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read an XLSX file. Each sheet becomes sections with labels such as "sheet Costs, rows 1–40"."""
     step(0, 1, None)
-    try:
-        with archive.open_bounded(path, limits) as files:
-            book = Workbook(limits, lambda: step(0, 1, None), comments=request.get("comments", True))
-            reader = _Xlsx(files, book, lambda: step(0, 1, None))
-            reader.read()
-            title, author = reader.title_and_author()
-    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, zlib.error, EOFError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files:
+        book = Workbook(limits, lambda: step(0, 1, None), comments=request.get("comments", True))
+        reader = _Xlsx(files, book, lambda: step(0, 1, None))
+        reader.read()
+        title, author = reader.title_and_author()
     book.warnings += reader.warnings
     return book.parsed(title, author)
 
