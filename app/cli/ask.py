@@ -21,11 +21,11 @@ from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import thought_record
 from app.core.forecast import Remaining
 from app.core.format import (
+    absence,
     all_not_found,
     assumed,
     counted,
     first_line,
-    not_found,
     page_of,
     place_named,
     size,
@@ -475,8 +475,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
     """Describe an answer's evidence in lines for a person: first a line about names and numbers that do not occur in
     the book, then a line for each supporting passage.
     """
-    missing = record.get("missing")
-    lines = [] if missing is None else [f"{not_found(missing)}."]
+    lines = [f"{said}."] if (said := absence(record)) else []
     if record.get("assumed"):
         lines.append(f"{assumed(record['assumed'])}.")
     words = {"says": "{}", "near": "check {}", "quoted": "{}", "verbatim": "{}"}

@@ -488,6 +488,10 @@ class _ExchangeWriter:
         self._unread: list[str] = []
         self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
         self._by_passages: dict[str, str] = {}  # why the passages are the answer, in two sentences
+        self._elsewhere: tuple[object, dict[str, Any]] = (
+            None,
+            {},
+        )  # words that a part lacks, and where the book has them
         self._first: dict[str, Any] = {}  # of an answer from passages: their number, and how far the book had been read
         self._whole: dict[str, Any] = {}  # of an answer in the place of one from passages: what it comes from
         self._gives_way = gives_way
@@ -818,7 +822,9 @@ class _ExchangeWriter:
             more["passages"] = self._passages
         missing = (notes or {}).get("missing")
         if missing is not None and document is not None:
-            more |= self._part_of_a_book(document, missing)
+            if self._elsewhere[0] != missing:  # once for the same words, although a growing answer comes here often
+                self._elsewhere = missing, self._part_of_a_book(document, missing)
+            more |= self._elsewhere[1]
         if self._by_passages:
             more["by_passages"] = self._by_passages
         if self._thought:

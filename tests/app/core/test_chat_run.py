@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -67,7 +69,9 @@ def test_what_wrote_an_answer_is_kept_with_it_and_exported(ready: Make) -> None:
     assert (made["model"], made["temperature"]) == ("Storyteller 27M", 0.6)
 
 
-def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(make_state: Make, a_file: Path) -> None:
+def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(
+    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The page said "Not found in the book" of a man on page 40 while pages 11 to 15 were open."""
     whole = book()
     pages = [
@@ -90,7 +94,16 @@ def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(make_state:
         assert f"*{said}.*" in as_markdown(state.chat, "The Light")
     state.choose_pages({3, 9})
     wait_for(lambda: state.current.stage is Stage.READY)
+    engine.answer, engine.word_seconds = (
+        "The lamp cost $40,000 in 1871. " + " ".join(["It says lamp3 lamp4."] * 12),
+        0.03,
+    )
+    looked = Mock(wraps=chat_run.elsewhere)
+    monkeypatch.setattr(chat_run, "elsewhere", looked)
     list(chat_run.ask(state, Ask("Which lamps?", mode="plain")))
+    searched = [call.args[0] for call in looked.call_args_list]
+    assert searched
+    assert all(one != other for one, other in pairwise(searched)), "a growing answer searches for new words only"
     assert absent(state.chat.exchanges[-1].notes).startswith(
         "Not in the chosen pages, but elsewhere in the book: $40,000"
     )
