@@ -1,8 +1,8 @@
 """Runs one question, from the moment it is sent to the last word of its answer.
 
 Waits for the book, passes the engine's events on no faster than a page can draw, and stores the answer even if the
-person stops it or closes the page. ``start`` does this in a thread. The answer's words are written into the chat
-(``app.core.chats``), and pages show the chat.
+person stops it or closes the page. ``start`` does this in a thread. ``ExchangeWriter`` writes the answer's words into
+the chat (``app.core.chats``), and pages show the chat.
 
 Also owns how often a page may change while an answer is written (``Throttle``). A browser lays out, paints and composes
 a frame for every change. This work slows the engine down if the engine computes on the CPU.
@@ -11,48 +11,26 @@ a frame for every change. This work slows the engine down if the engine computes
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-from app.core import best_passages, format, speed
-from app.core.abilities import Abilities, Denials, abilities
-from app.core.chats import Chat, Trouble, thought_record
-from app.core.forecast import stretch
-from app.core.notes import NOTES
+from app.core import best_passages
+from app.core.abilities import Abilities, abilities
+from app.core.chats import Chat, Trouble
+from app.core.exchange_writer import ExchangeWriter
 from app.core.open_book import Awaited, OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
-from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAnswered, ask_parts
-from app.core.parts import pages_numbered, planned
+from app.core.part_run import ask_parts
+from app.core.parts import planned
 from app.core.question import ALL_PARTS, Ask
-from app.core.settings import model_name
 from app.core.state import AppState
-from app.core.versions import Comparison
 from app.core.versions import compared as compared_word_by_word
-from app.language.referring import refers_back
-from app.trust.citations import TARGET, VERSION, Notes
-from app.trust.differences import compared
-from app.trust.evidence import EvidenceIndex
-from app.trust.failing import declines, repeats
-from app.trust.not_found import elsewhere
 from engine import HANDOVER_S, Request, Status, Turn
-from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
-from engine.events import (
-    AnswerDone,
-    AnswerStarted,
-    BookRead,
-    Event,
-    Figures,
-    PagesScored,
-    StopReason,
-    TextDelta,
-    ThoughtDelta,
-)
+from engine.events import AnswerDone, Event
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +42,7 @@ class Throttle:
     - ``words``: new words of the answer, and other changes in the live stream
     - ``figures``: figures, such as the speed
     - ``layout``: the formatted answer with its citations, which the browser has to lay out as a whole
-    - ``settle``: the formatted answer at a change of its phase (``_ExchangeWriter.phase``), such as its first word
+    - ``settle``: the formatted answer at a change of its phase (``ExchangeWriter.phase``), such as its first word
     - ``silence``: the formatted answer while it has no words yet
     """
 
@@ -93,10 +71,6 @@ def throttle_of(status: Status, card: bool = False) -> Throttle:
 # which the engine needs too, so events are fetched only ten times a second.
 UPDATE_SECONDS = 0.1
 _POLL = 0.1  # maximum seconds of one wait for an event, after which the run checks whether the person has stopped it
-_MOST_UNREAD = 5  # maximum number of unread pages that the note above an answer names
-_FIGURE = re.compile(
-    r"\b(?:fig(?:ures?|s?\.)?|abb(?:ildung(?:en)?|\.)|charts?|diagrams?|maps?|plates?|photos?)\s*(\d+(?:\.\d+)*)", re.I
-)
 # maximum remaining seconds of a reading whose end a question waits for. If more seconds remain, the question is
 # answered from passages at once.
 _WORTH_WAITING = 8.0
@@ -202,7 +176,7 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int], chat_id: str
         chat = state.chats.get(chat_id) if chat_id else state.chat
         if chat is None:
             raise TrifoldError("No book is open.", "Open one first.")
-        writer = _ExchangeWriter(state, chat.id, begin(chat), asked, gives_way=bool(chat_id))
+        writer = ExchangeWriter(state, chat.id, begin(chat), asked, gives_way=bool(chat_id))
         yield "Thinking…"
         try:
             yield from _show_passages(state, writer, claim)
@@ -256,7 +230,7 @@ def _show_steps(state: AppState, steps: Iterator[str]) -> None:
         state.show(waiting=waiting, cited=chat.open_exchange if chat else None)
 
 
-def _show_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
+def _show_passages(state: AppState, writer: ExchangeWriter, claim: threading.Event) -> Iterator[str]:
     """Show the passages that fit the question best as soon as the book's text is there, before the model has read
     anything. If the model would only guess, these passages are the answer.
     """
@@ -316,19 +290,6 @@ def answers_at_once(current: OpenBook, asked: Ask) -> bool:
     return stage is Stage.PARTS or (stage is Stage.READING and _seconds_left(current) > _WORTH_WAITING)
 
 
-def _parts_offer(state: AppState, question: str) -> str:
-    """What the button says that puts a question to parts of the open book; "" if the book has no parts, or is read as a
-    whole.
-    """
-    current = state.current
-    if current.document is None or not current.parts or current.stage not in (Stage.PARTS, Stage.CHOOSING):
-        return ""
-    words = state.note_taker.prepare(current.document).result().words
-    tokens = sum(part.tokens for part in planned(question, current.parts, words).parts)
-    a_token = state.experience.a_token(state.engine.status().model, current.whole_fit) if current.whole_fit else None
-    return f"Read the parts for this: {stretch(a_token.times(tokens))}" if a_token else "Read the parts for this"
-
-
 def _seconds_left(current: OpenBook) -> float:
     """Seconds until the book has been read; 0 if nothing is known yet."""
     if current.progress is not None and current.progress.tokens_done:
@@ -342,7 +303,7 @@ def _waiting_words(current: OpenBook) -> str:
     return "Your question is asked as soon as the book has been read."
 
 
-def _answer_in_parts(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
+def _answer_in_parts(state: AppState, writer: ExchangeWriter, claim: threading.Event) -> Iterator[str]:
     """Ask the parts of the open book that the question needs. Parts that an earlier run has asked are skipped."""
     current, taker = state.current, state.note_taker
     document, parts = current.document, current.parts
@@ -377,7 +338,7 @@ def _answer_in_parts(state: AppState, writer: _ExchangeWriter, claim: threading.
         state.chats.save_in_time()
 
 
-def _answer_from_passages(state: AppState, writer: _ExchangeWriter, claim: threading.Event) -> Iterator[str]:
+def _answer_from_passages(state: AppState, writer: ExchangeWriter, claim: threading.Event) -> Iterator[str]:
     """Answer from the passages that fit the question best, while the book is being read or instead of it."""
     current = state.current
     if current.document is None or claim.is_set():
@@ -388,7 +349,7 @@ def _answer_from_passages(state: AppState, writer: _ExchangeWriter, claim: threa
 
 
 def _answer(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None = None
+    state: AppState, writer: ExchangeWriter, claim: threading.Event, excerpt: Document | None = None
 ) -> Iterator[str]:
     while True:
         yield from _answer_once(state, writer, claim, excerpt)
@@ -399,7 +360,7 @@ def _answer(
 
 
 def _answer_once(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None
+    state: AppState, writer: ExchangeWriter, claim: threading.Event, excerpt: Document | None
 ) -> Iterator[str]:
     request = _request(state, writer, claim, excerpt)
     if request is None:
@@ -440,7 +401,7 @@ def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) ->
 
 
 def _request(
-    state: AppState, writer: _ExchangeWriter, claim: threading.Event, excerpt: Document | None
+    state: AppState, writer: ExchangeWriter, claim: threading.Event, excerpt: Document | None
 ) -> Request[AnswerDone] | None:
     """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to ``HANDOVER_S``
     seconds until that has ended. Return None if the question was stopped before it was sent.
@@ -459,441 +420,3 @@ def _request(
         if claim.is_set():
             return None
         raise
-
-
-class _ExchangeWriter:
-    """Stores one exchange, the question ``ask`` with its answer, event by event. ``begun`` is the text that the answer
-    begins with: the text so far if the answer is continued, or the first words that the model's card prescribes.
-    ``gives_way``: whether the answer from passages comes back if this one is stopped.
-    """
-
-    def __init__(self, state: AppState, chat: str, position: int, asked: Ask, *, gives_way: bool = False) -> None:
-        known = state.chats.get(chat)
-        assert known is not None
-        self._exchange = known.exchanges[position]
-        self.ask = asked
-        self.begun = self._exchange.answer
-        self._thought_before = self._thought = self._exchange.thought
-        self.done = False
-        self.waiting = "Reading the question…"
-        self._state = state
-        self.chat = chat
-        self._position = position
-        self._stages = self._exchange.stages
-        self._notes: Notes | None = None
-        self._found: Mapping[str, Any] = {}  # evidence of an answer that was made from several parts of the book
-        self.abilities = Abilities()
-        self._parts: PartNotes | None = None
-        self._made: dict[str, Any] = {"mode": asked.mode}
-        self._unread: list[str] = []
-        self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
-        self._by_passages: dict[str, str] = {}  # why the passages are the answer, in two sentences
-        self._elsewhere: tuple[object, dict[str, Any]] = (
-            None,
-            {},
-        )  # words that a part lacks, and where the book has them
-        self._first: dict[str, Any] = {}  # of an answer from passages: their number, and how far the book had been read
-        self._whole: dict[str, Any] = {}  # of an answer in the place of one from passages: what it comes from
-        self._gives_way = gives_way
-        self._denials: Denials | None = None
-        # an earlier answer that was wrong would be repeated, and an earlier refusal too
-        kept = (self._exchange.notes or {}).get("alone", {})
-        self._alone = bool(kept) or not refers_back(asked.text)
-        self.again = False
-        self._first_try = str(kept.get("why", ""))  # what was wrong with the answer before this one
-        self._goes_on = bool(self.begun)
-        self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
-        # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
-        earlier = reversed(known.exchanges[: position + 1])
-        state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
-
-    @property
-    def written(self) -> str:
-        """The answer so far."""
-        return self._exchange.answer
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the model has begun to think or to answer."""
-        return bool(self._exchange.answer or self._thought)
-
-    @property
-    def thought_before(self) -> str:
-        """What the model had thought when the answer was cut off that is continued."""
-        return str(self._thought_before.get("text", ""))
-
-    @property
-    def phase(self) -> tuple[str, bool, bool]:
-        """What the answer waits for, whether the model has begun, and whether the answer's first word has come. The
-        page is updated sooner after a change of these values (``Throttle.settle``).
-        """
-        return self.waiting, self.has_begun, bool(self._exchange.answer)
-
-    def history(self) -> tuple[tuple[str, str], ...]:
-        """The earlier questions and answers that the model gets; none if the question stands alone."""
-        return () if self._alone else self._before()
-
-    def _before(self) -> tuple[tuple[str, str], ...]:
-        chat = self._state.chats.get(self.chat)
-        return chat.before(self._position) if chat else ()
-
-    @property
-    def left_out(self) -> int:
-        """How many earlier questions and answers the model does not get."""
-        return len(self._before()) if self._alone else 0
-
-    @property
-    def kept_parts(self) -> Mapping[str, Any] | None:
-        """The stored answers of the book's parts (``PartNotes.view``) that an earlier run of this question has asked;
-        None if there are none.
-        """
-        return (self._exchange.notes or {}).get("parts")
-
-    @property
-    def asks_every(self) -> bool:
-        """Whether an earlier run of this question was meant to ask every part of the book."""
-        return bool((self.kept_parts or {}).get("every"))
-
-    @property
-    def awaited(self) -> Awaited | None:
-        """What the whole book is to answer when it has been read; None if this answer is enough, or has no end."""
-        exchange, asked = self._exchange, self.ask
-        ended = exchange.stopped not in (None, StopReason.CANCELLED) and exchange.trouble is None
-        if asked.now or not self._first.get("reading") or not ended or exchange.by_passages:
-            return None
-        return Awaited(self.chat, exchange.answer_id, asked)
-
-    def begin(self, in_parts: bool = False) -> None:
-        """Record the model, its options and the number of pages read for the question that is about to be sent."""
-        read, model = self._state.current.read, self._state.engine.status().model
-        self._made |= _how(self.ask.sampling, model.sampling if model else None)
-        if model is not None:
-            name = model_name(model.name, str(model.path))
-            draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None
-            self._made = {"model": name, "draft": draft, **self._made}
-            self.abilities = abilities(str(model.path))
-            # A model's card may prescribe the first words of an answer. If the book is asked in parts, these are the
-            # first words of each part's answer, not of the whole answer.
-            if not in_parts:
-                self.begun = self.begun or self.abilities.lead(self.ask.text)
-        document = self._state.current.document
-        self._unread = unread(document, self.ask.text) if document is not None else []
-        if document is not None and self._exchange.first_answer is not None:
-            self._whole = {"of": "" if in_parts else document.extent()}
-        self._exchange = replace(self._exchange, pages_read=read.pages_read if read and read.stopped else 0)
-
-    def take(self, events: Iterable[Event]) -> None:
-        """Store and show the engine's events. If ``events`` raises an error, the events before it are stored and shown
-        too.
-        """
-        taken = False
-        try:
-            for event in events:
-                self._take(event)
-                taken = True
-        finally:
-            if taken:
-                self._state.show(**self._moved)
-                self._moved = {}
-                self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
-
-    def show_passages(self, index: EvidenceIndex) -> None:
-        """Show the passages of the open book that fit the question best, unless no evidence is wanted."""
-        if self.ask.evidence and not self._passages:
-            self._find_passages(index)
-            self._write(notes=self._behind(self._exchange.notes))
-
-    def end_with_passages(self, card: Abilities, index: EvidenceIndex) -> None:
-        """End the answer: the passages that fit the question best take its place, because the model would guess."""
-        self._find_passages(index)
-        said, why = card.instead(bool(self._passages))
-        self._by_passages = {"said": said, "why": why}
-        self._made = {}
-        self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
-        self.done = True
-        self._state.show(pace=(), figures=None)
-        self._write(notes=self._behind({"unit": index.document.unit}))
-
-    def end_with_comparison(self, found: Comparison, unit: str) -> None:
-        """End the answer: two versions of one text were compared by their words, without the model."""
-        self._made, self._passages = {}, []
-        self._add(answer=found.answer, figures=None, stages="", stopped=StopReason.END)
-        self.done = True
-        self._state.show(pace=(), figures=None)
-        notes = {"v": VERSION, "unit": unit, "ink": "", "chips": found.chips, "compared": True}
-        self._write(notes=self._behind(notes))
-
-    def _end_refused(self) -> bool:
-        """Let passages take the place of a refusal. Return False if no document is open any more."""
-        document = self._state.current.document
-        if document is not None:
-            self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
-        return document is not None
-
-    def _find_passages(self, index: EvidenceIndex) -> None:
-        self._passages = best_passages.records(index.words, self.ask.text)
-
-    def begin_from_passages(self, excerpt: Document, current: OpenBook) -> None:
-        """Begin to answer from an excerpt, and note how far the book has been read."""
-        document, done = current.document, current.progress.pages_done if current.progress else 0
-        assert document is not None
-        if current.read is not None:
-            done = current.read.pages_read
-        self._first = {
-            "passages": len(excerpt.pages),
-            "read": format.read_until(document, done),
-            "reading": current.stage is Stage.READING,
-            "of": document.extent(),
-            "never": current.stage is Stage.UNREAD,
-            "parts": _parts_offer(self._state, self.ask.text),
-        }
-
-    def begin_parts(self, notes: PartNotes) -> None:
-        """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers
-        of the parts.
-        """
-        self._parts, self.begun = notes, ""
-        self._stages = ""
-        self._add(answer="", figures=None, stages="")
-        self.write_parts()
-
-    def take_step(self, event: PartEvent) -> None:
-        """Handle one event that arrives while the question is put to the book's parts in turn."""
-        notes = self._parts
-        assert notes is not None
-        notes.take(event)
-        model = self._state.engine.status().model
-        if isinstance(event, PartBegun | Joining):
-            self._add(figures=None)
-            self._state.show(pace=())
-        elif isinstance(event, TextDelta):
-            self._figures(event)
-            text = self._exchange.answer + event.text if notes.joins else ""
-            self._add(answer=text, figures=event.figures)
-        elif isinstance(event, PagesScored):
-            self._moved["scores"] = notes.scores(event.scores)
-        elif isinstance(event, BookRead):
-            self._state.experience.read(model, event)
-        elif isinstance(event, AnswerDone):
-            self._figures(event)
-            self._state.experience.answered(model, event.figures)
-        elif isinstance(event, PartsAnswered):
-            self._end_parts(event)
-        if self._moved:
-            self._state.show(**self._moved)
-            self._moved = {}
-
-    def _end_parts(self, event: PartsAnswered) -> None:
-        """End an answer that was made from the answers of parts. The answer gets the figures of the engine's last
-        generation if it ends with the text of that generation, otherwise no figures.
-        """
-        done = event.done
-        own = done if done is not None and done.text.strip() and event.text.endswith(done.text.strip()) else None
-        reason = own.stop_reason if own else StopReason.END
-        self._found = event.record
-        if event.text == NO_ANSWER and self._end_refused():
-            return
-        self._add(
-            answer=event.text,
-            figures=own.figures if own else None,
-            stopped=StopReason.CANCELLED if event.stopped else reason,
-            stages=_letters(own) if own else "",
-        )
-        self.done = True
-        self.write_parts()
-
-    def write_parts(self) -> None:
-        """Store the answers that the parts have given so far."""
-        self._write(notes=self._behind(self._found))
-
-    def cite(self) -> None:
-        """Look up citations for the answer so far, and store them."""
-        if self._notes is not None and not self.done:
-            self._write(notes=self._behind(self._notes.record()))
-
-    def _take(self, event: Event) -> None:
-        if self._denials is None:
-            self._denials = Denials(self.abilities, self.begun)
-        for each in self._denials.pass_on(event):
-            self._take_shown(each)
-
-    def _take_shown(self, event: Event) -> None:
-        if self._denials and self._denials.refused and self._end_refused():
-            return
-        if isinstance(event, AnswerDone) and (wrong := self._wrong(self.begun + event.text)):
-            self.again, self.done, self._first_try = True, True, wrong
-            return
-        self._note(event)
-        if isinstance(event, ThoughtDelta):
-            text = self._thought.get("text", "").removeprefix(self.thought_before) + event.text
-            self._think(text, event.figures, is_open=True)
-            self.waiting = ""
-        elif isinstance(event, TextDelta):
-            self._figures(event)
-            stages = self._exchange.stages + _letters(event)
-            self._add(answer=(self._exchange.answer or self.begun) + event.text, figures=event.figures, stages=stages)
-        elif isinstance(event, PagesScored):
-            self._moved["scores"] = event.scores
-        elif isinstance(event, AnswerStarted):
-            self.waiting = "Writing…"
-        elif isinstance(event, AnswerDone):
-            self._figures(event)
-            if event.page_scores:
-                self._moved["scores"] = event.page_scores
-            if (thought := event.thought) is not None:
-                self._think(thought.text, thought.figures, is_open=thought.is_open, was_cut=thought.was_cut)
-            answer, stages = self.begun + event.text, self._stages + _letters(event)
-            self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
-            self.done = True
-            self._state.experience.answered(self._state.engine.status().model, event.figures)
-
-    def _wrong(self, answer: str) -> str:
-        """What is wrong with an answer that was given with earlier ones: it is a refusal, or repeats one of them. ""
-        for any other answer.
-        """
-        earlier = [] if self._goes_on or self._first_try else [said for _, said in self.history()]
-        if earlier and declines(answer):
-            return "refused"
-        return "repeated" if any(repeats(answer, said) for said in earlier) else ""
-
-    def begin_again(self) -> None:
-        """Begin to ask once more, without the earlier answers."""
-        self.again = self.done = False
-        self._alone, self._notes, self._denials = True, None, None
-        self.begun, self.waiting = self.abilities.lead(self.ask.text), "Reading the question…"
-        self._add(answer="", stages="", figures=None)
-        self._thought_before = self._thought = {}
-        self._write(notes=self._behind(None))
-
-    def _think(self, text: str, figures: Figures, *, is_open: bool, was_cut: bool = False) -> None:
-        """Keep what the model has thought since the answer was begun or continued."""
-        earlier = self._thought_before
-        self._thought = thought_record(text, figures, is_open=is_open, was_cut=was_cut, earlier=earlier)
-
-    def fail(self, trouble: Trouble) -> None:
-        self._end_now()
-        self._write(trouble=trouble, stopped=StopReason.CANCELLED)
-
-    def close(self) -> None:
-        """Mark the answer as stopped, unless its end was stored before."""
-        if self._exchange.stopped is None:
-            self._end_now()
-            self._write(stopped=StopReason.CANCELLED)
-        ended = self._exchange
-        lost = ended.stopped is StopReason.CANCELLED and ended.trouble is None
-        if ended.by_passages or (lost and (self._gives_way or not ended.can_be_continued)):
-            self._exchange = ended.back_to_first()
-            self._write()
-        if ended.by_passages and ended.first_answer is not None:
-            self._state.wait_no_longer(ended.answer_id)  # the model would refuse again
-
-    def _end_now(self) -> None:
-        if self._parts is None:
-            self.cite()
-        else:
-            self._parts.ended()
-            self.write_parts()
-
-    def _note(self, event: Event) -> None:
-        """Pass an event to the answer's ``Notes``, which collect its citations. The ``Notes`` are made at the first
-        event.
-        """
-        if self._notes is None:
-            document, before = self._state.current.document, self._exchange.notes
-            # first words that the model's card prescribes count as written by the target model
-            if self.begun and not (before or {}).get("ink"):
-                before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
-            question = self.ask.text if self.ask.evidence else None
-            self._notes = self._state.note_taker.begin(
-                document, question, self.begun, before, self._exchange.pages_read
-            )
-        self._notes.take(event)
-
-    def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        more: dict[str, Any] = {"parts": self._parts.view()} if self._parts else {}
-        document = self._state.current.document
-        if document is not None and document.kind == NOTES:
-            more["from_notes"] = True
-        if self.left_out:
-            more["alone"] = {"left_out": self.left_out, "why": self._first_try}
-        if self._unread:
-            more["unread"] = self._unread
-        if self._passages:
-            more["passages"] = self._passages
-        missing = (notes or {}).get("missing")
-        if missing is not None and document is not None:
-            if self._elsewhere[0] != missing:  # once for the same words, although a growing answer comes here often
-                self._elsewhere = missing, self._part_of_a_book(document, missing)
-            more |= self._elsewhere[1]
-        if self._by_passages:
-            more["by_passages"] = self._by_passages
-        if self._thought:
-            more["thought"] = {**self._thought, "open": self._thought["open"] and not self._exchange.answer}
-        if self._first:
-            more["first"] = self._first
-        first, exchange = self._exchange.first_answer, self._exchange
-        if first is not None:
-            is_whole = exchange.stopped is StopReason.END
-            said = compared(first["text"], exchange.answer, self.ask.text) if is_whole else ""
-            more |= {"first_answer": first, "whole": {**self._whole, "said": said}}
-        notes = {
-            **(notes or {}),
-            **more,
-            "made": self._made,
-            "pace": self._moved.get("pace", self._state.current.pace),
-        }
-        earlier = [answer for _, answer in self._before()]
-        refused, ended = bool(self._by_passages), self._exchange.stopped is not None
-        notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
-        return notes
-
-    def _part_of_a_book(self, part: Document, missing: Sequence[str]) -> dict[str, Any]:
-        """Where the book has the words that its open part lacks; {} if the whole book is open."""
-        whole = self._state.current.whole
-        if whole is None or whole is part or whole.sha256 != part.sha256 or not part.pages:
-            return {}
-        return {"part": format.part_record(part, whole, elsewhere(missing, part, whole))}
-
-    def _figures(self, event: TextDelta | AnswerDone) -> None:
-        pace = self._moved.get("pace", self._state.current.pace)
-        self._moved["pace"] = format.longer_pace(pace, event, self._exchange.figures)
-        self._moved["figures"] = event.figures
-
-    def _add(self, **changes: Any) -> None:
-        self._exchange = replace(self._exchange, **changes)
-
-    def _write(self, **changes: Any) -> None:
-        self._add(**changes)
-        self._state.chats.update(self.chat, self._position, self._exchange)
-
-
-def unread(document: Document, question: str) -> list[str]:
-    """Lines for the note above an answer, one for each page that is wholly or mostly an unread picture, if the question
-    names the page or a figure on it. At most ``_MOST_UNREAD`` lines.
-    """
-    pages = [page for page in document.pages if page.picture in ("unread", "figure")]
-    named = pages_numbered(document, question) if pages else frozenset()
-    figures = set(_FIGURE.findall(question))
-    found = [page for page in pages if page.number in named or figures.intersection(_FIGURE.findall(page.text))]
-    said = {"unread": "{} is a picture, which was not read", "figure": "Most of {} is a picture, which was not read"}
-    lines = [said[page.picture].format(format.page_of(document, page, long=True)) for page in found[:_MOST_UNREAD]]
-    return [line[:1].upper() + line[1:] for line in lines]
-
-
-def _how(sampling: SamplingParams, defaults: SamplingParams | None) -> dict[str, Any]:
-    """The sampling options to store with an answer. An option that ``sampling`` leaves open has the value from
-    ``defaults``, the model's own settings; the names of such options are listed under "own". An option that is switched
-    off is None. If ``defaults`` is None, because a server does not tell its settings, the result has only the options
-    of ``sampling``.
-    """
-    if defaults is None:
-        return asdict(sampling)
-    whole = asdict(sampling.over(defaults).over(GREEDY))
-    said = [name for name in OWN_SAMPLING if getattr(sampling, name) is None and getattr(defaults, name) is not None]
-    off = [one.name for one in options_of(SamplingParams) if not one.said_if_off and whole[one.name] == one.off]
-    return {**whole, **dict.fromkeys(off), "own": said}
-
-
-def _letters(event: TextDelta | AnswerDone) -> str:
-    """The first letters of the names of the tokens' sources, as stored in ``Exchange.stages``."""
-    return "".join(source.value[0] for source in event.sources)

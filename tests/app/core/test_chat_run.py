@@ -15,9 +15,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.core import chat_run
+from app.core import chat_run, exchange_writer
 from app.core.abilities import FIT_BEST, LIMITS
 from app.core.chats import all_messages
+from app.core.exchange_writer import unread
 from app.core.export import as_json, as_markdown
 from app.core.open_book import Stage
 from app.core.question import AnswersFrom, Ask
@@ -98,8 +99,8 @@ def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(
         "The lamp cost $40,000 in 1871. " + " ".join(["It says lamp3 lamp4."] * 12),
         0.03,
     )
-    looked = Mock(wraps=chat_run.elsewhere)
-    monkeypatch.setattr(chat_run, "elsewhere", looked)
+    looked = Mock(wraps=exchange_writer.elsewhere)
+    monkeypatch.setattr(exchange_writer, "elsewhere", looked)
     list(chat_run.ask(state, Ask("Which lamps?", mode="plain")))
     searched = [call.args[0] for call in looked.call_args_list]
     assert searched
@@ -555,10 +556,10 @@ def test_pages_whose_picture_was_not_read_are_told_where_a_question_names_them()
     kinds: tuple[Picture, ...] = ("", "figure", "unread", "")
     pages = (replace(page, picture=kind) for page, kind in zip(document.pages, kinds, strict=True))
     document = replace(document, pages=tuple(pages))
-    assert chat_run.unread(document, "What does Fig. 3 show?") == ["Most of page 2 is a picture, which was not read"]
-    assert chat_run.unread(document, "What is on page 3?") == ["Page 3 is a picture, which was not read"]
-    assert chat_run.unread(document, "What is on pages 1 to 3?")[1:] == ["Page 3 is a picture, which was not read"]
-    assert chat_run.unread(document, "What does figure 4 show, and page 1?") == []
+    assert unread(document, "What does Fig. 3 show?") == ["Most of page 2 is a picture, which was not read"]
+    assert unread(document, "What is on page 3?") == ["Page 3 is a picture, which was not read"]
+    assert unread(document, "What is on pages 1 to 3?")[1:] == ["Page 3 is a picture, which was not read"]
+    assert unread(document, "What does figure 4 show, and page 1?") == []
 
 
 SORRY = "I'm sorry, but I can't assist with that."
