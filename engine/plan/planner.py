@@ -7,6 +7,7 @@ Costs come from short probes (``probe``). Without probes no times are estimated.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.model import architectures, gguf
 from engine.model.expected import can_round, kv_shape_of
 from engine.model.kv_shape import KvShape, Split
-from engine.model.products.tiled import may_multiply_tiles, multiplies_tiles
+from engine.model.products.tiled import gains_from_tiles, may_multiply_tiles, multiplies_tiles
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
 from engine.plan.memory_budget import (
     CHUNK,
@@ -57,6 +58,16 @@ from engine.quantization import FITTED, bytes_per_weight
 
 # Tokens that are reserved for a chat after the book, if the window is large enough.
 _CHAT_TOKENS = 4096
+# Tokens of the books whose plans decide whether a GGUF file is rounded for a GPU: a long article, and a typical book.
+_BOOKS = (32_768, 120_000)
+# Minimum ratio of the time of a plain step with a file's expanded weights to the time with rounded weights, for which
+# the weights are rounded. It is above 1, because rounding changes the weights a little.
+_WORTH_ROUNDING = 1.1
+# Time of a byte that crosses a bus from pinned host memory, as a multiple of the time of a byte that a GPU reads from
+# its own memory. It is 17 on an RTX 4060, 32 on an RTX 4090 and 76 on an H200, by published rates.
+_BUS_COST = 24
+# Time of a byte from disk as the same multiple: a disk of 3.5 GB/s beside memory of 700 GB/s.
+_DISK_COST = 200
 # Approximate number of tokens in a pass that copies experts from host memory. Most passes that do so verify drafted
 # tokens on the retrieval cache.
 _PASS_TOKENS = 4
@@ -207,8 +218,14 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 
 
 def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> EngineConfig:
-    """Set ``weights`` in the configuration to ``FITTED`` if the target is a GGUF file whose expanded weights do not fit
-    the GPUs, and if all GPUs compute products with 4-bit weights. Return the configuration.
+    """Set ``weights`` in the configuration to ``FITTED`` if the target is a GGUF file, all GPUs compute products with
+    4-bit weights, and a plain step then takes clearly less time (``_WORTH_ROUNDING``) after one of the books in
+    ``_BOOKS``, because fewer bytes of weights or KV are read or cross a bus. For GPUs on which rounded weights slow
+    down passes over several tokens (``gains_from_tiles``), weights are rounded only if expanded weights would wait in
+    host memory. Return the configuration.
+
+    The decision follows from bytes alone, never from a timing. Otherwise the same card could round the weights at one
+    start and not at the next, and the stored KV of all books would be useless.
 
     Raises:
         OptionError: ``weights`` is ``FITTED``, and the target is no GGUF file.
@@ -218,9 +235,49 @@ def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: 
     from_file = config.weights == "stored" and gguf.is_described(Path(config.model))
     if not from_file or architectures.pick_dtype(model, config.dtype, devices[0]) is not torch.bfloat16:
         return config
-    if not lay_out(replace(config, middle="stored"), model, draft, devices).in_host:
+    if not KINDS[devices[0].type].own_memory:
+        return config
+    waits = bool(lay_out(replace(config, middle="stored"), model, draft, devices).in_host)
+    if not waits and not (all(map(gains_from_tiles, devices)) and _gains_by_rounding(config, model, draft, devices)):
         return config
     return replace(config, weights=FITTED) if all(map(multiplies_tiles, devices)) else config
+
+
+def _gains_by_rounding(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> bool:
+    """Whether rounded weights shorten a plain step after one of the books in ``_BOOKS`` clearly."""
+    fitted, window = replace(config, weights=FITTED), config.context or int(model.max_position_embeddings)
+    for tokens in {min(tokens, window) for tokens in _BOOKS}:
+        whole, rounded = (step_bytes(each, model, draft, devices, tokens) for each in (config, fitted))
+        if whole > _WORTH_ROUNDING * rounded:
+            return True
+    return False
+
+
+def step_bytes(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device], tokens: int) -> float:
+    """Compute the cost of a plain step after a book of ``tokens`` tokens, in bytes that the devices read from their own
+    memory in the same time: a byte that crosses a bus counts ``_BUS_COST`` times, a byte from disk ``_DISK_COST``
+    times. Reading and moving overlap, so the larger of the two counts. Infinite if the book does not fit.
+    """
+    device, layout = devices[0], lay_out(replace(config, middle="stored"), model, draft, devices)
+    size, taken = model_bytes(config, model, draft, device)
+    shape = kv_shape_of(model, architectures.pick_dtype(model, config.dtype, device), device).stored_as(config.kv)
+    shape = replace(shape.indexed(config.chunk_size or CHUNK), split=layout.split)
+    held = weights_by_device(layout, shape.model_layers, size, taken)
+    waiting = len(layout.in_host) * size.weights
+    # The limits of the configuration are for KV alone, so weights count only against measured memory.
+    free = free_resources(device, config, None, layout.others)
+    rooms = [free.device, *free.others]
+    if config.device_memory == "auto":
+        rooms = [max(0, room - int(MEMORY_SHARE * bytes_)) for room, bytes_ in zip(rooms, held, strict=True)]
+    host = free.host if config.host_memory != "auto" else max(0, free.host - waiting)
+    left = replace(free, device=rooms[0], others=tuple(rooms[1:]), host=host)
+    found = plan(shape, tokens, beside_retrieval(shape, left, config.retrieval_budget or MIN_BUDGET))
+    if found is None:
+        return math.inf
+    # The draft model and the embedding are not read in a plain step, but they are read at the same pace in both plans.
+    moved = found.kv.host + waiting * size.copied_share
+    bus = _BUS_COST * moved / len(held) + _DISK_COST * found.kv.disk
+    return max(sum(held) + found.kv.device + moved, bus)
 
 
 def weights_note(config: EngineConfig, device: torch.device) -> str:

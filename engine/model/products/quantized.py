@@ -2,10 +2,10 @@
 
 Quantized weights let a larger model fit in the same memory. Speculation then gives the answers of plain decoding with
 the same quantized weights. The linear layers of the decoder blocks are quantized when the model is loaded. Embedding,
-head, norms and the routers of experts are not quantized. In 8 bits there is one scale per output row (``Linear8``), in
-4 bits a scale and a middle per group of 32 inputs (``Linear4``). The modules ``packed`` and ``tiled`` multiply by such
-weights directly. Where neither can be used, this module unpacks a layer's weights for each product, which saves memory
-but no time.
+head, norms and the routers of experts are not quantized. 8-bit weights (``Linear8``) have one scale per output row, or
+one per group of inputs if a GGUF file is rounded for a GPU. 4-bit weights (``Linear4``) have a scale and a middle per
+group of 32 inputs. The modules ``packed`` and ``tiled`` multiply by such weights directly. Where neither can be used,
+this module unpacks a layer's weights for each product, which saves memory but no time.
 
 No quantization package is used. torchao 0.18 would work, but without compilation its 8-bit layers unpack in every pass
 too. Its 4-bit layers for processors take a byte for each weight, or are a prototype. If torchao is installed,
@@ -42,16 +42,19 @@ class Linear8(nn.Module):
 
     Args:
         linear: the layer whose weights (out, in) are quantized.
+        group: number of neighbouring inputs that share a scale; None for one scale per row.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, group: int | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         weight = linear.weight.detach()
-        scale = (weight.float().abs().amax(dim=1) / _LARGEST_QUANT_8).clamp(min=_MIN_SCALE).to(weight.dtype)
-        rounded = (weight.float() / scale.float()[:, None]).round().clamp(-_LARGEST_QUANT_8, _LARGEST_QUANT_8)
-        self.weight = fixed(rounded.to(torch.int8))
-        self.scale = fixed(scale)
+        groups = weight.float().unflatten(1, (-1, group or self.in_features))
+        scale = (groups.abs().amax(dim=2) / _LARGEST_QUANT_8).clamp(min=_MIN_SCALE).to(weight.dtype)
+        rounded = (groups / scale.float().unsqueeze(2)).round().clamp(-_LARGEST_QUANT_8, _LARGEST_QUANT_8)
+        self.weight = fixed(rounded.flatten(1).to(torch.int8))
+        # (out,), or (out, groups)
+        self.scale = fixed(scale if group else scale[:, 0].contiguous())
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -59,7 +62,8 @@ class Linear8(nn.Module):
 
     def unpacked(self) -> torch.Tensor:
         """Dequantize the weights (out, in)."""
-        return self.weight.to(self.scale.dtype) * self.scale[:, None]
+        scale = self.scale.view(self.out_features, -1, 1)
+        return (self.weight.to(scale.dtype).unflatten(1, (scale.shape[1], -1)) * scale).flatten(1)
 
 
 class Linear4(nn.Module):

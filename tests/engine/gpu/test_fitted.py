@@ -58,7 +58,11 @@ def limits(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.usefixtures("at_hand", "tried")
-def test_weights_are_rounded_only_where_they_do_not_fit(tmp_path: Path) -> None:
+def test_where_rounding_gains_nothing_only_weights_that_do_not_fit_are_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``test_cards`` has the other cards."""
+    monkeypatch.setattr(planner, "gains_from_tiles", lambda _: False)
     _, folder = described(tmp_path, "qwen2", add_context_length=2048)
     settings = loading.settings_of(str(folder), None)
     most, least = limits(folder)

@@ -52,6 +52,18 @@ def test_quants_of_a_file_are_taken_over_unchanged() -> None:
         assert 4 * error(made, layer) < error(again, layer)
 
 
+def test_a_large_weight_coarsens_only_the_group_that_it_is_in() -> None:
+    """With one scale for each output, weights of Q6_K in a real file were off by up to 3.2 %; so by 1.1 % at most."""
+    layer = layer_of("Q6_K")
+    factors = layer.parts[0].data[:, 208:210].numpy().view(np.float16)  # of each row's first block
+    factors *= 16
+    by_row, by_group = (error(reduced(layer, weights), layer) for weights in ("8bit", FITTED))  # type: ignore[arg-type]
+    assert by_group < 0.8 * by_row
+    second = reduced(layer, FITTED).unpacked()[:, 256:].float()  # type: ignore[operator]
+    exact = layer.values()[:, 256:]
+    assert (second - exact).norm() < 0.01 * exact.norm()
+
+
 def test_a_joined_layer_takes_the_bits_of_its_widest_part() -> None:
     small, wide = layer_of("Q4_K"), layer_of("Q6_K")
     assert isinstance(reduced(BlockLinear([*small.parts, *wide.parts], None, torch.bfloat16), FITTED), Linear8)
