@@ -137,10 +137,10 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
 
 @dataclass(frozen=True)
 class _Words:
-    """The templates of one language for questions about a chapter, or about one of several documents."""
+    """The templates of one language for a summary of a chapter, or of one of several documents."""
 
-    chapter: tuple[str, str]
-    document: tuple[str, str]
+    chapter: str
+    document: str
     quoted: str
     units: Mapping[str, tuple[str, str]]
     to: str
@@ -148,29 +148,29 @@ class _Words:
 
 _OF_CHAPTERS: Mapping[Language, _Words] = {
     "en": _Words(
-        ("Summarize the chapter {}.", "What happens in the chapter {}?"),
-        ("Summarize {}.", "What does {} say?"),
+        "Summarize the chapter {}.",
+        "Summarize {}.",
         "“{}”",
         {"page": ("page", "pages"), "section": ("section", "sections")},
         "to",
     ),
     "de": _Words(
-        ("Fasse das Kapitel {} zusammen.", "Was geschieht in dem Kapitel {}?"),
-        ("Fasse {} zusammen.", "Was steht in {}?"),
+        "Fasse das Kapitel {} zusammen.",
+        "Fasse {} zusammen.",
         "„{}“",
         {"page": ("Seite", "Seiten"), "section": ("Abschnitt", "Abschnitte")},
         "bis",
     ),
     "fr": _Words(
-        ("Résume le chapitre {}.", "Que se passe-t-il dans le chapitre {} ?"),
-        ("Résume {}.", "Que dit {} ?"),
+        "Résume le chapitre {}.",
+        "Résume {}.",
         "« {} »",
         {"page": ("page", "pages"), "section": ("section", "sections")},
         "à",
     ),
     "es": _Words(
-        ("Resume el capítulo {}.", "¿Qué ocurre en el capítulo {}?"),
-        ("Resume {}.", "¿Qué dice {}?"),
+        "Resume el capítulo {}.",
+        "Resume {}.",
         "«{}»",
         {"page": ("página", "páginas"), "section": ("sección", "secciones")},
         "a",
@@ -178,9 +178,9 @@ _OF_CHAPTERS: Mapping[Language, _Words] = {
 }
 
 
-def chapter_questions(chapter: ContentsEntry, document: Document, language: Language | None = None) -> tuple[str, str]:
-    """Two questions about a chapter, such as "Summarize the chapter “The Gale” (pages 12 to 25).". If ``chapter``
-    stands for one of several documents, the questions are about this document.
+def chapter_question(chapter: ContentsEntry, document: Document, language: Language | None = None) -> str:
+    """Ask for a summary of a chapter: "Summarize the chapter “The Gale” (pages 12 to 25).". If ``chapter`` stands for
+    one of several documents, the summary is of this document.
 
     Args:
         language: the language to ask in; English if None.
@@ -188,8 +188,7 @@ def chapter_questions(chapter: ContentsEntry, document: Document, language: Lang
     asked = _OF_CHAPTERS[language or "en"]
     member = document.member_at(chapter.first)
     if member is not None and chapter.level == 0:
-        title = asked.quoted.format(chapter.title)
-        return asked.document[0].format(title), asked.document[1].format(title)
+        return asked.document.format(asked.quoted.format(chapter.title))
     unit, before = (member.unit, member.page_offset) if member else (document.unit, 0)
 
     def called(number: int) -> str:
@@ -200,8 +199,7 @@ def chapter_questions(chapter: ContentsEntry, document: Document, language: Lang
     first, last = called(chapter.first), called(chapter.last)
     where = f"{one} {first}" if first == last else f"{several} {first} {asked.to} {last}"
     where = f"{member.title}, {where}" if member else where
-    named = f"{asked.quoted.format(chapter.title)} ({where})"
-    return asked.chapter[0].format(named), asked.chapter[1].format(named)
+    return asked.chapter.format(f"{asked.quoted.format(chapter.title)} ({where})")
 
 
 def language_of_book(document: Document) -> Language | None:

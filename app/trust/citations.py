@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
+from itertools import pairwise
 from statistics import median_low
 from typing import Any, Literal
 
@@ -291,8 +292,8 @@ class Notes:
     def record(self) -> dict[str, Any]:
         """Return the notes as plain JSON, with these keys:
 
-        ``chips``: the citations, ordered by their place in the answer. ``ink``: the source of each letter, such as the
-        draft model (see ``provenance``).
+        ``chips``: the citations, ordered by their place in the answer (``_joined``). ``ink``: the source of each
+        letter, such as the draft model (see ``provenance``).
 
         ``missing``: names and numbers of the answer that occur nowhere in the book, and nouns and names of the
         question that the book never uses. The key is present only if there are such words, or if the answer makes
@@ -339,7 +340,7 @@ class Notes:
     def _look_up(self) -> None:
         if self._stale:
             self._stale = False
-            self._chips = sorted(self._cite(), key=lambda chip: chip["at"])
+            self._chips = _joined(sorted(self._cite(), key=lambda chip: chip["at"]), self._text)
 
     def _add(self, event: TextDelta) -> None:
         start = len(self._text)
@@ -512,6 +513,24 @@ class Notes:
             "times": round(times, 1),
         }
         return chip | placed(self._index.document, (PageSpan(page, *self._near[page, sentence]),))
+
+
+def _joined(chips: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Mark each citation that the next one stands for (``with_next``), because both sentences follow each other on a
+    line of the answer and are supported by the same pages.
+
+    Args:
+        chips: in the order of the answer.
+    """
+    for chip, after in pairwise(chips):
+        between = text[chip["at"] : after["from"]]
+        same = chip["kind"] == after["kind"] == "says" and (chip["pages"], chip.get("of")) == (
+            after["pages"],
+            after.get("of"),
+        )
+        if same and not between.strip() and "\n" not in between:
+            chip["with_next"] = True
+    return chips
 
 
 def placed(document: Document, spans: Sequence[PageSpan]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from app.core.contents import ContentsEntry, chapters
 from app.core.format import View, count, page_name
 from app.core.open_book import OpenBook, Stage
 from app.core.state import AppState
-from app.core.suggestions import chapter_questions, language_of_book
+from app.core.suggestions import chapter_question, language_of_book
 from app.web.live import pages_read
 from app.web.routes import PageRoute, gets
 from engine.document import Document
@@ -78,7 +78,7 @@ class ContentsPanel:
                     "last": chapter.last,
                     "read": current.stage is Stage.READY and is_read and chapter.last in read,
                     "name": name if is_read else f"{name} not read" if name else "not read",
-                    "asks": chapter_questions(chapter, document, language) if is_read and not only_quotes else [],
+                    "ask": chapter_question(chapter, document, language) if is_read and not only_quotes else "",
                 }
             )
         told = {"entries": entries, "said": _said(document, len(found), only_quotes), "sizes": self._sizes(current)}

@@ -132,6 +132,7 @@ _SAID = {
     "missing": "These words stand nowhere in the book.",
     "partly": "These words do not stand in the book like this. {} of {} stand on {}.",
     "says": "The book says so on {}: a passage has the names, the numbers and most of the words of this sentence.",
+    "group": "The book says so on {}: passages have the names, numbers and most words of these {} sentences.",
     "near": "The nearest passage stands on {}. It does not say all of this sentence.",
     "lacks": "The nearest passage stands on {}. It does not have: {}.",
     "names": "These words stand on {}.",
@@ -172,6 +173,8 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, offset
 
     def button(mark: re.Match[str]) -> str:
         number = int(mark[1])
+        if _is_with_next(chips, number):
+            return ""
         follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
         return _of_notes(_citation_button(chips[number], unit, f"{turn}.{offset + number}", follows), record)
 
@@ -185,9 +188,9 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
     chips = _chips(notes)
     if not 0 <= number < len(chips):
         return None
-    chip = chips[number]
+    chip, sentences = chips[number], len(_group(chips, number))
     around = chip.get("extract") or {}
-    said = _of_notes(_said(chip, format.place_named(chip, _unit(notes))), notes)
+    said = _of_notes(_said(chip, format.place_named(chip, _unit(notes)), sentences), notes)
     if any(page.get("recognised") for page in chip["pages"]):
         said += " Recognised from a picture; may have slips."
     if any(page.get("unread") for page in chip["pages"]):
@@ -202,10 +205,24 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
 
 
 def marks(notes: Mapping[str, Any] | None, number: int) -> list[tuple[int, int, int]]:
-    """The characters that a citation marks, as (page number, start, end)."""
+    """The characters that a citation marks, as (page number, start, end), in the order of the book."""
     chips = _chips(notes)
-    found = chips[number].get("marks", []) if 0 <= number < len(chips) else []
-    return [(int(page), int(start), int(end)) for page, start, end in found]
+    group = _group(chips, number) if 0 <= number < len(chips) else []
+    found = {tuple(map(int, mark)) for chip in group for mark in chip.get("marks", ())}
+    return [(page, start, end) for page, start, end in sorted(found)]
+
+
+def _is_with_next(chips: Sequence[Mapping[str, Any]], number: int) -> bool:
+    """Whether the button of the next citation stands for this one too (``app.trust.citations``)."""
+    return bool(chips[number].get("with_next")) and number + 1 < len(chips) and chips[number + 1]["kind"] == "says"
+
+
+def _group(chips: Sequence[Mapping[str, Any]], number: int) -> Sequence[Mapping[str, Any]]:
+    """The citations that the button of citation ``number`` stands for, in the order of the answer."""
+    first = number
+    while first and _is_with_next(chips, first - 1):
+        first -= 1
+    return chips[first : number + 1]
 
 
 def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -273,8 +290,11 @@ def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
     return words
 
 
-def _said(chip: Mapping[str, Any], places: str) -> str:
+def _said(chip: Mapping[str, Any], places: str, sentences: int = 1) -> str:
+    """What the card says of a citation that stands for a number of sentences."""
     kind = str(chip["kind"])
+    if sentences > 1:
+        return _SAID["group"].format(places, sentences)
     if kind == "missing" and chip["pages"]:
         return _SAID["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
     if kind == "absent":

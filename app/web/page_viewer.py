@@ -32,7 +32,7 @@ from app.core.state import AppState
 from app.readers import recognition
 from app.readers.page_images import PageImages, Passage, Rectangle
 from app.readers.recognised import illegible_lines
-from app.trust.quoted import excerpt
+from app.trust.quoted import excerpt, sentences
 from app.web import messages
 from app.web.auth import MOST_DIGITS
 from app.web.library import WordsAsked
@@ -44,6 +44,7 @@ _DRAWN = "pdf"  # the kind of documents whose pages are shown as pictures
 # maximum characters before and after a mark that distinguish its words from equal words elsewhere on the page
 _AROUND = 40
 _LINE = 60  # characters of the text that are shown before and after a found place
+_LONGEST_LINE = 600  # maximum characters of a sentence that a note of a hit takes; of a longer one it takes the line
 _BAR = " | "  # the separator of a row's cells (``app.readers.tables``)
 _MOST_ROWS = 200  # maximum rows of a table; further rows are not marked
 _MOST_MARKS = 100  # maximum marks of a search on one page; further places are not marked
@@ -134,6 +135,7 @@ class PageViewer:
                 "origin": self._origin(of, page),
                 "recognisable": self._is_recognisable(of, page),
                 "marks": [[start, end] for start, end in marked],
+                "line": _line_of(page.text, request.query_params),
                 "tables": [[table.rows[0][0], table.rows[-1][1]] for table in _tables(page.text, marked)],
             }
         )
@@ -278,6 +280,22 @@ def found_in_words(found: Found) -> str:
         "forms": "Not in this form; {} with other endings",
     }
     return said[found.how].format(places)
+
+
+def _line_of(text: str, query: Mapping[str, str]) -> list[int] | None:
+    """The start and end of the sentence with the selected hit of a search (``now``); in a table, or where no sentence
+    ends, of its line. None if no hit is selected.
+    """
+    now = query.get("now", "")
+    if not query.get("find") or not (now.isdecimal() and len(now) <= MOST_DIGITS and int(now) < len(text)):
+        return None
+    at = int(now)
+    start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+    line = [start, end if end >= 0 else len(text)]
+    if _BAR in text[slice(*line)]:
+        return line
+    around = next(([one.start, one.end] for one in sentences(text) if one.start <= at < one.end), line)
+    return around if around[1] - around[0] <= _LONGEST_LINE else line
 
 
 def _around(text: str, start: int, end: int) -> Passage:

@@ -91,12 +91,14 @@ def test_a_citation_says_what_it_knows_and_opens_its_page(page: Page) -> None:
     page.click("#page-after")
     until(page, lambda: page.inner_text("#page-name").startswith("Page 40"))
     assert QUOTE not in (page.text_content("#page-text") or QUOTE)
+    assert page.inner_text("#page-said") == "", "what was said of page 39 stood above page 40"
     page.click("#page-words")
     assert page.locator("#page-text").is_hidden()
     assert page.locator("#page-marks i").count() == 0
     page.focus("#page-panel")
     page.keyboard.press("ArrowLeft")
     until(page, lambda: page.inner_text("#page-name").startswith("Page 39"))
+    until(page, lambda: page.inner_text("#page-said").startswith("These words stand in the book"))
     before = page.locator("#page-picture").bounding_box()
     assert before
     page.click("#page-larger")
@@ -260,6 +262,12 @@ def test_words_are_found_and_chapters_are_asked_about_without_a_mouse(page: Page
     until(page, lambda: page.inner_text("#page-name") == first)
     until(page, lambda: page.locator("#page-marks i.now").count() > 0)
     fine(page)
+    with page.expect_request("**/notes/add") as noted:
+        page.click("#page-note")
+    kept = (noted.value.post_data_json or {})["passage"]
+    assert "Maren Holt" in kept
+    assert len(kept) > len("Maren Holt") + 5, "a note of a hit keeps its line"
+    page.focus("#find-words")
     page.keyboard.press("Escape")
     until(page, lambda: page.locator("#find").is_hidden() and page.locator("#page-marks i").count() == 0)
     page.keyboard.press("Control+f")
@@ -270,6 +278,8 @@ def test_words_are_found_and_chapters_are_asked_about_without_a_mouse(page: Page
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
     page.click("#open-contents")
     page.wait_for_selector("#contents .chapter")
+    asks = page.locator("#contents .chapter").nth(1).locator(".tf-link").all_inner_texts()
+    assert asks == ["Summarize"], "one question about a chapter"
     until(page, lambda: page.evaluate("document.activeElement.matches('#contents button.open')"))
     assert page.locator("#contents i[data-image^=linear]").count() > 0, "what was read for the answer glows"
     fine(page)

@@ -140,6 +140,9 @@ def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(page:
     assert page.evaluate("window.places.size") == 1
     assert {url.rpartition("/gradio_api")[2] for url in asked} == {"/run/predict"}, "its queue was used"
     assert plain(last_answer(page))[:60] == WORDS[:60]
+    assert page.locator("#spoken p").count() > 0
+    clean_page(page)
+    assert page.locator("#spoken p").count() == 0, "a screen reader found the sentences of another chat"
 
 
 def test_what_is_formatted_stays_while_more_comes(page: Page) -> None:

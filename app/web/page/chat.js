@@ -6,7 +6,7 @@
 import { live } from "./figures.js";
 import { bindFollow, followChat, keepPlace } from "./follow.js";
 import { byId, endForeignFrames, made } from "./frame.js";
-import { hear, hearEnd } from "./spoken.js";
+import { hear, hearChat, hearEnd } from "./spoken.js";
 
 const RETRY_MS = 1500;
 // Signs that blink while an answer is awaited or written. They blink with the drawing of new words, every BEAT_MS, or
@@ -31,7 +31,10 @@ let loaded = false; // whether Gradio shows a record
 /** @param {View["chat"]} chat */
 export function showChat(chat) {
   byId("trifold").dataset.turns = chat.turns ? "some" : "none";
-  if (shown !== chat.id) followChat();
+  if (shown !== chat.id) {
+    followChat();
+    hearChat();
+  }
   shown = chat.id;
   wanted = chat.record;
   follow();

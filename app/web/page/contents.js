@@ -1,4 +1,4 @@
-// The table of contents. A chapter glows like its pages on the map, opens its first page, and offers questions.
+// The table of contents. A chapter glows like its pages on the map, opens its first page, and can be summarized.
 import { askQuestion } from "./ask.js";
 import { Ticks, canChoose, readChapters } from "./chapters.js";
 import { byId, made, tell } from "./frame.js";
@@ -85,19 +85,18 @@ function chapter(entry) {
   open.append(made("span", entry.title), made("small", entry.name), made("i"));
   open.addEventListener("click", () => openPage(entry.first, { from: open }));
   row.append(open);
-  ["Summarize", "What happens here?"].forEach((words, index) => {
-    if (!entry.asks.length) return;
-    const button = made("button", words, "tf-link");
+  if (entry.ask) {
+    const button = made("button", "Summarize", "tf-link");
     button.type = "button";
-    button.title = entry.asks[index];
+    button.title = entry.ask;
     button.dataset.own = "title"; // the question as it is asked
-    button.setAttribute("aria-label", `${words} “${entry.title}”`);
+    button.setAttribute("aria-label", `Summarize “${entry.title}”`);
     button.addEventListener("click", () => {
       if (narrow.matches) side.close();
-      askQuestion(entry.asks[index]);
+      askQuestion(entry.ask);
     });
     row.append(button);
-  });
+  }
   item.append(row);
   return item;
 }

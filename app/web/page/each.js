@@ -186,7 +186,7 @@ async function ask(question, ids) {
 }
 
 export function bindEach() {
-  for (const id of ["open-each", "each-books", "each-library"]) byId(id).addEventListener("click", openEach);
+  for (const id of ["open-each", "each-library"]) byId(id).addEventListener("click", openEach);
   byId("each-close").addEventListener("click", () => byId("each").close());
   byId("each").addEventListener("click", (event) => event.target === byId("each") && byId("each").close());
   byId("each-documents").addEventListener("change", count);

@@ -9,7 +9,8 @@ const HOVER_MS = 140;
 
 let first = 1; // number of the first page on the map
 let numbers = []; // page numbers on the map, if the pages have gaps; otherwise empty
-let told = ""; // the server's words about the citation, shown above the page
+let told = ""; // the server's words about the citation, or the note's words, shown above the page that they are about
+let toldOf = 0; // number of that page
 let shown = null; // the page in the panel: response of /pages/NUMBER
 // Reason for the marks on the page: a citation { turn, chip }, a hit of a search { find, now }, or a note { note }.
 let cite = null;
@@ -94,7 +95,8 @@ export async function openPage(number = first, { from = null, why = null, said =
   const wasShut = byId("page-panel").hidden;
   byId("page-panel").hidden = false;
   root().dataset.page = "open";
-  byId("page-said").textContent = told = said;
+  if (said !== told || !said) [told, toldOf] = [said, number];
+  sayAbove(number);
   if (wasShut) byId("page-panel").focus({ preventScroll: true });
   try {
     const page = await get(`/pages/${number}${query}`);
@@ -106,15 +108,19 @@ export async function openPage(number = first, { from = null, why = null, said =
   }
 }
 
+// Shows the words about the marks only above pages with marks. The other pages of the book are not what they are about.
+function sayAbove(number, marks = []) {
+  byId("page-said").textContent = number === toldOf || marks.length ? told : "";
+}
+
 export const pageShown = () => shown?.number;
 export const tablesMarked = () => shown?.tables ?? []; // [start, end] of the tables that contain a mark
 export const pageLength = () => (shown ? [...shown.text].length : 0);
 
-// Returns the marked text of the page. If a hit of a search is selected, returns only that hit.
+// Returns the marked text of the page. If a hit of a search is selected, returns the sentence that has it.
 export function wordsMarked() {
   const marks = shown?.marks ?? [];
-  const chosen = marks.filter(isNow);
-  const [first, last] = chosen.length ? [chosen[0], chosen[0]] : [marks[0], marks.at(-1)];
+  const [first, last] = shown?.line ? [shown.line, shown.line] : [marks[0], marks.at(-1)];
   return first ? shown.text.slice(...units(first[0], last[1])) : "";
 }
 
@@ -132,6 +138,7 @@ export function closePage() {
 }
 
 function draw(query, now) {
+  sayAbove(shown.number, shown.marks);
   byId("page-name").textContent = shown.number ? `${capital(shown.name)} ` : "";
   const plain = shown.name.endsWith(` ${shown.own}`); // the printed number equals the position in the document
   byId("page-name").append(made("small", plain ? `of ${shown.own_last}` : `${shown.own} of ${shown.own_last}`));
@@ -143,7 +150,7 @@ function draw(query, now) {
   byId("page-after").disabled = shown.number >= shown.last;
   byId("page-panel").dispatchEvent(new Event("turned"));
   byId("page-trouble").hidden = true;
-  byId("page-origin").hidden = !shown.origin || told.includes(shown.origin);
+  byId("page-origin").hidden = !shown.origin || byId("page-said").textContent.includes(shown.origin);
   byId("page-origin").firstElementChild.textContent = shown.origin;
   byId("page-recognise").hidden = !shown.recognisable;
   byId("page-body").scrollTop = 0;

@@ -28,6 +28,12 @@ export function hear(growing, text) {
   say(sentences.slice(0, -1));
 }
 
+// Empties the region when another chat is shown, so that a screen reader finds no sentence of the previous chat there.
+export function hearChat() {
+  [answer, said] = [0, 0];
+  byId("spoken").replaceChildren();
+}
+
 // Handles the end of the answer. Fetches the complete text, because the stream may not have sent all of it.
 export async function hearEnd() {
   const ended = answer;

@@ -18,7 +18,7 @@ from app.core.forecast import Experience
 from app.core.open_book import Stage
 from app.core.several import cost_of
 from app.core.state import AppState
-from app.core.suggestions import chapter_questions, suggestions
+from app.core.suggestions import chapter_question, suggestions
 from app.readers import document_reader, recognition
 from app.readers.recognition import Recognition
 from engine.document import Document, OutlineItem
@@ -282,7 +282,7 @@ def test_contents_and_questions_name_the_document() -> None:
         ("Lease 2024", 2, 4),
         ("Notice", 3, 4),
     ]
-    assert chapter_questions(found[1], both) == ("Summarize “Lease 2024”.", "What does “Lease 2024” say?")
-    assert chapter_questions(found[2], both)[0] == "Summarize the chapter “Notice” (Lease 2024, pages 2 to 3)."
+    assert chapter_question(found[1], both) == "Summarize “Lease 2024”."
+    assert chapter_question(found[2], both) == "Summarize the chapter “Notice” (Lease 2024, pages 2 to 3)."
     assert suggestions(both, 4)[0] == "Where do the two documents differ?"
     assert suggestions(both, 1)[0] != "Where do the two documents differ?"

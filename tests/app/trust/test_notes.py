@@ -71,6 +71,23 @@ def test_the_notes_of_an_answer() -> None:
     assert record["ink"].startswith("D2L3R5T4D3")
 
 
+def test_sentences_that_one_page_supports_are_joined() -> None:
+    document = make(
+        "The keeper of the north light was called Maren Holt. She earned nine crowns for every winter.",
+        "The bell of the harbour was cast in Bergen by two brothers.",
+    )
+    answer = (
+        "The keeper was called Maren Holt. She earned nine crowns a winter. The bell was cast in Bergen.\n\n"
+        "- She earned nine crowns in winter.\n- The keeper of the light was Maren Holt."
+    )
+    notes = NoteTaker().begin(document, "What is known of the keeper and of the bell?")
+    for event in events(answer):
+        notes.take(event)
+    chips = notes.record()["chips"]
+    assert [(chip["kind"], chip["pages"][0]["number"]) for chip in chips] == [("says", n) for n in (1, 1, 2, 1, 1)]
+    assert [chip.get("with_next", False) for chip in chips] == [True, False, False, False, False]
+
+
 def test_a_continued_answer_keeps_its_ink_and_is_checked_as_a_whole() -> None:
     taker, document = NoteTaker(), make(*PAGES)
     first = taker.begin(document)

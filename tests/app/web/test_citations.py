@@ -53,6 +53,19 @@ def test_a_page_that_says_so_stands_alone_and_is_read_aloud_as_such() -> None:
     assert card["said"].startswith("The book says so on pages 7 to 8:")
 
 
+def test_sentences_of_one_page_have_one_button() -> None:
+    """A paragraph from one page had the same page after every sentence."""
+    one, other = (chip("says", at, "7") | {"marks": [[7, at, at + 4]]} for at in (4, 9))
+    told = notes(one | {"with_next": True}, other, chip("says", 15, "8"))
+    text = messages.marked("One. Two. Three.", told, 0)
+    assert re.findall(r'value="([^"]+)">([^<]+)<', text) == [("0.1", "p. 7"), ("0.2", "p. 8")]
+    card = messages.card(told, 1)
+    assert card is not None
+    assert card["said"].endswith("most words of these 2 sentences.")
+    assert messages.marks(told, 1) == [(7, 4, 8), (7, 9, 13)]
+    assert messages.marks(told, 2) == [(11, 3, 9)]
+
+
 @pytest.mark.parametrize(
     ("missing", "line"),
     [

@@ -18,7 +18,7 @@ from app.core.question import Ask
 from app.core.state import AppState
 from app.readers import read_document, recognition
 from app.readers.page_images import MOST_BYTES, WIDTHS, PageImages
-from app.web.page_viewer import _outline, _tables
+from app.web.page_viewer import _line_of, _outline, _tables
 from tests.app.scripted import ScriptedEngine, wait_for
 from tests.app.web.entering import enter
 
@@ -176,6 +176,10 @@ def test_words_are_found_and_marked_each_at_its_own_place(client: TestClient) ->
     assert first["line"][1] == "Maren Holt"
     page = client.get("/pages/39?find=maren+HOLT&now=5").json()
     assert [start for start, _ in page["marks"]] == [hit["start"] for hit in found["hits"] if hit["page"] == 39]
+    start, end = client.get(f"/pages/39?find=maren+HOLT&now={first['start']}").json()["line"]
+    assert start <= first["start"]
+    assert page["text"][start:end].endswith(".")
+    assert (page["line"] or [0])[0] <= 5
     boxes = client.get("/pages/2/marks?find=the").json()
     assert len(boxes["marks"]) == len(boxes["of"]) > 5
     assert len(set(map(tuple, boxes["marks"]))) == len(boxes["marks"]), "the same words stand at different places"
@@ -189,10 +193,27 @@ def test_contents_are_told_with_what_can_be_asked(served: tuple[TestClient, AppS
     assert told["said"] == ""
     entry = told["entries"][1]
     assert entry["first"] <= entry["last"] < told["entries"][2]["first"] + 1
-    assert entry["asks"][0].startswith(f"Summarize the chapter “{entry['title']}” (page")
+    assert entry["ask"].startswith(f"Summarize the chapter “{entry['title']}” (page")
 
 
 TABLE = "Fees\n\nKind | Price\nAdult | 12\nReduced rates\nChild | 4\n\nPaid at the door."
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "line"),
+    [
+        ("It rained. The gun\nbread was dry. Nobody ate.", "bread", "The gun\nbread was dry."),
+        (TABLE, "Adult", "Adult | 12"),
+        ("word " * 90 + "\nthe gun bread\n" + "more " * 90, "bread", "the gun bread"),
+    ],
+)
+def test_a_hit_has_the_line_that_a_note_of_it_keeps(text: str, word: str, line: str) -> None:
+    """A note of a hit had the searched word alone."""
+    found = _line_of(text, {"find": word, "now": str(text.index(word))})
+    assert found is not None
+    assert text[slice(*found)] == line
+    assert _line_of(text, {"find": word}) is None
+    assert _line_of(text, {"find": word, "now": str(len(text))}) is None
 
 
 def test_a_passage_in_a_row_marks_the_whole_table() -> None:
