@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from app.core import ledger, salvage
+from app.core import ledger, row_sums, salvage
 from engine.events import Figures
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ CREATE TABLE notes (
 );
 """
 
-MIGRATIONS = (FIRST, NAMED, NOTED)
+MIGRATIONS = (FIRST, NAMED, NOTED, row_sums.TABLE)
 """Migration scripts by version: script n turns version n - 1 into version n. Released scripts are never changed; new
 ones are added at the end.
 """
@@ -254,6 +254,7 @@ class Database:
             self._notice = _EMPTY.format(name=self._path.name) if _is_empty(self._path) else ""
             connection = self._opened(self._path)
             self._say_what_is_missing(connection, self._path)
+            self._say_what_changed(connection)
             return connection
         except _Newer:
             self._say("The library was written by a newer Trifold; this one leaves it alone.")
@@ -279,6 +280,11 @@ class Database:
             self._notice = f"{self._notice} {lost}".strip()
             logger.error("%s", lost)
             ledger.confirm(connection, path)
+
+    def _say_what_changed(self, connection: sqlite3.Connection) -> None:
+        if said := _in_transaction(connection, row_sums.changed):
+            self._notice = f"{self._notice} {said}".strip()
+            logger.error("%s", said)
 
     def _look_after_file(self) -> None:
         """If the open file was deleted, for example with its folder, write everything to a new file. Otherwise all rows
@@ -433,9 +439,8 @@ def _open_file(path: Path) -> sqlite3.Connection:
         _copy_first(connection, path)
         _prepare(connection)
         _check(connection)
-        # finds out now that the file is read-only, and not when the first answer is saved
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("ROLLBACK")
+        # also finds out now that the file is read-only, and not when the first answer is saved
+        _in_transaction(connection, _mend_index)
     # raised if the message of an SQLite error has bytes that are not UTF-8; the file then counts as damaged
     except UnicodeDecodeError as error:
         connection.close()
@@ -476,10 +481,12 @@ def _prepare(connection: sqlite3.Connection) -> None:
     # growing answer is committed twice a second.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+    row_sums.define(connection)
     while (version := _version(connection)) < VERSION:
         _in_transaction(connection, partial(_migrate, version))
     if version > VERSION:
         raise _Newer
+    row_sums.watch(connection)
 
 
 def _copy_first(connection: sqlite3.Connection, path: Path) -> None:
@@ -564,12 +571,27 @@ def _check(connection: sqlite3.Connection) -> None:
     Raises:
         sqlite3.DatabaseError: a page or a definition is damaged.
     """
-    said = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    said = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if said != "ok":
         raise sqlite3.DatabaseError(f"malformed: {said}")
     with closing(_in_memory()) as sound:
         if _definitions(connection) != _definitions(sound):
             raise sqlite3.DatabaseError("malformed: its tables are defined differently")
+
+
+def _mend_index(connection: sqlite3.Connection) -> None:
+    """Make the search index anew from the messages if it does not fit them, because it would miss words in silence.
+
+    Raises:
+        sqlite3.DatabaseError: no index can be made.
+    """
+    try:
+        connection.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as error:
+        if not _is_damaged(error):
+            raise
+        logger.error("the search index was damaged, and is made again: %s", error)
+        connection.execute("INSERT INTO words (words) VALUES ('rebuild')")
 
 
 def _definitions(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
@@ -583,7 +605,7 @@ def _definitions(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
 
 def _is_damaged(error: sqlite3.Error) -> bool:
     said = str(error)
-    return any(words in said for words in ("not a database", "malformed", "vtable constructor failed"))
+    return any(words in said for words in ("not a database", "malformed", "vtable constructor failed", "fts5"))
 
 
 def _is_empty(path: Path) -> bool:

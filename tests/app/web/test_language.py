@@ -86,6 +86,8 @@ NOT_SHOWN = frozenset(
         "{}px sans-serif",
         "Cantarell", "Cascadia Mono", "DejaVu Sans", "DejaVu Sans Mono", "Roboto", "Segoe UI", "Ubuntu", "False",
         "action aloud", "action main", "missing nearly", "attachment; filename*=utf-8''{}",
+        # SQL of checksums.
+        "{}new.{}; INSERT INTO sums VALUES ('{}', new.{}, {});", "sum IS NOT {}", "CAST({} AS BLOB)",
         # What the model is asked.
         "These are answers to one question, each from another part of one book, in the order of the book. Put them "
         "together into one answer to the question. Say nothing that is not in them, and do not speak of parts.",
