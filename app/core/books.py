@@ -12,6 +12,7 @@ listed and deleted like any other book. Its documents stay in the library when i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -54,6 +55,8 @@ TEXT, TEXT_ALONE = "text.json", "text-alone.json"
 # screens.
 _COVER_WIDTH = 320
 _READERS = Path(__file__).resolve().parents[1] / "readers"
+
+CHANGED = "The disk has changed this book's file since it was added: pages and words may be wrong. Add the file again."
 
 Read = Callable[..., Document]
 
@@ -291,7 +294,10 @@ class Books:
     def _adopt(self, partial: Path, sha256: str, name: str) -> Book:
         known = self._load(sha256)
         if known is not None:
-            partial.unlink()
+            if is_changed(self.path(known)):
+                os.replace(partial, self.path(known))
+            else:
+                partial.unlink()
             return self._save(sha256, {"opened": self._clock()})
         suffix = PurePath(name).suffix
         file = "book" + (suffix.lower() if _SUFFIX.fullmatch(suffix) else "")
@@ -389,7 +395,8 @@ class TextCache:
     ``read_document``.
 
     Cached text is not used if a different version of the readers made it, or if pages with doubtful text are to be
-    recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached.
+    recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached,
+    nor that of a file which the disk has changed; the document then has the warning ``CHANGED``.
 
     Args:
         read_document: turns a file into a document.
@@ -405,6 +412,13 @@ class TextCache:
         recognition: Recognition | None = None,
         *,
         comments: bool = True,
+    ) -> Document:
+        changed = is_changed(path)
+        document = self._text(path, password, recognition, comments, not changed)
+        return replace(document, warnings=(CHANGED, *document.warnings)) if changed else document
+
+    def _text(
+        self, path: Path, password: str | None, recognition: Recognition | None, comments: bool, keep: bool
     ) -> Document:
         kept = path.parent / (TEXT if comments else TEXT_ALONE)
         if recognition is None and is_kept(path.parent):
@@ -423,9 +437,21 @@ class TextCache:
             raise NoTextLayer(error.cause, "Open it by itself first: then its words are recognised.") from error
         # Text is not cached if it lacks pages that are pictures and were not recognised, so that these pages are
         # recognised when the book is opened next.
-        if not password and not any(page.picture == "unread" for page in document.pages):
+        if keep and not password and not any(page.picture == "unread" for page in document.pages):
             save_text(kept, document)
         return document
+
+
+def is_changed(path: Path) -> bool:
+    """Whether the bytes of a book's file are no longer those that were added, by which its folder is named. False for a
+    file outside the library, and for one that cannot be read.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        return (
+            bool(_HASH.fullmatch(path.parent.name))
+            and hashlib.file_digest(file, "sha256").hexdigest() != path.parent.name
+        )
+    return False
 
 
 def save_text(path: Path, document: Document) -> None:

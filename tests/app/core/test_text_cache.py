@@ -177,3 +177,25 @@ def test_a_text_that_was_changed_is_read_from_the_file_again(tmp_path: Path, dam
         }[damage]
     )
     assert books.load_text(kept) is None
+
+
+def test_a_file_that_the_disk_has_changed_is_said_and_mended_by_adding_it_again(tmp_path: Path) -> None:
+    library = books.Books(tmp_path / "books")
+
+    def add() -> Path:
+        with library.receive("lamp.txt") as incoming:
+            incoming.write(b"The lamp was lit.")
+            return library.path(incoming.keep())
+
+    path, reader = add(), Reader()
+    read = TextCache(reader)
+    assert read(path) == BOOK
+    path.write_bytes(b"The lamp was lid.")
+    said = replace(BOOK, warnings=(books.CHANGED, *BOOK.warnings))
+    assert read(path) == said, "from the kept text"
+    (path.parent / books.TEXT).unlink()
+    assert read(path) == said, "from the changed file"
+    assert not (path.parent / books.TEXT).exists(), "a text of the changed file was kept"
+    assert add() == path
+    assert path.read_bytes() == b"The lamp was lit."
+    assert read(path) == BOOK
