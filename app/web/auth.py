@@ -15,7 +15,8 @@ On Linux a request with the cookie or a token is also refused if another user of
 (``private.foreign_user``).
 
 With the option ``--listen``, people on other machines are admitted with a password. After several wrong passwords they
-have to wait (``LanAuth``).
+have to wait (``LanAuth``). The cookie and the tokens of the person who started the program are worth nothing there,
+because they could be read on the way.
 """
 
 from __future__ import annotations
@@ -400,7 +401,13 @@ class Guard:
         return False
 
     def _is_foreign(self, scope: Scope) -> bool:
-        """Whether another user of this machine sends the request."""
+        """Whether another machine, or another user of this machine, sends the request. A connection from this machine
+        to its own address in the network comes from the same address.
+        """
+        client, server = scope.get("client"), scope.get("server")
+        if client and client[0] not in _LOOPBACK_CLIENTS and not (server and client[0] == server[0]):
+            logger.warning("%s was refused: it has the cookie or a token of this machine's owner", client[0])
+            return True
         owner = foreign_user(scope.get("client"), self._port)
         if owner is not None:
             logger.warning("the user %d of this machine was refused", owner)

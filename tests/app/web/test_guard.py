@@ -21,6 +21,7 @@ from app.web.auth import (
     AllowedRoute,
     AsgiMessage,
     Guard,
+    LanAuth,
     LoginTokens,
     load_secret,
     opening_address,
@@ -53,7 +54,7 @@ async def other(request: Request) -> Response:
     return PlainTextResponse("inside")
 
 
-def guarded(tokens: LoginTokens) -> Guard:
+def guarded(tokens: LoginTokens, lan: LanAuth | None = None) -> Guard:
     routes = [
         Route("/", page),
         Route("/healthz", other),
@@ -61,7 +62,7 @@ def guarded(tokens: LoginTokens) -> Guard:
         Route("/hidden", other),
         Route("/ask", ask, methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes), PORT, tokens, ALLOWED)
+    return Guard(Starlette(routes=routes), PORT, tokens, ALLOWED, lan)
 
 
 @pytest.fixture
@@ -169,6 +170,20 @@ def test_another_user_of_the_machine_is_refused(
     assert stranger.get("/", params={"token": token}).status_code == 401
     monkeypatch.setattr(auth, "foreign_user", lambda client, port: None)
     assert stranger.get("/", params={"token": token}).status_code == 200, "who may not use a token does not use it up"
+
+
+def test_the_owners_cookie_and_tokens_work_on_no_other_machine(owner: TestClient, tokens: LoginTokens) -> None:
+    """With ``--listen`` a cookie that was carried to another machine let in there, without the password."""
+    app = guarded(tokens, LanAuth("a long password"))
+    cookie = {"cookie": f"trifold_{PORT}={tokens.cookie(PORT)}"}
+    for address, base, status in (
+        ("192.168.1.7", "http://192.168.1.5", 401),
+        ("192.168.1.5", "http://192.168.1.5", 200),
+        ("127.0.0.1", "http://127.0.0.1", 200),
+    ):
+        client = TestClient(app, base_url=f"{base}:{PORT}", client=(address, 50000))
+        assert client.get("/", headers=cookie).status_code == status
+        assert client.get("/", params={"token": tokens.issue()}).status_code == status
 
 
 @pytest.mark.parametrize(
