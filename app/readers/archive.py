@@ -24,6 +24,10 @@ _ENCRYPTED = 1  # flag bit of an encrypted entry
 _RATIO_FROM = 1 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
 _TYPES = "[Content_Types].xml"
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
+"""What opening a zip container or unpacking an entry raises if the file is damaged. ``KeyError`` means that an entry is
+missing.
+"""
 _HOSTILE = "It is damaged, or made to harm the program that opens it. Get it from another source."
 
 
@@ -36,9 +40,12 @@ def open_bounded(path: Path | BinaryIO, limits: Limits) -> zipfile.ZipFile:
     Raises:
         Refused: the file has too many entries, is too large or too strongly compressed, is encrypted, or has entry
             names that lead outside the archive.
-        zipfile.BadZipFile: the file is no zip file.
+        zipfile.BadZipFile: the file is no zip file, or its directory cannot be read.
     """
-    files = zipfile.ZipFile(path)
+    try:
+        files = zipfile.ZipFile(path)
+    except (*DAMAGE, ValueError) as error:
+        raise zipfile.BadZipFile(str(error)) from error
     try:
         _check(files.infolist(), limits)
     except BaseException:
@@ -58,7 +65,7 @@ def opened_whole(path: Path, limits: Limits) -> Iterator[zipfile.ZipFile]:
     try:
         with open_bounded(path, limits) as files:
             yield files
-    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, zlib.error, EOFError):
+    except (*DAMAGE, KeyError):
         raise damaged("is damaged: its zip container cannot be read.") from None
 
 
@@ -98,7 +105,7 @@ def read_part(files: zipfile.ZipFile, name: str, part: str) -> bytes:
     """
     try:
         return files.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError):
+    except (*DAMAGE, RuntimeError, ValueError):
         broken = damaged(f"is damaged: {part} cannot be unpacked.")
         raise BrokenXml(broken.cause, broken.remedy) from None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.readers import archive, cleaning, detect
 from app.readers.file_formats import documents, is_hidden
-from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step, damaged
+from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step
 from engine.model_files import TEMPORARY
 
 _MOST = 500  # maximum documents that are read of an archive
@@ -28,22 +28,19 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     step(0, 1, None)
     parsed = Parsed([])
     left_out: Counter[str] = Counter()
-    try:
-        with archive.open_bounded(path, limits) as files, tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
-            names = documents(files.namelist())
-            others = [name for name in files.namelist() if not name.endswith("/") and name not in names]
-            for at, name in enumerate(names[:_MOST]):
-                step(at, len(names), None)
-                shown = cleaning.one_line(PurePosixPath(name.replace("\\", "/")).name, _LONGEST_NAME)
-                inner = Path(folder) / f"{at}{PurePosixPath(name).suffix.lower()}"
-                try:
-                    inner.write_bytes(archive.read_part(files, name, "a document"))
-                    _add(parsed, _parsed(inner, request, limits, step), shown, left_out)
-                except Refused as refused:
-                    parsed.warnings.append(f"“{shown}” is not read: {refused.cause}")
-                inner.unlink(missing_ok=True)
-    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files, tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        names = documents(files.namelist())
+        others = [name for name in files.namelist() if not name.endswith("/") and name not in names]
+        for at, name in enumerate(names[:_MOST]):
+            step(at, len(names), None)
+            shown = cleaning.one_line(PurePosixPath(name.replace("\\", "/")).name, _LONGEST_NAME)
+            inner = Path(folder) / f"{at}{PurePosixPath(name).suffix.lower()}"
+            try:
+                inner.write_bytes(archive.read_part(files, name, "a document"))
+                _add(parsed, _parsed(inner, request, limits, step), shown, left_out)
+            except Refused as refused:
+                parsed.warnings.append(f"“{shown}” is not read: {refused.cause}")
+            inner.unlink(missing_ok=True)
     _tell(parsed, [name for name in others if not is_hidden(name)], len(names))
     if not parsed.sections:
         raise Refused("holds no document that can be read.", "Unpack it and open what you need by itself.")

@@ -16,7 +16,7 @@ from typing import Any
 
 from app.readers import archive, cleaning, encoding, pictures
 from app.readers.file_formats import FORMATS, FileFormat, documents, names
-from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step, damaged
+from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step
 
 _DOCUMENTS = f"Choose a file of another kind: {', '.join(names())}."
 _SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
@@ -200,13 +200,10 @@ def _tail(path: Path) -> bytes:
 
 
 def _zipped(path: Path, limits: Limits) -> FileFormat:
-    try:
-        with archive.open_bounded(path, limits) as files:
-            names = set(files.namelist())
-            mimetype = _mimetype(files) if "mimetype" in names else b""
-            main = archive.main_type(files)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        raise damaged("is damaged: its zip container cannot be opened.") from None
+    with archive.opened_whole(path, limits) as files:
+        names = set(files.namelist())
+        mimetype = _mimetype(files) if "mimetype" in names else b""
+        main = archive.main_type(files)
     for one in FORMATS:
         if (one.mimetypes and mimetype.startswith(one.mimetypes)) or (one.main and one.main.search(main)):
             return one

@@ -176,7 +176,7 @@ class _File(Package):
             with archive.open_bounded(io.BytesIO(data), self._limits) as files:
                 inner = _File(files, self._limits, self._alive, self._depth + 1, comments=self._with_comments)
                 chapters = inner.chapters()
-        except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError):
+        except (*archive.DAMAGE, KeyError):
             return None
         self.warnings += inner.warnings
         self.walk.left_out.update(inner.walk.left_out)

@@ -11,7 +11,6 @@ import html
 import posixpath
 import re
 import zipfile
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,16 +88,13 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         limits: limits for the book's size.
         step: called before each file, to report progress.
     """
-    try:
-        with archive.open_bounded(path, limits) as files:
-            package = _package(files)
-            _refuse_locked(files, package)
-            entries = _table_of_contents(files, package.nav, package.ncx)
-            trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
-            chapters, warnings, left_out = _chapters(files, package, entries, trouble, limits, step)
-            _refuse_unreadable(files, package, chapters, warnings)
-    except (zipfile.BadZipFile, OSError, NotImplementedError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files:
+        package = _package(files)
+        _refuse_locked(files, package)
+        entries = _table_of_contents(files, package.nav, package.ncx)
+        trouble = {int(number): reason for number, reason in request.get("trouble", {}).items()}
+        chapters, warnings, left_out = _chapters(files, package, entries, trouble, limits, step)
+        _refuse_unreadable(files, package, chapters, warnings)
     sections, outline = finish(chapters)
     if not sections:
         raise Refused("has no text in it: its pages are images or empty.", "Choose an edition with text.")
@@ -327,7 +323,7 @@ class _ChapterReader:
     def _sheet(self, place: str) -> str:
         try:
             return self._files.read(self._names.find(place) or place).decode("utf-8", errors="replace")
-        except (KeyError, zipfile.BadZipFile, OSError, NotImplementedError, zlib.error):
+        except (*archive.DAMAGE, KeyError):
             return ""  # the book is read without this style sheet
 
 

@@ -46,7 +46,7 @@ def _is_comic(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as files:
             return bool(pages_of(files.namelist()))
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+    except (*archive.DAMAGE, ValueError):
         return False
 
 

@@ -7,7 +7,6 @@ for "15%". Runs only in the child process (``app.readers.child``).
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,7 @@ class _Xlsx(Package):
                     parser.feed(data)
                     for event, node in parser.read_events():
                         self._event(event, node, state, sheet)
-        except (ElementTree.ParseError, zipfile.BadZipFile, zlib.error, EOFError, ValueError):
+        except (ElementTree.ParseError, *archive.DAMAGE, ValueError):
             self.warnings.append(f"The sheet “{cleaning.one_line(sheet.name)}” is damaged and is read in part.")
 
     def _event(self, event: str, node: ElementTree.Element, state: _Rows, sheet: Sheet) -> None:

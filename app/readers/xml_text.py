@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from app.readers import archive, cleaning, formulas
 from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
-from app.readers.parsed import Limits, Parsed, Step, damaged
+from app.readers.parsed import Limits, Parsed, Step
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 from app.readers.xml_events import FORMULA, Tags, Teller
 
@@ -86,12 +86,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 def _unzipped(path: Path, limits: Limits) -> bytes:
-    try:
-        with archive.open_bounded(path, limits) as files:
-            named = sorted(fnmatch.filter(files.namelist(), "*.fb2"))
-            return archive.read_part(files, named[0], "its book")
-    except (zipfile.BadZipFile, OSError, NotImplementedError, IndexError):
-        raise damaged("is damaged: its zip container cannot be read.") from None
+    with archive.opened_whole(path, limits) as files:
+        named = sorted(fnmatch.filter(files.namelist(), "*.fb2"))
+        return archive.read_part(files, named[0] if named else "", "its book")
 
 
 class _Xml:
