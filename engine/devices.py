@@ -15,11 +15,14 @@ import logging
 import platform
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from engine.errors import is_out_of_memory
 
 __all__ = ["empty_caches"]
 
@@ -157,16 +160,22 @@ def stream_of(device: torch.device, purpose: str) -> Any:
     return torch.cuda.Stream(device)
 
 
+def pins_in_place() -> bool:
+    """Whether large amounts of host memory are pinned in place. False on Windows, for two reasons. Windows counts
+    pinned memory against the GPU's memory: on a card of 24 GB with 19.5 GB in use, at most 3.8 GB could be pinned. And
+    after one refusal, Windows also refuses amounts that it allowed before.
+    """
+    return sys.platform != "win32"
+
+
 def pin(rows: torch.Tensor, device: torch.device) -> bool:
     """Pin memory in place. torch's own allocator for pinned memory is not used, because it rounds sizes up to the next
     power of two.
 
     Returns:
-        whether the memory is pinned. Always False on Windows, for two reasons. Windows counts pinned memory against the
-            GPU's memory: on a card of 24 GB with 19.5 GB in use, at most 3.8 GB could be pinned. And after one refusal,
-            Windows also refuses amounts that it allowed before.
+        whether the memory is pinned. Always False if ``pins_in_place`` is.
     """
-    if sys.platform == "win32":
+    if not pins_in_place():
         return False
     runtime: Any = torch.cuda.cudart()
     address, size = rows.data_ptr(), rows.numel() * rows.element_size()
@@ -176,6 +185,23 @@ def pin(rows: torch.Tensor, device: torch.device) -> bool:
         return False
     weakref.finalize(rows, runtime.cudaHostUnregister, address)
     return True
+
+
+def pinned(make: Callable[..., torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return the new tensor in host memory that ``make`` returns. ``make`` is called with ``pin_memory=True``. If the
+    system refuses to pin more memory, ``make`` is called with ``pin_memory=False`` instead.
+
+    The refusal must not leave this function. It reads as if the GPU's memory had run out, and every caller would then
+    spill KV, which needs even more pinned memory.
+    """
+    try:
+        return make(pin_memory=True)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        _log.warning("the system pins no more memory: %s", error)
+        forget_error(device)
+        return make(pin_memory=False)
 
 
 def forget_error(device: torch.device) -> None:
@@ -218,6 +244,30 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
     elif device.type != "cpu":
         _module(device).synchronize(device)
+
+
+def answers(device: torch.device) -> bool:
+    """Whether a GPU still computes for this process. After some errors, such as an illegal memory access, every later
+    call fails until the process ends.
+    """
+    try:
+        torch.zeros(1, device=device).add_(1)
+        synchronize(device)
+    except RuntimeError as error:
+        return is_out_of_memory(error)
+    return True
+
+
+def all_answer() -> bool:
+    """Whether all GPUs that hold memory of this process still compute for it (``answers``)."""
+    modules = [module for module in (torch.cuda, torch.xpu) if module.is_available() and module.is_initialized()]
+    used = [
+        torch.device(module.__name__.rpartition(".")[2], index)
+        for module in modules
+        for index in range(module.device_count())
+        if module.memory_reserved(index)
+    ]
+    return all(map(answers, used))
 
 
 def _module(device: torch.device) -> Any:

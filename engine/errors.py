@@ -16,7 +16,7 @@
         SnapshotUnreadable  the saved KV could not be opened this time; it may be intact
       EngineError           the engine failed while working; the request is lost, the session is not
         Busy                another question is being answered
-        Closed              the engine thread has been shut down
+        Closed              the engine serves nothing more: it has been shut down, or its GPU has failed
 
 A message says the cause; ``remedy`` says what the person can do. Both are sentences for the person who uses the
 program: they name files and numbers, never classes. They may quote a file or a library, so they are put on one line
@@ -50,11 +50,13 @@ __all__ = [
     "plain",
 ]
 
-# Phrases in out-of-memory errors, in this order: torch's allocators for GPUs, cuBLAS, torch's allocator on a CPU,
-# Windows, Metal (a buffer is too large), and Intel's driver (three phrases).
+# Phrases in out-of-memory errors, in this order: torch's allocators for GPUs, cuBLAS (the second phrase if there is no
+# memory for its handle), torch's allocator on a CPU, Windows, Metal (a buffer is too large), and Intel's driver (three
+# phrases).
 _OUT_OF_MEMORY = (
     "out of memory",
     "cublas_status_alloc_failed",
+    "cublas_status_not_initialized",
     "can't allocate memory",
     "not enough memory",
     "invalid buffer size",
@@ -180,4 +182,4 @@ class Busy(EngineError):
 
 
 class Closed(EngineError):
-    """The engine has been shut down."""
+    """The engine serves nothing more: it has been shut down, or its GPU no longer computes for this process."""

@@ -4,7 +4,7 @@
 ``ask`` and ``read`` return a ``Request`` at once. Only the engine thread touches models and caches. An accepted request
 ends with one final event (``BookRead`` or ``AnswerDone``) or with one ``TrifoldError``, even if the engine is closed
 before the request is served. The error is raised in the thread that takes the request's events. The engine thread goes
-on after every error.
+on after every error but one: if a GPU no longer computes for this process, the engine refuses all further requests.
 
 To stop a request, set its stop flag, a ``threading.Event`` that the caller may provide. The session checks this flag
 whenever it has yielded. If the flag is set, the session ends its work and yields the final event as usual.
@@ -425,10 +425,14 @@ class Engine:
             self._status = Status("idle", "Ready for a book.", model=describe(self._session, self.config))
         except Exception as error:  # any error must be shown to the person
             logger.exception("loading the models failed")
-            self._failure = _for_people(error, "loading the model")
-            self._status = Status("failed", str(self._failure))
-            self._admission.refuse(self._failure)
-            self._aside_admission.refuse(self._failure)
+            self._fail(_for_people(error, "loading the model"))
+
+    def _fail(self, error: TrifoldError) -> None:
+        """Give up the session, and refuse all further requests with ``error``."""
+        self._session, self._failure = None, error
+        self._status = Status("failed", str(error))
+        self._admission.refuse(error)
+        self._aside_admission.refuse(error)
 
     def _serve_asides(self) -> None:
         """Answer the questions about excerpts that wait."""
@@ -456,10 +460,13 @@ class Engine:
             if not isinstance(caught, TrifoldError):
                 logger.exception("a request failed")
             final, error = None, _for_people(caught, f"while {request.state}")
+            if isinstance(error, Closed) and self._session is not None:
+                self._fail(error)
         finally:
             # The next request may come as soon as the final event is seen, so the engine is released before the event
             # is sent.
-            self._status = replace(self._status, state="idle" if self._session else "failed", book=self._book())
+            if self._session is not None:
+                self._status = replace(self._status, state="idle", book=self._book())
             admission.end()
             if final is not None:
                 request.put(final)
@@ -474,8 +481,10 @@ class Engine:
             for _ in () if self._session is None else self._session.work_ahead():
                 if not self._inbox.empty():
                     break
-        except Exception:
+        except Exception as caught:
             logger.exception("work for the next answer failed")
+            if isinstance(error := _for_people(caught, "while answering"), Closed):
+                self._fail(error)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, TextDelta | AnswerDone):
@@ -507,9 +516,17 @@ def _for_people(error: Exception, doing: str) -> TrifoldError:
         return ResourceError(
             f"The memory of this machine ran out ({doing}).", "Close other programs, or read fewer pages."
         )
+    if isinstance(error, RuntimeError) and not _gpus_answer():
+        return Closed(f"The GPU has stopped computing for this program ({doing}).", "Start Trifold again.")
     return EngineError(
         f"Something went wrong ({doing}): {type(error).__name__}.", "Try again; the log has the details."
     )
+
+
+def _gpus_answer() -> bool:
+    from engine.devices import all_answer  # imported here, because packages may be missing
+
+    return all_answer()
 
 
 def prepare() -> None:

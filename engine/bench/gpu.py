@@ -71,7 +71,7 @@ from engine.bench.synthetic_weights import named, synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, GREEDY, EngineConfig
 from engine.decode import prefill
-from engine.devices import empty_caches, pin
+from engine.devices import answers, empty_caches, pin
 from engine.document import Document, Page
 from engine.errors import ResourceError
 from engine.events import AnswerDone, BookRead
@@ -110,9 +110,10 @@ _PINS = 5
 _CALLS = 10
 # Number of timed replays of a CUDA graph. The fastest replay counts.
 _TIMES = 3
-# Bytes of each tensor with which ``_checks`` fills a GPU. The tensors are small, so that they also fill the gaps in
-# memory that are left when a layer's keys are spilled.
-_PIECE = 1 << 23
+# Bytes of each tensor with which ``_checks`` fills a GPU. torch takes a segment of 20 MiB for a tensor of 1 to 10 MiB,
+# so two tensors of 8 MiB would leave a fifth of it free. Tensors of 16 MiB fill the memory, and still fit into the gaps
+# that are left when a layer's keys are spilled.
+_PIECE = 1 << 24
 # Seconds between two exports of all KV in ``_kept_again_and_again``.
 _KEEP_S = 0.01
 
@@ -196,7 +197,7 @@ def _kernels(sizes: Sizes) -> Iterator[Figure]:
     rate = copy_rate(device)
     yield Figure("kernels", "copy on the device, read and written", rate / _GB, "GB/s")
     if device.type == "cuda":
-        yield Figure("kernels", "host memory to device, pinned", bus_rate(device, probe.COPY_BYTES) / _GB, "GB/s")
+        yield Figure("kernels", "host memory to device", bus_rate(device, probe.COPY_BYTES) / _GB, "GB/s")
     yield Figure("kernels", "matrix product", matrix_rate(device, dtype) / 1e12, "TFLOP/s", note="bfloat16")
     for heads, group in ((8, 4), (32, 1)):
         for keys in [count for count in _KEYS if count <= sizes.context]:
@@ -253,11 +254,12 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     layer = sizes.context * session.full.shape.bytes_per_token // session.target.num_layers
     torch.cuda.empty_cache()
     pieces = (torch.cuda.mem_get_info(device)[0] + 2 * layer) // _PIECE
-    retry_with_spill(
+    held = retry_with_spill(
         session.full, lambda: [torch.ones(_PIECE, dtype=torch.uint8, device=device) for _ in range(pieces)]
     )
-    spilled = len(session.full.placement.spilled)
     note = _same(bench.decode("plain", case, 0.0).tokens, expected)
+    spilled = len(session.full.placement.spilled)
+    held.clear()  # kept until here, so that the answer was decoded on a full card
     yield Figure("checks", "a card that is full: layers that made room", spilled, "layers", "", note)
     yield Figure("checks", "host memory that is pinned in one piece", _pinned(device) / _GB, "GB", "", "0: not at all")
 
@@ -648,22 +650,8 @@ def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int) -> 
             sys.stdout.write(f"{label}: left out, the time is over. Alone: --part {part}\n")
             continue
         run(part, sizes, book, out, label, lambda: used() > LIMIT_S, here)
-        if index + 1 < len(SCRIPT) and not _card_answers():
+        if index + 1 < len(SCRIPT) and torch.cuda.is_initialized() and not answers(torch.device("cuda")):
             _restart(book, out, index + 1, used())
-
-
-def _card_answers() -> bool:
-    """Whether this process can still use the GPU. After some errors, every later call of CUDA in the process fails."""
-    if not torch.cuda.is_initialized():
-        return True
-    try:
-        torch.zeros(1, device="cuda").add_(1)
-        torch.cuda.synchronize()
-    except torch.OutOfMemoryError:
-        return True
-    except RuntimeError:
-        return False
-    return True
 
 
 def _restart(book: Path, out: Path, first: int, used: float) -> None:

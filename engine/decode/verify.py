@@ -134,16 +134,23 @@ class Sampler:
         rows = kernel_rows(logits, self._temperature, self._top_k, self._top_p, patches)
         if rows is not None:
             return rows
-        scaled = patched(logits, patches).float() / self._temperature
+        scaled, order = patched(logits, patches).float() / self._temperature, None
         if self._top_k and self._top_k < scaled.shape[-1]:
-            least = scaled.topk(self._top_k, dim=-1).values[..., -1:]
-            scaled = scaled.masked_fill(scaled < least, float("-inf"))
+            values, order = scaled.topk(self._top_k, dim=-1)
+            scaled = scaled.masked_fill(scaled < values[..., -1:], float("-inf"))
         probs = torch.softmax(scaled, dim=-1)
-        return probs if self._top_p >= 1.0 else self._cut(probs, self._top_p)
+        return probs if self._top_p >= 1.0 else self._cut(probs, order)
 
-    def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
-        """Keep only the nucleus of top-p in each of the distributions (n, vocabulary), and renormalise."""
-        return _nucleus_by_sorting(probs, top_p) if _waits_are_cheap(probs) else _nucleus_by_selection(probs, top_p)
+    def _cut(self, probs: torch.Tensor, order: torch.Tensor | None) -> torch.Tensor:
+        """Keep only the nucleus of top-p in each of the distributions (n, vocabulary), and renormalise.
+
+        Args:
+            order: (n, top_k) ids of the tokens that top-k has kept, the most likely first. Among tokens that are as
+                likely as the last one, it may lack some. None without top-k.
+        """
+        if _waits_are_cheap(probs):
+            return _nucleus_by_sorting(probs, self._top_p)
+        return _nucleus_by_selection(probs, self._top_p) if order is None else _nucleus_of(probs, self._top_p, order)
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
         """Return the ids of tokens that the text already has, and their logits after the repetition penalty (Keskar et
@@ -165,11 +172,11 @@ class DraftSampler(Sampler):
     if top-p is below 1.
     """
 
-    def _cut(self, probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    def _cut(self, probs: torch.Tensor, order: torch.Tensor | None) -> torch.Tensor:
         if _waits_are_cheap(probs):
-            return super()._cut(probs, top_p)
+            return super()._cut(probs, order)
         likeliest, order = probs.topk(min(_LIKELIEST, probs.shape[-1]), dim=-1)
-        kept = _within(likeliest, top_p)
+        kept = _within(likeliest, self._top_p)
         return torch.zeros_like(probs).scatter_(-1, order, kept / kept.sum(dim=-1, keepdim=True))
 
 
@@ -225,7 +232,7 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """Keep the same tokens as ``_nucleus_by_sorting``, but without sorting and without a wait for the device. Used on a
-    GPU.
+    GPU if there is no top-k.
 
     Two steps find the smallest probability of the nucleus: first its upper 16 bits, then its lower 16 bits. This is
     possible because non-negative float32 numbers have the same order as their bits. The first step sums the
@@ -239,10 +246,31 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     parts, upper, lower = (probs.double() * _WHOLE).long(), (bits >> _LOWER_BITS).long(), (bits & _LOWER).long()
     first, above = _least_digit(upper, parts, _UPPER + 1, wanted, 0)
     second, above = _least_digit(lower, parts * (upper == first), _LOWER + 1, wanted, above)
-    least = (first << _LOWER_BITS) | second
-    alike = bits == least
-    before = above + (alike.cumsum(dim=-1) - 1) * parts
-    out = probs * ((bits > least) | (alike & (before < wanted)))
+    least = ((first << _LOWER_BITS) | second).int().view(torch.float32)
+    return _at_least(probs, least, above, wanted)
+
+
+def _nucleus_of(probs: torch.Tensor, top_p: float, order: torch.Tensor) -> torch.Tensor:
+    """Keep the same tokens as ``_nucleus_by_selection``, if top-k has left few tokens.
+
+    Args:
+        order: as in ``Sampler._cut``. Only these tokens are added up. Without them the zeros of all other tokens would
+            be added too, which a GPU does one after another, because they all go to the same address.
+    """
+    ordered, wanted = probs.gather(1, order), int(top_p * _WHOLE)
+    parts = (ordered.double() * _WHOLE).long()
+    last = (parts.cumsum(dim=-1) < wanted).sum(dim=-1, keepdim=True).clamp(max=order.shape[1] - 1)
+    least = ordered.gather(1, last)
+    return _at_least(probs, least, (parts * (ordered > least)).sum(dim=-1, keepdim=True), wanted)
+
+
+def _at_least(probs: torch.Tensor, least: torch.Tensor, above: torch.Tensor, wanted: int) -> torch.Tensor:
+    """Keep a nucleus, and renormalise. Of the tokens with the smallest probability in the nucleus, ``least`` (n, 1),
+    keep the first ones until the parts reach ``wanted``. ``above`` (n, 1) are the parts of all larger probabilities.
+    """
+    alike = probs == least
+    before = above + (alike.cumsum(dim=-1) - 1) * (least.double() * _WHOLE).long()
+    out = probs * ((probs > least) | (alike & (before < wanted)))
     return out / out.sum(dim=-1, keepdim=True)
 
 

@@ -34,12 +34,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engine.devices import forget_error, pin, stream_of
+from engine.devices import pin, pinned, stream_of
 from engine.errors import ResourceError
 from engine.events import KvBytes
 from engine.model.kv_shape import KvShape
@@ -681,13 +682,8 @@ class Staging:
         """Allocate host memory for rows. The memory is pinned if there is a CUDA GPU and the system allows this much
         pinned memory.
         """
-        if self._cuda:
-            try:
-                return torch.empty(size, dtype=self._shape.storage_dtype, pin_memory=True)
-            except RuntimeError as error:
-                _log.warning("spilled KV moves through memory that is not pinned: %s", error)
-                forget_error(self._shape.device)
-        return torch.empty(size, dtype=self._shape.storage_dtype)
+        make = partial(torch.empty, size, dtype=self._shape.storage_dtype)
+        return pinned(make, self._shape.device) if self._cuda else make()
 
     def _event(self) -> Any:
         return torch.cuda.Event() if self._cuda else None

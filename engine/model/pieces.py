@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from engine.devices import KINDS
+from engine.devices import KINDS, pinned
 from engine.model.architectures import (
     embedding_multiplier,
     inputs_of_layers,
@@ -310,5 +311,5 @@ def to_device(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
     integers from pinned memory.
     """
     if KINDS[device.type].streams:
-        return torch.tensor(numbers, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
+        return pinned(partial(torch.tensor, numbers, dtype=torch.long), device).to(device, non_blocking=True)
     return torch.tensor(numbers, dtype=torch.long, device=device)

@@ -66,7 +66,7 @@ class CostModel:
 
     Args:
         memory: rate of a copy within the device's memory, counting bytes read and bytes written.
-        bus: rate from pinned host memory to the device; 0 without a bus.
+        bus: rate from host memory to the device, as spilled KV moves; 0 without a bus.
         disk: rate of reading a file in the folder for spilled KV; 0 if the disk was too full to measure it.
         layers: number of the model's layers.
         head: cost of the output head, as a multiple of a layer's cost. The input embedding costs nothing.

@@ -210,10 +210,10 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     draft = architectures.load_config(config.draft) if config.draft and is_target else None
     if is_target:
         config = planner.with_fitting_weights(config, model, draft, devices)
-    weights = _weights_bytes(config, model, shape.dtype.itemsize)
     layout = planner.lay_out(config, model, draft, devices)
     shape = dataclasses.replace(shape, split=layout.split)
     size, taken = planner.model_bytes(config, model, draft, device)
+    _, outside = planner.model_bytes(config, model, None, device)
     waiting = planner.host_weights(model, len(layout.in_host) * size.weights).step
     held = planner.weights_by_device(layout, shape.model_layers, size, taken)
     left = _free_beside(held, config, device, layout.others)
@@ -232,7 +232,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         context_limit=limit,
         dtype=str(shape.dtype).removeprefix("torch."),
         device=planner.devices_in_words(device, layout.split, len(layout.in_host), drafts=draft is not None),
-        weights_bytes=sum(file.stat().st_size for file in Path(name).glob("*.safetensors")) or weights,
+        weights_bytes=outside + shape.model_layers * size.weights,
         kv_bytes_per_token=shape.bytes_per_token,
         context_in_memory=min(limit, max(0, room) // shape.bytes_per_token),
         context_in_all=longest,
@@ -272,21 +272,6 @@ def _free_beside(
         return free
     rooms = [max(0, room - weights) for room, weights in zip((free.device, *free.others), weights_bytes, strict=True)]
     return dataclasses.replace(free, device=rooms[0], others=tuple(rooms[1:]))
-
-
-def _weights_bytes(config: EngineConfig, model: Any, itemsize: int) -> int:
-    """Bytes of a model's weights in memory. Only decoder blocks are quantized."""
-    from engine.model import architectures, gguf
-    from engine.quantization import FITTED, bytes_per_weight
-
-    weights = config.weights
-    if weights == FITTED:
-        return gguf.fitted_bytes(Path(config.model)) + architectures.embedding_parameters(model) * itemsize
-    if weights == "stored" and (each := architectures.stored_bytes_per_weight(model)):
-        return int(architectures.estimate_parameters(model) * each)
-    embeddings = architectures.embedding_parameters(model)
-    blocks = architectures.estimate_parameters(model) - embeddings
-    return int(embeddings * itemsize + blocks * bytes_per_weight(weights, itemsize))
 
 
 def _lengths(longest: int) -> list[int]:

@@ -132,7 +132,7 @@ def pick_devices(names: str) -> tuple[torch.device, ...]:
         cards = sorted(kinds.found("cuda"), key=kinds.free_memory, reverse=True)
         generations = [torch.cuda.get_device_capability(card)[0] for card in cards]
         alike = [card for card, of in zip(cards, generations, strict=True) if of == generations[0]]
-        if len(alike) > 1:
+        if len(cards) > 1:
             return tuple(alike)
         return (torch.device("cuda") if cards else next(iter(kinds.found("xpu")), torch.device("cpu")),)
     devices = [_device(name.strip()) for name in names.split(",")]

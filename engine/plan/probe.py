@@ -80,6 +80,7 @@ _FILLING_BYTE = 0x2C
 _NO_BLOCKS: Mapping[str, int] = MappingProxyType({})
 # Bytes of each copy in ``copy_rate`` and ``bus_rate``.
 COPY_BYTES = 1 << 28
+_BUFFERED = 8  # number of pieces in which ``bus_rate`` copies memory that cannot be pinned
 _MATRIX_WIDTH = 8192  # rows and columns of the matrices that a GPU multiplies
 _CPU_MATRIX_WIDTH = 512  # rows and columns of the matrices that a processor multiplies
 _RATE_REPEATS = 10  # number of calls whose mean time ``_seconds`` returns
@@ -460,12 +461,32 @@ def copy_rate(device: torch.device) -> float:
 
 
 def bus_rate(device: torch.device, size: int = COPY_BYTES) -> float:
-    """Measure the rate from host memory to the device in bytes per second, with copies of ``size`` bytes. The host
-    memory is pinned if the device has streams, as it is for spilled KV.
+    """Measure the rate from host memory to the device in bytes per second, with copies of ``size`` bytes. They move as
+    spilled KV does: from pinned memory if the device has streams, or through two pinned buffers if the system lets no
+    more be pinned.
     """
-    source = torch.empty(size, dtype=torch.uint8, pin_memory=KINDS[device.type].streams)
-    target = torch.empty(size, dtype=torch.uint8, device=device)
+    streams, target = KINDS[device.type].streams, torch.empty(size, dtype=torch.uint8, device=device)
+    if streams and not devices.pins_in_place():
+        return size / _seconds(device, _through_buffers(torch.ones(size, dtype=torch.uint8), target))
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=streams)
     return size / _seconds(device, lambda: target.copy_(source, non_blocking=True))
+
+
+def _through_buffers(source: torch.Tensor, target: torch.Tensor) -> Callable[[], None]:
+    """Make the function that copies host memory to a GPU through two pinned buffers. While the GPU fetches the content
+    of one buffer, the host fills the other.
+    """
+    size = max(1, len(source) // _BUFFERED)
+    buffers = [(torch.empty(size, dtype=torch.uint8, pin_memory=True), torch.cuda.Event()) for _ in range(2)]
+
+    def send_pieces() -> None:
+        for number, (given, taken) in enumerate(zip(source.split(size), target.split(size), strict=True)):
+            buffer, moved = buffers[number % 2]
+            moved.synchronize()
+            taken.copy_(buffer[: len(given)].copy_(given), non_blocking=True)
+            moved.record()
+
+    return send_pieces
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

@@ -201,6 +201,17 @@ def test_the_selected_nucleus_is_that_of_a_stable_sort(kind: str, top_p: float) 
     assert torch.allclose(found, kept / kept.sum(-1, keepdim=True), atol=1e-3)
 
 
+@pytest.mark.parametrize("top_p", [1e-6, 0.5, 0.9, 0.999999])
+@pytest.mark.parametrize("top_k", [1, 20, 500])
+def test_the_nucleus_of_the_tokens_of_top_k_is_that_of_all(top_k: int, top_p: float) -> None:
+    """Also where several tokens are as likely as the last of them, of which top-k keeps all and names some."""
+    g = torch.Generator().manual_seed(7)
+    scaled = torch.cat([(4 * torch.randn(5, 3000, generator=g)).bfloat16().float(), torch.zeros(1, 3000)])
+    values, order = scaled.topk(top_k, dim=-1)
+    probs = torch.softmax(scaled.masked_fill(scaled < values[:, -1:], float("-inf")), -1)
+    assert torch.equal(verify._nucleus_of(probs, top_p, order), verify._nucleus_by_selection(probs, top_p))
+
+
 def test_a_draft_is_drawn_from_few_tokens_where_looking_at_all_costs_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its law decides nothing: on a processor, and of who judges it, it is the whole nucleus."""
     logits = 0.01 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(5))

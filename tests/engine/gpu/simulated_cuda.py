@@ -448,6 +448,8 @@ class Gpu:
         return any(first <= start and stop <= first + size for first, size in list(self.pinned.items()))
 
     def pin(self, x: torch.Tensor) -> torch.Tensor:
+        if self.pin_limit is not None and sum(self.pinned.values()) + x.nbytes > self.pin_limit:
+            raise torch.AcceleratorError("CUDA error: out of memory")  # of cudaHostAlloc
         self.pinned[x.data_ptr()] = x.numel() * x.element_size()
         self.kept.append(x)  # its address must stay its own
         return x

@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from engine import devices
-from engine.config import SamplingParams
+from engine import devices, worker
+from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill
 from engine.decode.acceptance import Every
 from engine.decode.controller import FixedLengths, RoundObservation
@@ -25,8 +25,8 @@ from engine.decode.drafters import ModelDrafter, NoDrafter
 from engine.decode.plans import DraftPlan
 from engine.decode.rounds import Context, Speculation, TokensAhead, full_pass, hierarchical, middle_logits, start
 from engine.decode.verify import Sampler, make_generator
-from engine.errors import ModelError
-from engine.events import Round
+from engine.errors import Closed, EngineError, ModelError
+from engine.events import Event, Round
 from engine.kv import offload
 from engine.kv.full import FullCache
 from engine.kv.offload import HostStore, Placement, Tier
@@ -35,6 +35,8 @@ from engine.kv.spilling import retry_with_spill
 from engine.model import architectures, decoder, graphs, loading
 from engine.model.graphs import CudaRecorder
 from engine.model.kv_shape import KvShape
+from engine.model.pieces import to_device
+from engine.plan import probe
 from tests.engine.gpu.simulated_cuda import simulated_cuda
 
 LAYERS = 3
@@ -296,6 +298,70 @@ def test_refused_pinning_is_forgotten() -> None:
             store.arrived()
             assert store.rows(5, 8).eq(2).all()
             store.close()
+
+
+def test_a_small_buffer_that_cannot_be_pinned_spills_no_layer() -> None:
+    """The system's refusal to pin the ids of a few tokens was taken for a full card, and its whole cache was spilled,
+    into memory that must be pinned too."""
+    with simulated_cuda("lazy", pin_limit=0):
+        cache = FullCache(SHAPE, 64)
+        made = retry_with_spill(cache, lambda: to_device([3, 1, 2], GPU))
+        assert made.tolist() == [3, 1, 2]
+        assert not cache.placement.spilled
+        cache.clear()
+
+
+def test_a_gpu_that_computes_no_more_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an illegal access each question failed with the advice to try again, for ever."""
+
+    class Fails:
+        conversation, asked = None, 0
+
+        def ask(self, *_: object, **__: object) -> Iterator[Event]:
+            self.asked += 1
+            held.append(torch.ones(1, device=GPU))
+            raise RuntimeError("an error of the program")
+            yield
+
+        def work_ahead(self) -> tuple[()]:
+            return ()
+
+    held: list[torch.Tensor] = []
+    session = Fails()
+    monkeypatch.setattr("engine.session.Session.load", lambda _: session)
+    monkeypatch.setattr(worker, "describe", lambda *_: None)
+    monkeypatch.setattr(worker.foreign, "begin", lambda *_: None)
+    with simulated_cuda("eager") as gpu:
+        engine = worker.Engine(EngineConfig(model="m"))
+        engine.wait_ready(60)
+        with pytest.raises(EngineError, match="Try again"):
+            engine.ask("Where?").result(60)
+        gpu.failed = "CUDA error: an illegal memory access was encountered"
+        for _ in range(2):
+            with pytest.raises(Closed, match=r"stopped computing .*Start Trifold again"):
+                engine.ask("Where?").result(60)
+        assert session.asked == 2, "a GPU that has failed is asked no more"
+        assert engine.status().state == "failed"
+        assert "Start Trifold again" in engine.status().detail
+        with pytest.raises(Closed, match="stopped computing"):
+            engine.wait_ready()
+        engine.close()
+        gpu.failed = ""
+
+
+def test_the_bus_of_windows_is_timed_through_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecasts promised the rate of pinned memory, while KV moves through two small buffers there."""
+    size = 1 << 16
+    for system, largest in (("linux", size), ("win32", size // 8)):
+        monkeypatch.setattr(devices, "sys", SimpleNamespace(platform=system))
+        with simulated_cuda("lazy") as gpu:
+            assert probe.bus_rate(GPU, size) > 0
+            assert gpu.sent[0] == (1 + probe._RATE_REPEATS) * size
+            assert max(gpu.pinned.values()) == largest
+            into = torch.empty(1000, dtype=torch.uint8, device=GPU)
+            numbers = torch.arange(1000).to(torch.uint8)
+            probe._through_buffers(numbers, into)()
+            assert torch.equal(into.cpu(), numbers)
 
 
 def test_windows_is_not_asked_to_pin_a_book(monkeypatch: pytest.MonkeyPatch) -> None:

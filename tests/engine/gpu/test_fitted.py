@@ -12,7 +12,7 @@ import torch
 from engine.config import UNCHANGED_NOTE, WEIGHTS_NOTES, EngineConfig
 from engine.document import Document
 from engine.errors import OptionError
-from engine.model import gguf, loading
+from engine.model import architectures, gguf, loading
 from engine.model.products.tiled import TiledLinear4, TiledLinear8
 from engine.plan import hardware, planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
@@ -112,3 +112,7 @@ def test_the_forecast_counts_the_rounded_weights(tmp_path: Path, monkeypatch: py
     assert facts.weights_note == WEIGHTS_NOTES[FITTED]
     assert gguf.fitted_bytes(folder) < facts.weights_bytes < 2 * gguf.fitted_bytes(folder)
     assert "in memory" not in facts.device
+    with simulated_cuda("eager"):
+        facts = hardware.inspect_model(str(folder), config_of(folder))
+    whole = 2 * architectures.estimate_parameters(architectures.load_config(str(folder)))
+    assert facts.weights_bytes == pytest.approx(whole, rel=0.01), "the bytes of the file, and not the expanded ones"

@@ -91,6 +91,15 @@ def test_the_card_with_most_room_comes_first() -> None:
         assert planner.pick_devices("auto") == (torch.device("cuda"),)
 
 
+def test_of_two_generations_the_card_with_most_room_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was found, and then ``cuda`` without a number was returned, which is the other one."""
+    with simulated_cuda("eager", limit=10_000, cards=2):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda card: (8 + card.index, 0))
+        held = torch.empty(1000, dtype=torch.uint8, device=CARDS[0])
+        assert planner.pick_devices("auto") == (CARDS[1],)
+        assert held.device == CARDS[0]
+
+
 def test_one_card_is_filled_before_the_next_gets_any() -> None:
     """A model that fits with its window stays on one card; what does not is shared so that both buses have as much."""
     alone = share_layers(32, LAYER, [DeviceRoom(80 * GB, REST), DeviceRoom(80 * GB)])

@@ -23,12 +23,15 @@ def test_a_nucleus_is_selected_and_not_sorted(top_k: int | None, monkeypatch: py
     logits = (3 * torch.randn(4, WORDS, generator=torch.Generator().manual_seed(1))).bfloat16()
     params = SamplingParams(temperature=0.7, top_p=0.9, top_k=top_k)
     ordered: list[int] = []
+    added: list[int] = []
     real = simulated_cuda_module._dispatch_here
 
     def watched(gpu: Gpu, func: Any, args: Any, *rest: Any) -> Any:
         name = func.overloadpacket.__name__
         if name in ("sort", "topk", "argsort", "msort"):
             ordered.append(args[1] if name == "topk" else args[0].shape[-1])
+        if name == "scatter_add_":
+            added.append(args[2].shape[-1])
         return real(gpu, func, args, *rest)
 
     monkeypatch.setattr(simulated_cuda_module, "_dispatch_here", watched)
@@ -41,6 +44,7 @@ def test_a_nucleus_is_selected_and_not_sorted(top_k: int | None, monkeypatch: py
         tokens = draw(drafted, generator)
         assert not gpu.waits - waits
         assert max(ordered) <= 128
+        assert added == ([] if top_k else [WORDS] * 2), "the zeros that top-k leaves all go to one address"
         found, few, tokens = exact.cpu(), drafted.cpu(), tokens.cpu()
     scaled = logits.float() / 0.7
     if top_k:

@@ -64,7 +64,16 @@ def test_the_script_runs_to_its_end(
         begun.append(sum(card.allocated))
         return made(*args, **options)
 
+    decode, left = rows.Bench.decode, []
+
+    def decoded(*given: Any, **options: Any) -> Any:
+        left.append(torch.cuda.mem_get_info(0)[0])
+        return decode(*given, **options)
+
+    monkeypatch.setattr(rows.Bench, "decode", decoded)
     monkeypatch.setattr(gpu, "synthetic_pair", noted)
+    assert gpu._PIECE >= 10 << 20, "torch takes 20 MiB for each smaller tensor"
+    monkeypatch.setattr(gpu, "_PIECE", 1 << 20)
     with simulated_cuda("lazy", cards=2, limit=100_000_000) as card:
         assert gpu.main(["--book", str(book), "--out", str(out)]) == 0
     assert len(begun) == len(gpu.SCRIPT)  # the kernels have no session, two cards have two
@@ -77,6 +86,7 @@ def test_the_script_runs_to_its_end(
         if figure["unit"] == "ms/token" and "T=0.6" not in what:
             assert "identical" in figure["note"] or "differs" in figure["note"]
             assert "differs" not in figure["note"], what
+    assert min(left) < 2 << 20, "an answer is decoded on a full card"
     words = " ".join(figures)
     for told in ("two cards: hierarchical_lookup", "layers that made room", "pinned in one piece", "second question"):
         assert told in words

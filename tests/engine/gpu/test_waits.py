@@ -32,8 +32,15 @@ PATIENCE = 5  # times as many where nothing is missed yet
 SHAPE = KvShape(4, 2, 8, torch.float32, GPU)
 PLACEMENT = Placement((Tier.HOST, Tier.DEVICE, Tier.DISK, Tier.HOST))
 WAITS = ("wait_event", "wait_stream", "synchronize")
-TIMED = ("milliseconds", "synchronize", "_seconds", "_best")  # of graphs.py, devices.py and probe.py
-ASKING = ("_card_answers",)  # of the script for cards: it waits to see an error, and nothing is read after it
+TIMED = (
+    "milliseconds",
+    "synchronize",
+    "_seconds",
+    "_best",
+    "_through_buffers",
+    "send_pieces",
+)  # of graphs.py, devices.py and probe.py
+ASKING = ("answers",)  # of devices.py: it waits to see an error, and nothing is read after it
 Line = tuple[str, int]
 
 

@@ -162,6 +162,7 @@ def test_room_that_cannot_be_had_is_made(decoder: Decoder) -> None:
         "CUDA out of memory. Tried to allocate 2 GiB",
         "CUDA error: out of memory",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     ],
 )
 def test_every_way_to_say_it_is_understood(words: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.model import architectures, families
-from engine.plan import hardware, shape_of
+from engine.plan import planner, shape_of
 
 FAMILIES = families.FAMILIES
 
@@ -80,9 +80,9 @@ def test_what_is_rounded_are_the_blocks_alone() -> None:
     config, model = described("llama", tie_word_embeddings=False)
     blocks = sum(weight.numel() for layer in model.model.layers for weight in layer.parameters())
     expected = 2 * 50_000 * 256 * 4 + blocks
-    assert hardware._weights_bytes(EngineConfig("llama", weights="8bit"), config, 4) == pytest.approx(
-        expected, rel=0.01
-    )
+    asked = EngineConfig("llama", weights="8bit", dtype="float32")
+    size, outside = planner.model_bytes(asked, config, None, torch.device("cpu"))
+    assert outside + config.num_hidden_layers * size.weights == pytest.approx(expected, rel=0.01)
 
 
 def test_a_folder_named_by_a_hash_is_not_shown(tmp_path: Path) -> None:
