@@ -292,7 +292,8 @@ class EngineConfig:
 
     Args:
         model: folder or hub id of the target model.
-        draft: folder or hub id of the draft model; None decodes with the middle level alone.
+        draft: folder or hub id of the draft model; None drafts with the model's own draft head, if its folder has one,
+            and otherwise decodes with the middle level alone.
         context: tokens of the window to reserve; None takes the model's own window.
         device: "auto", "cpu", "cuda" or "cuda:1", "xpu" or "mps"; "cuda:0,cuda:1" allows both GPUs, if one cannot hold
             everything.

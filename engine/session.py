@@ -18,6 +18,7 @@ A session knows documents and turns. ``generation`` makes the events of an answe
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -36,15 +37,15 @@ from engine.decode import prefill
 from engine.decode.levels import Hierarchy
 from engine.decode.quotations import Quotable
 from engine.document import Document, Reading
-from engine.errors import ContextTooSmall, InputError, OptionError
+from engine.errors import ContextTooSmall, InputError, ModelError, OptionError
 from engine.events import AnswerStarted, BookRead, Event, Loading, ReadingProgress, StopReason
 from engine.generation import Generation, GenerationLoop, Meter, PageScores
 from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
 from engine.kv.spilling import retry_with_spill
-from engine.model import attention, decoder, distilled, loading
-from engine.model.architectures import is_distilled
+from engine.model import attention, decoder, distilled, loading, own_head
+from engine.model.architectures import is_distilled, is_own_head
 from engine.model.kernels import kept
 from engine.phases import Thoughts
 from engine.plan import planner, probe
@@ -58,6 +59,7 @@ from engine.thinking import check_wanted
 # with the same documents.
 _SAVING_PATIENCE_S = 20.0
 
+_log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -138,21 +140,20 @@ class Session:
         tokenizer = BookTokenizer(config.model, config.tried_folder)
         loading.check_embedding(config.model, settings, tokenizer.largest_id)
         tokenizer.format_for("")
-        draft_settings, shares = None, False
+        draft_settings = None
         if config.draft is not None:
             draft_settings = loading.settings_of(config.draft, None)
-            shares = is_distilled(draft_settings)
-            if not shares:
+            if not is_distilled(draft_settings) and not is_own_head(draft_settings):
                 loading.check_vocabulary(
                     config.draft, BookTokenizer(config.draft, config.tried_folder).vocabulary, tokenizer.vocabulary
                 )
+        elif config.num_draft_tokens != 0:
+            draft_settings = own_head.settings_in(config.model, settings)
         config = planner.with_fitting_weights(config, settings, draft_settings, devices)
         layout = planner.lay_out(config, settings, draft_settings, devices)
         places: dict[str, Any] = {"split": layout.split, "in_host": layout.in_host}
         target = load(config.model, window=config.context, weights=config.weights, **places)
-        draft = None
-        if config.draft is not None:
-            draft = distilled.load(config.draft, target) if shares else load(config.draft, window=None)
+        draft = _load_draft(config, draft_settings, target)
         costs = probe.of_engine(target, config)
         kinds.trim_heap()
         return cls(config, tokenizer, target, draft, costs)
@@ -519,3 +520,26 @@ def progress(conversation: Conversation, step: prefill.PrefillProgress, start: i
         tokens_per_s=(done - start) / max(seconds, 1e-9),
         seconds_left=seconds * (1.0 - step.work) / max(step.work, 1e-9),
     )
+
+
+def _load_draft(config: EngineConfig, settings: Any, target: decoder.Decoder) -> decoder.Decoder | None:
+    """Load what proposes tokens beside the target: the draft model or head that the configuration names, or the draft
+    head in the target's own files. Return None if there is none, or if the head in the target's files cannot be read,
+    because answers are the same without it.
+
+    Args:
+        settings: the draft's configuration, or None.
+    """
+    if settings is None:
+        return None
+    if config.draft is None:
+        try:
+            return own_head.load(config.model, settings, target)
+        except ModelError as error:
+            _log.warning("without the model's own draft head: %s", error.cause)
+            return None
+    if is_own_head(settings):
+        return own_head.load(config.draft, settings, target)
+    if is_distilled(settings):
+        return distilled.load(config.draft, target)
+    return loading.load(config.draft, window=None, device=target.device, dtype=config.dtype)

@@ -39,6 +39,7 @@ from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.controller import Controller, FixedDraft, FixedLengths, SpeculationPolicy
 from engine.decode.drafters import Drafter, LookupDrafter, ModelDrafter, NoDrafter
+from engine.decode.head_drafter import HeadDrafter
 from engine.decode.levels import Hierarchy, draft_start_ms, selection_ms
 from engine.decode.plans import PlanLimits
 from engine.decode.rounds import Context, full_pass, pass_ms
@@ -385,7 +386,7 @@ class Bench:
         levels = self.session.hierarchy
         return self._recent_chunks() if kind.recent else (levels.retrieval, levels.middle)
 
-    def _model_drafter(self, kind: RowSetup) -> ModelDrafter | None:
+    def _model_drafter(self, kind: RowSetup) -> ModelDrafter | HeadDrafter | None:
         return self.session.hierarchy.model_drafter if kind.draft else None
 
     def _limits(self, kind: RowSetup, costs: Costs) -> PlanLimits:

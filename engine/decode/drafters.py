@@ -9,8 +9,8 @@ drafter which tokens were committed. A wrong proposal costs time but never chang
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Maximum number of committed tokens that a step of a large draft model reads together with its own token. More tokens
 # are read in passes of their own, whose time does not count as the time of a step.
-_FED_IN_A_STEP = 8
+FED_IN_A_STEP = 8
 # Number of the newest tokens that a large draft model reads if an answer waits for its start. The draft model (0.5
 # billion parameters) then gave a mean probability of 0.54 to each of 1,500 tokens of answers, and 0.59 with the newest
 # 504 tokens, whose reading takes 1.9 s, and also if the end of the book had been read before the question came.
@@ -44,10 +44,10 @@ _START_OF_LARGE = 64
 _COMMON = 0.97
 # Number of tokens that a draft model reads at once if it is large and runs on a CPU. The kernels for few rows multiply
 # them, and a question that comes meanwhile waits for one such pass (90 ms with 0.5 billion parameters in 4 bits).
-_READ_AT_ONCE = 32
+READ_AT_ONCE = 32
 
 
-def _first_tokens(text: Sequence[int]) -> int:
+def first_tokens(text: Sequence[int]) -> int:
     """Return how many of the vocabulary's first tokens include ``_COMMON`` of the tokens of a text. Most vocabularies
     are ordered from the most frequent to the rarest token.
     """
@@ -189,7 +189,7 @@ class ModelDrafter:
         self.started = False
         """Whether the cache holds a beginning of the context, so that the draft model need not be started on it."""
         self._committed = 0  # number of committed tokens
-        self._fed_in_a_step = _FED_IN_A_STEP if waits else self._slack // 2
+        self._fed_in_a_step = FED_IN_A_STEP if waits else self._slack // 2
         self._full = full
         self._vocabulary = vocabulary
         self._settled = 0  # number of tokens that were in the cache at the last ``settle``, and are final since then
@@ -280,7 +280,7 @@ class ModelDrafter:
         cache.reset()
         self._settled, self._fed, self._unread = 0, [], []
         if self.waits:
-            self.decoder.narrow(_first_tokens(context))
+            self.decoder.narrow(first_tokens(context))
         # Evictions are multiples of ``_slack`` tokens. If the number of skipped tokens is too, the cache holds the same
         # tokens as one that has followed the text from its beginning.
         unit = 1 if self.waits else self._slack
@@ -300,7 +300,7 @@ class ModelDrafter:
             ModelError: the draft model's logits are not finite.
         """
         cache, logits = self.cache, None
-        most = _READ_AT_ONCE if self.waits else self._slack
+        most = READ_AT_ONCE if self.waits else self._slack
         while (missing := len(context) - 1 - cache.length) > 0:
             yield
             self._settle()
@@ -326,45 +326,14 @@ class ModelDrafter:
         if count == 0:
             return _nothing(self.decoder.token_device)
         start_ms = self._catch_up(context)
-        logits = self._after(context)
-        hints = self.decoder.ids(list(hint))
-        agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
-        tokens: list[torch.Tensor] = []
-        probs: list[Distributions] = []
-        sure: list[float] = []
-        sampler = sampler.drafting()
-        hinting, chance = bool(hint), 1.0
-        while True:
-            q = sampler(logits)
-            if hinting:
-                # Compare the hint with the most likely token and not with a drawn token. So the comparison does not
-                # depend on a draw, and the text keeps its exact distribution.
-                agrees = agrees & (likeliest(logits) == hints[len(tokens)])
-                q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
-            # If the logits are not finite, ``draw`` returns -1, and token 0 is proposed instead. Any token may be
-            # proposed, because ``q`` is not finite either, so that verification rejects the token.
-            tokens.append(draw(q, generator).clamp(min=0))
-            probs.append(q)
-            sampler = sampler.after(tokens[-1])
-            if stop.threshold > 0.0 or (hinting and len(tokens) == len(hint)):
-                (found,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
-                hinting = hinting and bool(same)
-                if stop.threshold > 0.0:
-                    sure.append(found)
-                    chance *= stop.chance(found)
-            hinted = hinting and len(tokens) == len(hint)
-            if hinted or chance < stop.threshold or len(tokens) == count:
-                return Proposal(
-                    torch.cat(tokens),
-                    joined(probs, len(probs)),
-                    TokenSource.DRAFT,
-                    tuple(sure),
-                    len(tokens),
-                    hinted,
-                    start_ms,
-                )
-            logits = self._fit(self._forward(tokens[-1]))
-            self._unread.append(tokens[-1])
+
+        def following(token: torch.Tensor) -> torch.Tensor:
+            logits = self._fit(self._forward(token))
+            self._unread.append(token)
+            return logits
+
+        made = drafted(self._after(context), following, count, sampler, generator, stop, self.decoder.ids(list(hint)))
+        return replace(made, start_ms=start_ms)
 
     def _catch_up(self, context: Sequence[int]) -> float:
         """Start the draft model on the committed tokens, if its start was delayed until now (``waits``). Otherwise feed
@@ -452,10 +421,62 @@ class ModelDrafter:
         return logits
 
     def _fit(self, logits: torch.Tensor) -> torch.Tensor:
-        missing = self._vocabulary - logits.shape[-1]
-        if missing > 0:
-            return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-        return logits[:, : self._vocabulary]
+        return fitted(logits, self._vocabulary)
+
+
+def fitted(logits: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Cut or pad logits (n, any size) to the target's vocabulary."""
+    missing = vocabulary - logits.shape[-1]
+    if missing > 0:
+        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+    return logits[:, :vocabulary]
+
+
+def drafted(
+    logits: torch.Tensor,
+    following: Callable[[torch.Tensor], torch.Tensor],
+    count: int,
+    sampler: Sampler,
+    generator: torch.Generator,
+    stop: EarlyStop,
+    hints: torch.Tensor,
+) -> Proposal:
+    """Draw at most ``count`` tokens, one after another.
+
+    Args:
+        logits: (1, vocabulary) logits of the first token.
+        following: feeds a drawn token (1,), and returns the logits of the next.
+        hints: (n,) the tokens of ``Drafter.propose``'s hint, on the device.
+    """
+    agrees = torch.ones(1, dtype=torch.bool, device=hints.device)
+    tokens: list[torch.Tensor] = []
+    probs: list[Distributions] = []
+    sure: list[float] = []
+    sampler = sampler.drafting()
+    hinting, chance = bool(len(hints)), 1.0
+    while True:
+        q = sampler(logits)
+        if hinting:
+            # Compare the hint with the most likely token and not with a drawn token. So the comparison does not depend
+            # on a draw, and the text keeps its exact distribution.
+            agrees = agrees & (likeliest(logits) == hints[len(tokens)])
+            q = instead(agrees, hints[len(tokens) : len(tokens) + 1], q)
+        # If the logits are not finite, ``draw`` returns -1, and token 0 is proposed instead. Any token may be proposed,
+        # because ``q`` is not finite either, so that verification rejects the token.
+        tokens.append(draw(q, generator).clamp(min=0))
+        probs.append(q)
+        sampler = sampler.after(tokens[-1])
+        if stop.threshold > 0.0 or (hinting and len(tokens) == len(hints)):
+            (found,), (same,) = to_host(confidences(logits, tokens[-1]), agrees)
+            hinting = hinting and bool(same)
+            if stop.threshold > 0.0:
+                sure.append(found)
+                chance *= stop.chance(found)
+        hinted = hinting and len(tokens) == len(hints)
+        if hinted or chance < stop.threshold or len(tokens) == count:
+            made = torch.cat(tokens), joined(probs, len(probs))
+            return Proposal(*made, TokenSource.DRAFT, tuple(sure), len(tokens), hinted)
+        logits = following(tokens[-1])
 
 
 class LookupDrafter:

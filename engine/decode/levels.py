@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import psutil
 import torch
@@ -19,12 +19,14 @@ from engine.decode import rounds
 from engine.decode.acceptance import NO_EXPERTS, Costs, ExpertReads, PassCost, cost_of, policy_of
 from engine.decode.controller import Controller, FixedLengths, Unclocked
 from engine.decode.drafters import LookupDrafter, ModelDrafter, NoDrafter
+from engine.decode.head_drafter import HeadDrafter
 from engine.decode.lookup import LookupIndex
 from engine.decode.plans import PlanLimits, most_passes
 from engine.decode.rounds import Speculation, full_pass, middle_logits, newest, pass_ms, since
 from engine.decode.tuning import TUNING, is_slow, waits_for_bus
 from engine.decode.verify import make_generator, rejection_sample
 from engine.devices import KINDS
+from engine.kv.hidden_states import HiddenStates
 from engine.kv.retrieval import RetrievalCache
 from engine.model import graphs
 from engine.model.architectures import experts_of
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from engine.kv.selection import SelectionPolicy
     from engine.model.backends import Backend
     from engine.model.decoder import Decoder
+    from engine.model.own_head import DraftHead
     from engine.model.view import View
     from engine.plan.cost_model import CostModel
 
@@ -148,8 +151,7 @@ class Hierarchy:
         machine: CostModel | None = None,
     ) -> None:
         self.config = config
-        self._machine = machine
-        self._full = full
+        self._machine, self._full = machine, full
         draft_tokens = TUNING.fixed_draft if config.num_draft_tokens is None else config.num_draft_tokens
         self.fixed = FixedLengths(
             0 if draft is None else draft_tokens, config.num_pending_tokens or TUNING.fixed_pending
@@ -159,6 +161,7 @@ class Hierarchy:
             most_draft, most_pending = self.fixed.plan.draft, self.fixed.plan.pending
         self.longest = most_pending + max(most_draft, config.num_lookup_tokens) + 1
         self._target = target
+        full.hidden = self._states_for(draft)
         self._recorded_backends: dict[str, RecordedBackend] = {}
         self._middle = middle_of(target, config, full) or target.backend
         self.verify = self._recorded(target, target.backend, "verify", _CHECK_EVERY)
@@ -198,13 +201,24 @@ class Hierarchy:
         """Whether the configuration fixes the speculation lengths."""
         return self.config.num_draft_tokens is not None or self.config.num_pending_tokens is not None
 
-    def _make_model_drafter(self, draft: Decoder | None) -> ModelDrafter | None:
+    def _states_for(self, draft: Decoder | None) -> HiddenStates | None:
+        """Make the memory of the target's hidden states; None if the draft does not read them."""
+        if draft is None or not draft.reads_states or not self.has_draft_model:
+            return None
+        states = HiddenStates(self._target, self.config.num_sink_tokens + self.config.window_size)
+        self._full.when_cropped(states.crop)
+        return states
+
+    def _make_model_drafter(self, draft: Decoder | None) -> ModelDrafter | HeadDrafter | None:
         if draft is None or not self.has_draft_model:
             return None
         sinks, window = self.config.num_sink_tokens, self.config.window_size
-        backend = self._recorded(draft, draft.backend, "draft")
         work = draft.block_parameters * draft.num_layers * (sinks + 2 * window)
         waits = not KINDS[draft.device.type].gpu and work > _STARTED_AT_ONCE
+        if self._full.hidden is not None:
+            head = cast("DraftHead", draft)
+            return HeadDrafter(head, self._full.hidden, sinks, window, self.longest, self._full, waits)
+        backend = self._recorded(draft, draft.backend, "draft")
         return ModelDrafter(draft, self._target.vocabulary, sinks, window, self.longest, backend, self._full, waits)
 
     def _make_drafter(self) -> Drafter:
@@ -235,6 +249,7 @@ class Hierarchy:
             return backend
         for reason, holds in (
             ("its RoPE asks the device for positions to choose frequencies", decoder.rope_depends_on_window),
+            ("a draft head reads hidden states, which a replay does not hand out", self._full.hidden),
             ("layers on several GPUs are read for longer than they are launched", level == "verify" and decoder.split),
             ("weights come from host memory, to another place every time", decoder.layers_in_host),
             ("a sliding window begins elsewhere in every pass", level != "draft" and decoder.kv_shape.sliding),
@@ -310,7 +325,7 @@ class Hierarchy:
         return draft.cache.extend(count) if draft and count <= draft.cache.free_slots() else None
 
     def timed_again(
-        self, context: Context, retrieval: RetrievalCache, middle: Backend, draft: ModelDrafter | None
+        self, context: Context, retrieval: RetrievalCache, middle: Backend, draft: ModelDrafter | HeadDrafter | None
     ) -> Costs | None:
         """Time the passes of each level again after an answer, on the answer's context. Return None if no pass was
         recorded as a CUDA graph since the last timing, if passes are too slow to be timed, or if KV is spilled.
@@ -419,7 +434,7 @@ class Hierarchy:
         plain_ms: float,
         retrieval: RetrievalCache,
         middle: Backend,
-        draft: ModelDrafter | None,
+        draft: ModelDrafter | HeadDrafter | None,
     ) -> Costs:
         """Determine the initial costs of passes on a context on which the levels have been started.
 
@@ -479,7 +494,7 @@ def measure(
     target: Decoder,
     retrieval: RetrievalCache,
     middle: Backend,
-    draft: ModelDrafter | None,
+    draft: ModelDrafter | HeadDrafter | None,
 ) -> Costs:
     """Time the passes of each level on a context on which the levels have been started. All caches are left unchanged.
 
@@ -518,7 +533,7 @@ def derived(
     machine: CostModel | None,
     target: Decoder,
     retrieval: RetrievalCache,
-    draft: ModelDrafter | None,
+    draft: ModelDrafter | HeadDrafter | None,
 ) -> Costs:
     """Derive the costs of passes on a context of ``count`` tokens. The only measured time is that of a plain step,
     ``plain_ms``.
@@ -551,14 +566,16 @@ def _bytes_read(target: Decoder, context: int) -> int:
     return target.bytes_read_by_step + target.kv_shape.bytes_per_token * context
 
 
-def _unstarted_draft_ms(count: int, plain_ms: float, target: Decoder, draft: ModelDrafter | None) -> float:
+def _unstarted_draft_ms(
+    count: int, plain_ms: float, target: Decoder, draft: ModelDrafter | HeadDrafter | None
+) -> float:
     """Milliseconds of a draft step after ``count`` tokens, derived from the bytes that it reads and the time of a plain
     step.
     """
     return 0.0 if draft is None else plain_ms * draft.decoder.bytes_read_by_step / _bytes_read(target, count)
 
 
-def draft_start_ms(context: Context, costs: Costs, draft: ModelDrafter | None) -> float:
+def draft_start_ms(context: Context, costs: Costs, draft: ModelDrafter | HeadDrafter | None) -> float:
     """Estimated milliseconds of starting the draft model on a context; 0 if there is no draft model, or if it has read
     the context.
 
@@ -606,7 +623,7 @@ def _middle_ms(
     return since(start)
 
 
-def _draft_ms(model: ModelDrafter, context: Context, generator: torch.Generator) -> float:
+def _draft_ms(model: ModelDrafter | HeadDrafter, context: Context, generator: torch.Generator) -> float:
     start = time.perf_counter()
     with context.backend.decoding():
         model.propose(context.tokens, _DRAFT_RUN, context.sampler, generator)

@@ -141,7 +141,7 @@ def _segment(
                 continue
             yield work_of(decoder, position, stop - first) / decoder.num_layers
             first = stop
-    _check_finite(decoder, hidden)
+    _end(decoder, cache, hidden)
     if not start:  # check only the first segment's logits, because they already show whether weights are damaged
         logits = decoder.logits(hidden[:, -1:], decoder.last_product)
         least, most = torch.stack(logits.aminmax()).tolist()  # ``least`` and ``most`` are NaN if any logit is NaN
@@ -151,14 +151,18 @@ def _segment(
             raise decoder.not_telling()
 
 
-def _check_finite(decoder: Decoder, numbers: torch.Tensor) -> None:
-    """Check that hidden states are finite. For this, the host waits for the device, once for each segment.
+def _end(decoder: Decoder, cache: FullCache, hidden: torch.Tensor) -> None:
+    """Check that the hidden states (1, n, hidden) after the last layer are finite, and keep the newest for a draft
+    head. For the check, the host waits for the device, once for each segment.
 
     Raises:
         ModelError: a number is not finite.
     """
-    if not torch.isfinite(numbers).all():
+    if not torch.isfinite(hidden).all():
         raise decoder.not_finite()
+    if cache.hidden is not None:
+        newest = hidden[:, -cache.hidden.most :]
+        cache.hidden.note(cache.length + hidden.shape[1] - newest.shape[1], decoder.last_norm(newest))
 
 
 def _eased(error: Exception, cache: FullCache, block: int) -> int:

@@ -591,7 +591,10 @@ def full_pass(
         full.reserve(start + len(ids))
         return backend.forward(ids, full.extend(start, observer))
 
-    return retry_with_spill(full, work)
+    logits = retry_with_spill(full, work)
+    if full.hidden is not None:
+        full.hidden.note(start)
+    return logits
 
 
 def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor, rows: int) -> torch.Tensor:
@@ -600,7 +603,11 @@ def middle_logits(backend: Backend, retrieval: RetrievalCache, ids: torch.Tensor
 
     The tokens belong to the retrieval cache only after ``retrieval.advance`` has been called.
     """
-    return retry_with_spill(retrieval.full, lambda: backend.forward(ids, retrieval.extend(), rows=rows))
+    full = retrieval.full
+    logits = retry_with_spill(full, lambda: backend.forward(ids, retrieval.extend(), rows=rows))
+    if full.hidden is not None:
+        full.hidden.note(retrieval.length + ids.shape[0] - rows)
+    return logits
 
 
 def pass_ms(backend: Backend, full: FullCache, tokens: Sequence[int], count: int, observer: Observer | None) -> float:

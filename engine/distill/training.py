@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from engine.distill.corpus import ROWS, Corpus, CorpusShard, logits_of
-from engine.model import distilled
+from engine.model import beside, distilled
 from engine.model.architectures import logits_divisor
 from engine.model.products.quantized import wide_dtype
 
@@ -56,7 +56,7 @@ def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple
     """
     kept = ends_of(target.config.num_hidden_layers, num_layers)
     config = distilled.draft_config(target.config, kept, len(token_ids))
-    draft = distilled.skeleton(config, torch.float32, target.device)
+    draft = beside.skeleton(config, torch.float32, target.device)
     draft.set_attn_implementation("sdpa")
     for mine, layer in zip(draft.model.layers, kept, strict=True):
         mine.load_state_dict(target.model.layers[layer].state_dict())

@@ -46,6 +46,7 @@ from engine.model.kv_shape import KvShape
 from engine.model.view import Blocks, FixedView, InPlace
 
 if TYPE_CHECKING:
+    from engine.kv.hidden_states import HiddenStates
     from engine.model.recurrent import Advance
 
 __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
@@ -132,6 +133,8 @@ class FullCache:
         self._listeners: list[Callable[[int, int], None]] = []
         self._when_spilled: list[Callable[[], None]] = []
         self._when_cropped: list[Callable[[int], None]] = []
+        self.hidden: HiddenStates | None = None
+        """The target's newest hidden states; None if nothing reads them."""
         self._memory = 0  # number of reallocations, each of which invalidates recorded passes (CUDA graphs)
         self._fixed: FixedSpan | None = None  # the newest span
         self._blocks: Blocks | None = None  # the tensors that hold the KV of all layers; None if not collected yet

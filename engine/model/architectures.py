@@ -51,6 +51,7 @@ its text part. They are keyed by regular expressions.
 """
 
 DRAFT_HEAD = "draft_head_tokens"
+OWN_HEAD = "reads_hidden_states"
 """The setting that only distilled drafts have: the number of tokens that the draft can produce. A distilled draft uses
 its target's embedding, and the rows of the target's head for these tokens.
 """
@@ -416,6 +417,11 @@ def is_distilled(config: Any) -> bool:
     return getattr(config, DRAFT_HEAD, None) is not None
 
 
+def is_own_head(config: Any) -> bool:
+    """Whether a model is a draft head that reads the target's hidden states (``engine.model.own_head``)."""
+    return bool(getattr(config, OWN_HEAD, False))
+
+
 def pick_dtype(config: Any, dtype: str, device: torch.device) -> torch.dtype:
     """Choose the dtype of weights and KV: ``dtype``, or for "auto" a dtype that fits the device, the model's size and
     its stored dtype.
@@ -493,8 +499,10 @@ def parameters_asked(config: Any) -> int:
 
 def embedding_parameters(config: Any) -> int:
     """Number of parameters of the embedding and, if it is a separate matrix, of the output head. A distilled draft has
-    neither; its copied rows of the target's head are counted.
+    neither; its copied rows of the target's head are counted. A target's own draft head has a projection instead.
     """
+    if is_own_head(config):
+        return int(2 * config.hidden_size**2)
     if is_distilled(config):
         return int(getattr(config, DRAFT_HEAD) * config.hidden_size)
     count = 1 if getattr(config, "tie_word_embeddings", False) else 2

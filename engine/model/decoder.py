@@ -46,6 +46,9 @@ class Decoder(Pieces):
             their layer computes.
     """
 
+    reads_states = False
+    """Whether the model reads another model's hidden states (``engine.model.own_head``)."""
+
     def __init__(
         self,
         model: Any,

@@ -21,9 +21,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from engine.errors import ModelError, VocabularyMismatch
-from engine.model import attention, loading, weights
-from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, parameters_of_block
+from engine.errors import ModelError
+from engine.model import beside, loading, weights
+from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, is_own_head, parameters_of_block
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
 from engine.model.families import FAMILIES
@@ -31,14 +31,7 @@ from engine.model.products.norms import fuse_norms
 from engine.model.products.packed import PackedLinear
 from engine.model_files import SETTINGS
 
-_TOKEN_IDS, _SAMPLE = "head.token_ids", "target.embedding_rows"
-_SHARED = ("model.embed_tokens.", "lm_head.")
-# Number of rows of the target's embedding that a draft stores, evenly spaced over the vocabulary.
-_SAMPLED_ROWS = 16
-# Maximum difference between the stored rows and the loaded target's rows, as a share of the largest value. Beyond it
-# the draft is refused, because it was distilled from another model. Rows of the same model can differ by rounding,
-# because weights are stored and loaded in several dtypes.
-_TOLERANCE = 0.01
+_TOKEN_IDS = "head.token_ids"
 # A draft is refused if the parameters that its configuration describes are more than this multiple of the parameters in
 # its file.
 _MAX_DESCRIBED = 2
@@ -83,25 +76,6 @@ def draft_config(target: Any, layer_indices: Sequence[int], head_tokens: int) ->
     return type(target)(**{**said, "num_hidden_layers": len(layer_indices), DRAFT_HEAD: head_tokens})
 
 
-def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Make a transformers causal LM with a draft's configuration. The caller then loads or copies the weights, and
-    replaces embedding and head, which are placeholders.
-    """
-    from transformers import AutoModelForCausalLM
-
-    attention.register()
-    nobody: dict[str, Any] = {"vocab_size": 1, "tie_word_embeddings": False}
-    nobody |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    with torch.device(device):
-        model: Any = AutoModelForCausalLM.from_config(
-            type(config)(**{**config.to_dict(), **nobody}),
-            dtype=dtype,
-            attn_implementation=attention.IMPLEMENTATION,
-        )
-    model.config.vocab_size = config.vocab_size
-    return model
-
-
 def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
     """Make a head for the tokens ``token_ids`` (n,) from a copy of their rows in a target's head. ``target`` is a
     transformers causal LM, whose weights may be packed.
@@ -127,9 +101,12 @@ def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: 
     own = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
         for name, tensor in draft.state_dict().items()
-        if not name.startswith(_SHARED)
+        if not name.startswith(beside.SHARED)
     }
-    told = {_TOKEN_IDS: token_ids.to("cpu", torch.int32), _SAMPLE: _sample(target).to("cpu", torch.bfloat16)}
+    told = {
+        _TOKEN_IDS: token_ids.to("cpu", torch.int32),
+        beside.SAMPLE: beside.sample_of(target).to("cpu", torch.bfloat16),
+    }
     save_file({**own, **told}, folder / weights.SINGLE, metadata={"format": "pt"})
     (folder / weights.SINGLE).chmod(_READABLE)
     settings = json.dumps(config.to_dict(), indent=1, sort_keys=True)
@@ -149,16 +126,16 @@ def load(name: str, target: Decoder) -> Decoder:
     if config.num_hidden_layers * parameters_of_block(config) > _MAX_DESCRIBED * stored:
         raise ModelError(f"config.json of {title} describes more than its weights hold.", _AGAIN)
     found = load_file(Path(name) / weights.SINGLE)
-    token_ids, sample = found.pop(_TOKEN_IDS, None), found.pop(_SAMPLE, None)
+    token_ids, sample = found.pop(_TOKEN_IDS, None), found.pop(beside.SAMPLE, None)
     if token_ids is None or sample is None or token_ids.shape != (getattr(config, DRAFT_HEAD),):
         raise ModelError(f"The weights of {title} do not say which tokens it knows.", _AGAIN)
     _check_target(title, config, token_ids, sample, target)
-    model = skeleton(config, target.dtype, target.device)
+    model = beside.skeleton(config, target.dtype, target.device)
     try:
         missing, odd = model.load_state_dict(found, strict=False)
     except RuntimeError as error:  # the shapes of the stored weights differ from those that the configuration describes
         raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _AGAIN) from error
-    if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(_SHARED)):
+    if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(beside.SHARED)):
         raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)
     model.requires_grad_(False)
     model.lm_head = partial_head(target.model, token_ids.long())
@@ -178,7 +155,7 @@ def check_alone(name: str, config: Any) -> None:
     Raises:
         ModelError: the model is a distilled draft.
     """
-    if is_distilled(config):
+    if is_distilled(config) or is_own_head(config):
         raise ModelError(
             f"{display_name(name)} is a draft without an embedding of its own, and cannot answer by itself.",
             "Name it with --draft, beside the model that it was distilled from.",
@@ -186,22 +163,6 @@ def check_alone(name: str, config: Any) -> None:
 
 
 def _check_target(title: str, config: Any, token_ids: torch.Tensor, sample: torch.Tensor, target: Decoder) -> None:
-    same = config.vocab_size == target.vocabulary and config.hidden_size == target.config.hidden_size
-    if same:
-        own = _sample(target.model).float().cpu()
-        same = own.shape == sample.shape and bool((own - sample.float()).abs().max() <= _TOLERANCE * own.abs().max())
-    if not same:
-        raise VocabularyMismatch(
-            f"The draft {title} was distilled beside another model than {target.name}.",
-            "Distil one from this model (python -m engine.distill), or --draft none.",
-        )
+    beside.check_beside(title, config, sample, target)
     if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < config.vocab_size:
         raise ModelError(f"The weights of {title} name tokens that {target.name} does not have.", _AGAIN)
-
-
-def _sample(target: Any) -> torch.Tensor:
-    """Look up a few evenly spaced rows of a target's embedding. Its embedding module dequantizes them if necessary."""
-    ids = torch.linspace(0, target.config.vocab_size - 1, _SAMPLED_ROWS, device=target.device).long()
-    with torch.inference_mode():
-        rows: torch.Tensor = target.get_input_embeddings()(ids)
-    return rows

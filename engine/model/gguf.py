@@ -36,6 +36,16 @@ _FLOAT = 0  # GGML's number for the format float32
 _KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")
 _BLOCK, _DECODER = "blk.", "model.layers."  # prefixes of a decoder block's weights, in the file and in transformers
 _OTHER = "Choose another file."
+_HEAD_PROJECTION = "nextn.eh_proj.weight"  # the tensor that every draft head has
+# Names of a draft head's tensors beside its layer's, and our own names (``engine.model.own_head``).
+_HEAD_NAMES = {
+    "nextn.eh_proj": "model.fusion.projection",
+    "nextn.enorm": "model.fusion.embedding_norm",
+    "nextn.hnorm": "model.fusion.hidden_norm",
+    "nextn.shared_head_norm": "model.norm",
+}
+# Tensors of a draft head that repeat the target's embedding and head, and our names of the target's.
+_COPIES, _OF_TARGET = ("nextn.embed_tokens", "nextn.shared_head_head"), ("model.embed_tokens.", "lm_head.")
 _TOKENS = "tokenizer.ggml.tokens"
 
 Blocks = Literal["all", "decoder", "none"]
@@ -166,14 +176,65 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
     from engine.model.products import fixed
 
     index = weights.gguf_index(folder)
-    title, layout = Path(index["files"][0]["path"]).name, LAYOUTS[index["architecture"]]
+    layout = LAYOUTS[index["architecture"]]
     model = _without_weights(folder, config, dtype, attention)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    biases = _fill(model, _named(index, layout, config), index, config, dtype, blocks)
+    if layout.tiled:
+        _order_outputs(model, config)
+    for path, bias in biases.items():
+        model.get_submodule(path).bias = fixed(bias)
     if config.tie_word_embeddings:
+        _tie(model, dtype)
+    return model
+
+
+def holds_head(folder: Path) -> bool:
+    """Whether the GGUF files of a folder hold a draft head (``engine.model.own_head``)."""
+    return _block_of_head(weights.gguf_index(folder)) is not None
+
+
+def fill_head(folder: Path, model: Any, config: Any, dtype: Any, *, keeps_blocks: bool) -> None:
+    """Give a draft head its weights from the GGUF files of a folder.
+
+    Args:
+        model: the head without weights, as ``own_head.skeleton`` makes it.
+        config: the head's configuration.
+        dtype: dtype of activations.
+        keeps_blocks: whether linear layers and experts keep the file's blocks.
+
+    Raises:
+        ModelError: the file has changed, or its weights do not fit the model's kind.
+    """
+    index = weights.gguf_index(folder)
+    named = _named_of_head(index, LAYOUTS[index["architecture"]], config)
+    _fill(model, named, index, config, dtype, "all" if keeps_blocks else "none", shared=_OF_TARGET)
+
+
+def _fill(
+    model: Any,
+    named: Iterable[tuple[Tensor, str, Any]],
+    index: Mapping[str, Any],
+    config: Any,
+    dtype: Any,
+    blocks: Blocks,
+    shared: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Give a model its weights. Return the biases of linear layers, keyed by the layer's path, which the caller sets.
+
+    Args:
+        named: the tensors, as ``_named`` yields them.
+        shared: prefixes of the weights that another model gives.
+
+    Raises:
+        ModelError: the weights do not fit the model.
+    """
+    title, layout = Path(index["files"][0]["path"]).name, LAYOUTS[index["architecture"]]
+    wanted = {name: tuple(part.shape) for name, part in model.state_dict().items() if not name.startswith(shared)}
+    if getattr(config, "tie_word_embeddings", False):
         wanted.pop(_TIED, None)
     biases: dict[str, Any] = {}
     experts: dict[str, dict[str, tuple[Tensor, Any]]] = {}
-    for tensor, name, stored in _named(index, layout, config):
+    for tensor, name, stored in named:
         path, _, last = name.rpartition(".")
         if path.rpartition(".")[0].endswith(EXPERTS):  # an expert's gate, up or down projection
             path, _, part = path.rpartition(".")
@@ -194,13 +255,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
             wanted.pop(name)
     if wanted:
         raise ModelError(f"{title} lacks {min(wanted)}.", _OTHER)
-    if layout.tiled:
-        _order_outputs(model, config)
-    for path, bias in biases.items():
-        model.get_submodule(path).bias = fixed(bias)
-    if config.tie_word_embeddings:
-        _tie(model, dtype)
-    return model
+    return biases
 
 
 def _without_weights(folder: Path, config: Any, dtype: Any, attention: str) -> Any:
@@ -225,6 +280,29 @@ def _named(index: Mapping[str, Any], layout: GgufLayout, config: Any) -> Iterato
     for tensor, stored in _stored(index, layout, config):
         if not tensor.name.startswith(tuple(left_out)):
             yield tensor, layout.name(tensor.name) or "", stored
+
+
+def _block_of_head(index: Mapping[str, Any]) -> str | None:
+    """Return the prefix of the names of the draft head's tensors; None if there is no head. The first of several heads
+    is taken.
+    """
+    found = [name for name, *_ in index["tensors"] if name.endswith(_HEAD_PROJECTION)]
+    return min(found, key=lambda name: (len(name), name)).removesuffix(_HEAD_PROJECTION) if found else None
+
+
+def _named_of_head(index: Mapping[str, Any], layout: GgufLayout, config: Any) -> Iterator[tuple[Tensor, str, Any]]:
+    """Yield every tensor of the draft head that is not the target's, as ``_named``."""
+    prefix = _block_of_head(index)
+    assert prefix is not None
+    for tensor, stored in _stored(index, layout, config):
+        own = tensor.name.removeprefix(prefix)
+        if own == tensor.name or own.startswith(_COPIES):
+            continue
+        name, _, last = own.rpartition(".")
+        if name in _HEAD_NAMES:
+            yield tensor, f"{_HEAD_NAMES[name]}.{last}", stored
+        else:
+            yield tensor, layout.name(f"blk.0.{own}") or "", stored
 
 
 def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks) -> bool:

@@ -136,6 +136,8 @@ class Pieces:
         self._inputs = inputs_of_layers(self.config)
         self._last_rope: tuple[torch.Tensor, Rope] | None = None
         self._last_turn: tuple[torch.Tensor, Rotation] | None = None
+        self.states: torch.Tensor = torch.empty(1, 0, 0)
+        """The hidden states (1, n, hidden) of the tokens whose logits were computed last, after the last norm."""
         self._shares: dict[str, Any] = {"shared_kv_states": _OtherLayersKv()} if kv_sources(self.config) else {}
         types = self._rope.rope_type
         named = types.values() if isinstance(types, dict) else (types,)
@@ -290,7 +292,8 @@ class Pieces:
             product: function that multiplies hidden states by the head's weights.
         """
         hidden = hidden if self.split is None else carried(hidden, self.device)
-        logits: torch.Tensor = product(self.last_norm(hidden))[0]
+        self.states = self.last_norm(hidden)
+        logits: torch.Tensor = product(self.states)[0]
         logits = logits if self._logits_divisor == 1.0 else logits / self._logits_divisor
         logits = logits.float()
         if self._logits_cap is not None:

@@ -93,6 +93,19 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
         ModelError: the file is damaged, its header is too large, it lacks an expected tensor, or its weights are
             integers.
     """
+    header, body = _header(path)
+    values = _check_tensors(header, body, path.name)
+    if missing := expected - header.keys():
+        raise ModelError(f"{path.name} lacks {min(missing)}, which the index says it holds.", _AGAIN)
+    return values
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Read the header of a safetensors file, without its metadata. Return the header and the bytes of the tensors.
+
+    Raises:
+        ModelError: the file is damaged, or its header is too large.
+    """
     size = check_regular(path)
     try:
         with path.open("rb") as file:
@@ -105,10 +118,7 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
     except OSError as error:
         raise ModelError(f"{path.name} cannot be read: {error.strerror}.", "Check the folder of the model.") from error
     header.pop("__metadata__", None)
-    values = _check_tensors(header, size - _LENGTH_BYTES - length, path.name)
-    if missing := expected - header.keys():
-        raise ModelError(f"{path.name} lacks {min(missing)}, which the index says it holds.", _AGAIN)
-    return values
+    return header, size - _LENGTH_BYTES - length
 
 
 @contextmanager
@@ -137,6 +147,13 @@ def link(file: Path, place: Path) -> None:
         place.symlink_to(file.resolve())
     except OSError:  # on Windows a symbolic link needs a privilege that few users have
         os.link(file, place)
+
+
+def files_by_tensor(folder: Path) -> dict[str, str]:
+    """Return the name of the weights file of each tensor in a folder that ``check_folder`` has accepted, keyed by the
+    tensor's name.
+    """
+    return {name: file for file in _shards(folder) for name in _header(folder / file)[0]}
 
 
 def _shards(folder: Path) -> dict[str, frozenset[str]]:

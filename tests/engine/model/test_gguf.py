@@ -38,7 +38,8 @@ from engine.document import Document
 from engine.errors import ModelError, OptionError, ResourceError
 from engine.events import AnswerDone
 from engine.kv.full import FullCache
-from engine.model import architectures, gguf, loading
+from engine.kv.streaming import StreamingCache
+from engine.model import architectures, gguf, loading, own_head
 from engine.model.families import LAYOUTS
 from engine.model.kernels import native
 from engine.model.kernels.abi import MOST_ROWS
@@ -340,12 +341,10 @@ def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path
     assert probe.measure(config, torch.float32, CPU, tmp_path, kinds=kinds, limit_s=0.2).step.base > 0
 
 
-@pytest.mark.parametrize("experts", [0, 4])
-@pytest.mark.usefixtures("at_hand")
-def test_qwen_3_5_answers_as_transformers_does(tmp_path: Path, experts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads of values lie in another order in the file, also in the columns of what reads them."""
+def qwen_3_5(path: Path, experts: int, *, head: bool = False) -> dict[str, Any]:
+    """Write a random model as a file, with a draft head or without. Return the values that the file holds."""
     architecture = "qwen35moe" if experts else "qwen35"
-    writer = GGUFWriter(tmp_path / "small.gguf", architecture)
+    writer = GGUFWriter(path, architecture)
     own = {
         **{"add_key_length": 64, "add_rope_dimension_count": 16, "add_rope_dimension_sections": [3, 3, 2, 0]},
         **{"add_ssm_time_step_rank": 4, "add_ssm_inner_size": 256, "add_ssm_group_count": 2, "add_ssm_state_size": 32},
@@ -354,15 +353,26 @@ def test_qwen_3_5_answers_as_transformers_does(tmp_path: Path, experts: int, mon
     if experts:
         own |= {"add_expert_count": experts, "add_expert_used_count": 2, "add_expert_feed_forward_length": 256}
         own |= {"add_expert_shared_feed_forward_length": 256}
-    fields(writer, LAYERS, **own)
+    own |= {"add_nextn_predict_layers": 1} if head else {}
+    layers = LAYERS + head
+    fields(writer, layers, **own)
+    attention = {
+        **{"attn_q.weight": (512, WIDTH), "attn_k.weight": (128, WIDTH), "attn_v.weight": (128, WIDTH)},
+        **{"attn_output.weight": (WIDTH, 256), "attn_q_norm.weight": (64,), "attn_k_norm.weight": (64,)},
+    }
+    fusion: dict[str, tuple[int, ...]] = {
+        f"nextn.{name}.weight": (WIDTH,) for name in ("enorm", "hnorm", "shared_head_norm")
+    }
+    fusion["nextn.eh_proj.weight"] = (WIDTH, 2 * WIDTH)
     shapes = {
         **{"attn_norm.weight": (WIDTH,), "post_attention_norm.weight": (WIDTH,)},
         **{"0.attn_qkv.weight": (384, WIDTH), "0.attn_gate.weight": (256, WIDTH), "0.ssm_out.weight": (WIDTH, 256)},
         **{"0.ssm_alpha.weight": (4, WIDTH), "0.ssm_beta.weight": (4, WIDTH), "0.ssm_conv1d.weight": (384, 4)},
         **{"0.ssm_norm.weight": (64,), "0.ssm_a": (4,), "0.ssm_dt.bias": (4,)},
-        **{"1.attn_q.weight": (512, WIDTH), "1.attn_k.weight": (128, WIDTH), "1.attn_v.weight": (128, WIDTH)},
-        **{"1.attn_output.weight": (WIDTH, 256), "1.attn_q_norm.weight": (64,), "1.attn_k_norm.weight": (64,)},
+        **{f"1.{name}": shape for name, shape in attention.items()},
     }
+    if head:
+        shapes |= {f"{LAYERS}.{name}": shape for name, shape in (attention | fusion).items()}
     inner, wide = (256, (experts,)) if experts else (INNER, ())
     end = "_exps" if experts else ""
     shapes |= {f"ffn_{each}{end}.weight": (*wide, inner, WIDTH) for each in ("gate", "up")}
@@ -370,10 +380,10 @@ def test_qwen_3_5_answers_as_transformers_does(tmp_path: Path, experts: int, mon
     if experts:
         shapes |= {"ffn_gate_inp.weight": (experts, WIDTH), "ffn_gate_inp_shexp.weight": (WIDTH,)}
         shapes |= {f"ffn_{each}_shexp.weight": (256, WIDTH) for each in ("gate", "up", "down")}
-    whole = {f"blk.{n}.{name}": shape for name, shape in shapes.items() if not name[0].isdigit() for n in range(LAYERS)}
+    whole = {f"blk.{n}.{name}": shape for name, shape in shapes.items() if not name[0].isdigit() for n in range(layers)}
     whole |= {f"blk.{name}": shape for name, shape in shapes.items() if name[0].isdigit()}
     whole |= {"token_embd.weight": (VOCABULARY, WIDTH), "output_norm.weight": (WIDTH,)}
-    random, number = np.random.default_rng(0), 0
+    random, number, held = np.random.default_rng(0), 0, {}
     for name, shape in whole.items():
         values = 0.1 * random.standard_normal(shape).astype(np.float32)
         if name.endswith("ssm_a"):
@@ -383,19 +393,68 @@ def test_qwen_3_5_answers_as_transformers_does(tmp_path: Path, experts: int, mon
         if len(shape) > 1 and "conv" not in name and "_inp" not in name:
             # transformers' own reader knows these two of our formats.
             kind = (GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0)[number % 2]
-            writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+            raw = quantize(values, kind)
+            writer.add_tensor(name, raw, raw_dtype=kind)
+            values = dequantize(raw, kind).reshape(shape)
             number += 1
         else:
             writer.add_tensor(name, values)
+        held[name] = torch.from_numpy(values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return held
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.usefixtures("at_hand")
+def test_qwen_3_5_answers_as_transformers_does(tmp_path: Path, experts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of values lie in another order in the file, also in the columns of what reads them."""
+    qwen_3_5(tmp_path / "small.gguf", experts)
     (tmp_path / "folder").mkdir()
     gguf.describe([tmp_path / "small.gguf"], tmp_path / "folder", "A card.\n")
     monkeypatch.undo()
     theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="small.gguf", dtype=torch.float32)
     check_logits(tmp_path / "folder", theirs, 1e-4)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.usefixtures("at_hand")
+def test_a_file_s_draft_head_is_the_one_that_safetensors_hold(tmp_path: Path, experts: int) -> None:
+    """The layer after the last one. Its norms are stored with 1 added, and the model itself goes without it."""
+    held = qwen_3_5(tmp_path / "small.gguf", experts, head=True)
+    for name in ("folder", "head"):
+        (tmp_path / name).mkdir()
+    folder = str(tmp_path / "folder")
+    gguf.describe([tmp_path / "small.gguf"], tmp_path / "folder", "A card.\n")
+    names = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden"}
+    own = {f"nextn.{name}.weight": f"mtp.{here}.weight" for name, here in names.items()}
+    own["nextn.shared_head_norm.weight"] = "mtp.norm.weight"
+    stored = {}
+    for name, values in held.items():
+        layer, _, part = name.removeprefix("blk.").partition(".")
+        if layer == str(LAYERS):
+            here = LAYOUTS["qwen35"].name(f"blk.0.{part}") or ""
+            here = own.get(part) or here.replace("model.layers.0", "mtp.layers.0")
+            values = values - 1.0 if "norm" in part else values
+            stored[here] = values[None] if part.startswith("ffn_gate_inp_shexp") else values
+    for name in [name for name in stored if ".experts." in name]:
+        for at, matrix in enumerate(stored.pop(name)):
+            stored[name.replace("experts", f"experts.{at}").replace(".weight", "_proj.weight")] = matrix
+    save_file({name: part.clone() for name, part in stored.items()}, tmp_path / "head" / "model.safetensors")
+    ids, hidden = torch.arange(20, 28), torch.randn(1, 8, WIDTH, generator=torch.Generator().manual_seed(1))
+    for packed in (True, False):
+        target = loading.load(folder, window=None, device=CPU, dtype="float32", packed=packed)
+        config = own_head.settings_in(folder, target.config)
+        assert config is not None
+        with torch.inference_mode():
+            found = [
+                head.read(ids, hidden, StreamingCache(head.kv_shape, 4, 20, 64, head.rotate).extend(8))[0]
+                for head in (own_head.load(str(place), config, target) for place in (folder, tmp_path / "head"))
+            ]
+        assert (found[0] - found[1]).abs().max() < 1e-4 * found[1].abs().max()
+        assert target.num_layers == LAYERS
 
 
 def stored_name(names: Any, name: str) -> str:
