@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -47,19 +48,26 @@ class Nursery:
             self._stream = _connect(address) or _begin(address)
 
     def start(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, script: str = ""
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        script: str = "",
+        out: Path | None = None,
     ) -> Forked:
         """``python -m MODULE ARGUMENTS`` in the checkout, its output at the end of ``log``.
 
         Args:
             script: of a shell that runs before, as root of a namespace where it mounts what only the module sees.
+            out: a file for what is written to stdout, which otherwise goes to ``log`` too.
         """
         log.touch()
-        order: dict[str, Any] = {"module": module, "arguments": list(arguments)}
+        order: dict[str, Any] = {"module": module, "arguments": list(arguments), "out": str(out or log)}
         order |= {"environment": dict(environment), "log": str(log), "script": script}
         self._stream.write(json.dumps(order) + "\n")
         self._stream.flush()
-        return Forked(int(self._stream.readline()))
+        return Forked(pid := int(self._stream.readline()), _status_file(log, pid))
 
     def close(self) -> None:
         self._stream.close()
@@ -104,32 +112,40 @@ def _begin(address: Path) -> TextIO:
 class Forked:
     """What the tests need of ``subprocess.Popen``, for a process that is not our child."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, status: Path) -> None:
         self.pid = pid
+        self._status = status
 
     def poll(self) -> int | None:
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            return 0
+            # a signal that is not handled leaves no status
+            return int(self._status.read_text()) if self._status.exists() else -signal.SIGKILL
         return None
 
-    def wait(self, timeout: float = float("inf")) -> None:
+    def wait(self, timeout: float = float("inf")) -> int:
         until = time.monotonic() + timeout
-        while self.poll() is None:
+        while (status := self.poll()) is None:
             if time.monotonic() > until:
                 raise subprocess.TimeoutExpired("app", timeout)
             time.sleep(0.01)
+        return status
 
     def terminate(self) -> None:
-        self._send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _send(self, what: signal.Signals) -> None:
+    def send_signal(self, what: signal.Signals) -> None:
         with suppress(ProcessLookupError):  # as Popen: who has ended needs no signal
             os.kill(self.pid, what)
+
+
+def _status_file(log: Path, pid: int) -> Path:
+    """Where a forked process leaves its exit status, which only its parent could ask the system for."""
+    return log.with_name(f"{log.name}-status-{pid}")
 
 
 def _become(order: dict[str, Any]) -> None:
@@ -139,8 +155,10 @@ def _become(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+    out = os.open(order["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for source, target in ((nothing, 0), (out, 1), (log, 2)):
         os.dup2(source, target)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True)  # python -u
     if order["script"]:
         _be_root_of_own_mounts()
         subprocess.run(["sh", "-e", "-c", order["script"]], check=True)
@@ -151,6 +169,7 @@ def _become(order: dict[str, Any]) -> None:
     if engine_clock.FILE in os.environ:
         engine_clock.install()
     sys.argv = [order["module"], *order["arguments"]]
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     status: object = 1
     try:
         runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
@@ -160,7 +179,9 @@ def _become(order: dict[str, Any]) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status if isinstance(status, int) else 1)
+        status = status if isinstance(status, int) else 1
+        _status_file(Path(order["log"]), os.getpid()).write_text(str(status))
+        os._exit(status)
 
 
 def _be_root_of_own_mounts() -> None:

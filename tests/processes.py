@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -48,13 +48,7 @@ def started(
     """
     # One thread: the cores are shared with the tests, and threads that wait for each other starve.
     environment = {**os.environ, "TRIFOLD_DATA": str(data), "OMP_NUM_THREADS": "1", **environ}
-    process: Process
-    if nursery is not None:
-        _, _, module, *arguments = command
-        process = nursery.start(module, arguments, environment, data / SAID)
-    else:
-        with (data / SAID).open("ab") as said:
-            process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=said, stderr=said)
+    process = begun(command, data / SAID, environment, cwd, nursery)
     until = time.monotonic() + START_SECONDS
     try:
         while not is_up(port):
@@ -70,6 +64,22 @@ def started(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def begun(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    cwd: Path = ROOT,
+    nursery: Nursery | None = None,
+    out: Path | None = None,
+) -> Process:
+    """A process with its output at the end of files. Arguments as of ``started`` and of ``Nursery.start``."""
+    if nursery is not None:
+        _, _, module, *arguments = command
+        return nursery.start(module, arguments, environment, log, out=out)
+    with log.open("ab") as said, (out or log).open("ab") as told:
+        return subprocess.Popen(command, cwd=cwd, env=environment, stdout=told, stderr=said)
 
 
 def is_up(port: int) -> bool:

@@ -8,7 +8,6 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -22,22 +21,23 @@ from app.cli import serve
 from app.cli import serve as instance
 from app.core.settings import HOST
 from engine.errors import ResourceError
+from tests.nursery import Nursery
+from tests.processes import Process, begun
 
 LIMIT_S = 120
 ADDRESS = re.compile(r"Trifold is at (http://127\.0\.0\.1:(\d+)/\?token=\S+)")
 
-Start = Callable[..., "subprocess.Popen[str]"]
+Start = Callable[..., Process]
 
 
 @pytest.fixture
-def start(pair: list[str], checkout: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts the app; what it says on stderr goes to a file that ``said`` reads."""
-    processes: list[subprocess.Popen[str]] = []
+def start(pair: list[str], tmp_path: Path, nursery: Nursery | None) -> Iterator[Start]:
+    """Starts the app; what it says goes to a file "said" with its number."""
+    processes: list[Process] = []
 
-    def run(*options: str) -> subprocess.Popen[str]:
-        with (tmp_path / f"said-{len(processes)}").open("w", encoding="utf-8") as errors:
-            command = [sys.executable, "-m", "app.cli", *pair, *options]
-            process = subprocess.Popen(command, cwd=checkout, stderr=errors, text=True)
+    def run(*options: str) -> Process:
+        command = [sys.executable, "-m", "app.cli", *pair, *options]
+        process = begun(command, tmp_path / f"said-{len(processes)}", os.environ, nursery=nursery)
         processes.append(process)
         return process
 
@@ -64,7 +64,7 @@ def stand_in_for_a_browser(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return notes
 
 
-def wait_for_address(file: Path, process: subprocess.Popen[str]) -> tuple[str, int]:
+def wait_for_address(file: Path, process: Process) -> tuple[str, int]:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         found = ADDRESS.search(file.read_text(encoding="utf-8"))

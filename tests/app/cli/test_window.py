@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from app.cli import serve, window
-from tests.processes import ROOT
+from tests.nursery import Nursery
+from tests.processes import begun, free_port
 
 # Draws nothing; writes down what it was told to show and then closes, as a person does.
 STAND_IN = """
@@ -31,10 +31,12 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path), "SHOWN": str(tmp_path / "shown.json")}
 
 
-def test_closing_the_window_ends_the_program(stand_in: dict[str, str], data_folder: Path) -> None:
+def test_closing_the_window_ends_the_program(
+    stand_in: dict[str, str], data_folder: Path, tmp_path: Path, nursery: Nursery | None
+) -> None:
     command = [sys.executable, "-m", "app.cli", "--window", "--port", str(free_port())]
-    done = subprocess.run(command, cwd=ROOT, env=stand_in, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    said = tmp_path / "said"
+    assert begun(command, said, stand_in, nursery=nursery).wait(300) == 0, said.read_text(encoding="utf-8")
     shown = Path(stand_in["SHOWN"]).read_text(encoding="utf-8")
     assert "/?token=" in shown
     assert '"title": "Trifold"' in shown
@@ -50,11 +52,3 @@ def test_without_pywebview_the_browser_opens_and_a_sentence_says_how_to_get_it(
     assert serve._how(asked) == serve.BROWSER
     assert "pip install pywebview" in capsys.readouterr().err
     assert serve._how(argparse.Namespace(window=False, no_browser=True)) == serve.NOWHERE
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
