@@ -159,7 +159,7 @@ def kinds_of_block(folder: Path) -> dict[str, int]:
     return {name: found.most_common(1)[0][0] for name, found in counted.items()}
 
 
-def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks) -> Any:
+def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks, device: Any = None) -> Any:
     """Build a transformers causal LM from a folder that ``describe`` wrote.
 
     Args:
@@ -169,6 +169,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
             the linear layers and experts of decoder blocks; "none" are no layers. All other weights are expanded in
             memory: to float32 with "all", because our own kernels take float32 and few weights are left, otherwise to
             ``dtype``.
+        device: the ``torch.device`` for weights outside of decoder blocks, such as the embedding; None: host memory.
 
     Raises:
         ModelError: the file is missing or has changed, or its weights do not fit the model's kind.
@@ -178,7 +179,7 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks)
     index = weights.gguf_index(folder)
     layout = LAYOUTS[index["architecture"]]
     model = _without_weights(folder, config, dtype, attention)
-    biases = _fill(model, _named(index, layout, config), index, config, dtype, blocks)
+    biases = _fill(model, _named(index, layout, config), index, config, dtype, blocks, device)
     if layout.tiled:
         _order_outputs(model, config)
     for path, bias in biases.items():
@@ -217,12 +218,14 @@ def _fill(
     config: Any,
     dtype: Any,
     blocks: Blocks,
+    device: Any = None,
     shared: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Give a model its weights. Return the biases of linear layers, keyed by the layer's path, which the caller sets.
 
     Args:
         named: the tensors, as ``_named`` yields them.
+        device: as in ``build``.
         shared: prefixes of the weights that another model gives.
 
     Raises:
@@ -245,8 +248,13 @@ def _fill(
         if (stored.outputs, stored.inputs) != (math.prod(shape[:-1]), shape[-1]):
             raise ModelError(f"{title} holds {tensor.name} in a shape that a model of its kind does not have.", _OTHER)
         if not _takes_blocks(model, name, stored, dtype, blocks):
-            values = _as_in_transformers(stored.values().view(shape), tensor, name, layout, config)
-            _give(model, name, values if blocks == "all" else values.to(dtype), biases)
+            place = None if name.startswith(_DECODER) else device
+            if blocks != "all" and len(shape) > 1:
+                values = stored.expanded(dtype, place).view(shape)
+            else:
+                values = _as_in_transformers(stored.values().view(shape), tensor, name, layout, config)
+                values = values if blocks == "all" else values.to(device=place, dtype=dtype)
+            _give(model, name, values, biases)
             stored.release()
     for path, found in experts.items():
         if f"{path}.down_proj" not in wanted:
@@ -385,7 +393,7 @@ def _take_experts(
             expert.
         title: the file's name, for messages.
     """
-    from engine.model.products import fixed, replace
+    from engine.model.products import replace
     from engine.model.products.blocks import BlockExperts
 
     module = model.get_submodule(path)
@@ -394,11 +402,7 @@ def _take_experts(
         new = BlockExperts(module, {name: stored for name, (_, stored) in found.items()}, dtype)
     except (KeyError, ValueError) as error:
         raise ModelError(f"{title} does not store {path} like a model of its kind.", _OTHER) from error
-    if as_stored:
-        replace(model, path, new)
-    else:
-        for name in names:
-            setattr(module, name, fixed(new.expanded(name).to(dtype)))
+    replace(model, path, new if as_stored else new.in_transformers())
     return [f"{path}.{name}" for name in names]
 
 

@@ -5,7 +5,7 @@ remote code is run, and every model is checked before it is loaded.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -91,22 +91,27 @@ def load(
     _check_weights(name, config)
     attention.register()
     keeps_blocks = packed and gguf.keeps_blocks(weights, device)
-    model, used = _as_stored(name, config, pick_dtype(config, dtype, device), weights, device, keeps_blocks)
+    found = pick_dtype(config, dtype, device)
+    model, used = _as_stored(name, config, found, weights, device, keeps_blocks, len(in_host))
     recurrent.install(model)
     # Experts stay in transformers' own code if every device has a kernel for grouped products.
     grouped = all(multiplies_groups(each, used) for each in (split.devices if split else (device,)))
     own_experts = (packed and not grouped) or weights != "stored"
-    # Layers are converted one by one, so that only one layer's experts are expanded in memory at a time.
-    for number, block in enumerate(model.model.layers):
+    fused = packed and device.type == "cuda"
+
+    def convert(number: int, block: torch.nn.Module) -> None:
         if own_experts or number in in_host:
             experts.install([block], family)
-        if weights != "stored":
+        if not keeps_blocks:
             reduce(block, weights)
         if weights in BITS:
             quantize([block], weights, title)
-    if packed and device.type == "cuda":
+        if fused:
+            fuse_norms(block, family)
+
+    host_weights = place(model, device, split, in_host, convert)
+    if fused:
         fuse_norms(model, family)
-    host_weights = place(model, device, split, in_host)
     model.eval()
     if packed and device.type == "cpu":
         pack(model, family, used)
@@ -116,10 +121,16 @@ def load(
 
 
 def _as_stored(
-    name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device, keeps_blocks: bool
+    name: str,
+    config: Any,
+    dtype: torch.dtype,
+    rounded_to: str,
+    device: torch.device,
+    keeps_blocks: bool,
+    waiting: int,
 ) -> tuple[Any, torch.dtype]:
-    """Build a model with the weights as they are in its folder, before the caller rounds or packs them. Return the
-    model and the dtype of its activations.
+    """Build a model with the weights as they are in its folder, before the caller expands, rounds or packs them. Return
+    the model and the dtype of its activations.
 
     Args:
         dtype: dtype of the activations and of expanded weights. Without a GGUF file, transformers may choose another
@@ -127,7 +138,8 @@ def _as_stored(
         rounded_to: format to which the caller will round the weights. Experts that will be rounded to 8 or 4 bits are
             not expanded here.
         keeps_blocks: whether all weights of a GGUF file stay quantized, in the blocks of the file. If false, only
-            weights of decoder blocks that will be rounded keep the file's blocks, until the caller rounds them.
+            weights of decoder blocks keep the file's blocks, until the caller expands or rounds them.
+        waiting: number of layers whose weights stay in host memory.
 
     Raises:
         ModelError: weights are missing, damaged, or not safetensors.
@@ -135,10 +147,10 @@ def _as_stored(
     """
     described = gguf.is_described(Path(name))
     if not (described and keeps_blocks):
-        _check_memory(name, config, dtype, rounded_to, device)
+        _check_memory(name, config, dtype, rounded_to, device, waiting)
     if described:
-        blocks: gguf.Blocks = "all" if keeps_blocks else "none" if rounded_to == "stored" else "decoder"
-        model = gguf.build(Path(name), config, dtype, attention.IMPLEMENTATION, blocks)
+        blocks: gguf.Blocks = "all" if keeps_blocks else "decoder"
+        model = gguf.build(Path(name), config, dtype, attention.IMPLEMENTATION, blocks, device)
     else:
         model = _from_pretrained(name, config, dtype, rounded_to)
         dtype = model.dtype
@@ -146,22 +158,36 @@ def _as_stored(
     return model, dtype
 
 
+def _leave(_: int, __: torch.nn.Module) -> None:
+    """Convert a layer to nothing else, for ``place``."""
+
+
 def place(
-    model: Any, device: torch.device, split: Split | None = None, in_host: Collection[int] = ()
+    model: Any,
+    device: torch.device,
+    split: Split | None = None,
+    in_host: Collection[int] = (),
+    convert: Callable[[int, torch.nn.Module], None] = _leave,
 ) -> Mapping[str, torch.Tensor]:
     """Move a model's weights to the compute devices. Return the weights that wait in host memory, keyed by name.
 
     If torch's product with 4-bit weights gives right results on the GPUs, quantized layers are replaced by tiled layers
     (``engine.model.products.tiled``).
+
+    Args:
+        convert: called with the index of each layer and with the layer, before the layer is moved. Layers are converted
+            and moved one by one, so that host memory holds one expanded layer, and those that wait there.
     """
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
     model.to(device)  # a single call, so that tied weights stay one tensor
     model.model.layers = blocks
-    quantized = any(isinstance(part, Linear4 | Linear8) for part in blocks.modules())
-    tiles = quantized and all(map(multiplies_tiles, split.devices if split else (device,)))
+    tiles: bool | None = None  # None until a layer is quantized
     waiting: dict[torch.device, dict[int, torch.nn.Module]] = {}
     for index, layer in enumerate(blocks):
         here = split.devices[split.part_of[index]] if split else device
+        convert(index, layer)
+        if tiles is None and any(isinstance(part, Linear4 | Linear8) for part in layer.modules()):
+            tiles = all(map(multiplies_tiles, split.devices if split else (device,)))
         if tiles:
             tile(layer, here)
         if index in in_host:
@@ -265,20 +291,26 @@ def check_rounding(name: str, config: Any, rounded_to: str, device: torch.device
         )
 
 
-def _check_memory(name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device) -> None:
+def _check_memory(
+    name: str, config: Any, dtype: torch.dtype, rounded_to: str, device: torch.device, waiting: int
+) -> None:
     """Refuse weights that are too large for the free memory after they were expanded, or rounded. Weights that are
-    already stored in the model's dtype are not checked. Rounding needs additional memory for one expanded layer,
-    because it expands one layer at a time.
+    already stored in the model's dtype are not checked.
+
+    If a device has its own memory, the layers of a GGUF file are expanded one by one and sent there, so that host
+    memory needs room for the ``waiting`` layers and for one more. Rounding needs additional memory for one expanded
+    layer too.
     """
     free = psutil.virtual_memory().available
     block, rest = parameters_of_block(config), embedding_parameters(config) * dtype.itemsize
     count, from_file = int(config.num_hidden_layers), stored_bytes_per_weight(config)
-    rounds = rounded_to != "stored"
+    rounds, sent = rounded_to != "stored", bool(from_file) and KINDS[device.type].own_memory
     if rounded_to == FITTED:
-        needed: float = rest + gguf.fitted_bytes(Path(name))
+        each: float = gguf.fitted_bytes(Path(name)) / count
     else:
-        needed = rest + count * block * bytes_per_weight(rounded_to, dtype.itemsize)
-    needed += block * dtype.itemsize if rounds else 0
+        each = block * bytes_per_weight(rounded_to, dtype.itemsize)
+    needed = waiting * each if sent else rest + count * each
+    needed += block * dtype.itemsize if rounds or sent else 0
     if needed <= free or not (from_file or is_expanded(config)):
         return
     if from_file and KINDS[device.type].gpu:

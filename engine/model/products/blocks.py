@@ -38,6 +38,11 @@ memory of a whole panel.
 """
 
 
+# Number of weights that are dequantized to float32 at once (``Stored.expanded``): 16 MiB, which is faster than a whole
+# matrix.
+_EXPANDED_AT_ONCE = 1 << 22
+
+
 class Stored(NamedTuple):
     """A matrix of weights in a file's format.
 
@@ -72,6 +77,15 @@ class Stored(NamedTuple):
             rows = rows[ids.numpy()]
         return torch.from_numpy(dequantize(rows, GGMLQuantizationType(self.kind)).reshape(-1, self.inputs).copy())
 
+    def expanded(self, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+        """Dequantize all weights (outputs, inputs) to ``dtype`` on ``device`` (None: in host memory). A few rows at a
+        time are in host memory in float32, so that host memory never holds what a GPU shall hold.
+        """
+        made = torch.empty(self.outputs, self.inputs, dtype=dtype, device=device)
+        for ids in torch.arange(self.outputs).split(max(1, _EXPANDED_AT_ONCE // self.inputs)):
+            made[int(ids[0]) : int(ids[-1]) + 1] = self.values(ids).to(dtype)
+        return made
+
 
 class BlockLinear(nn.Module):
     """A linear layer whose weights stay in the blocks of a file. It dequantizes them for each product, which is slow,
@@ -93,6 +107,11 @@ class BlockLinear(nn.Module):
     def values(self) -> torch.Tensor:
         """Dequantize all weights (out, in) to float32."""
         return torch.cat([part.values() for part in self.parts])
+
+    def expanded(self) -> torch.Tensor:
+        """Dequantize all weights (out, in) to ``dtype``."""
+        made = [part.expanded(self.dtype) for part in self.parts]
+        return made[0] if len(made) == 1 else torch.cat(made)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bias = None if self.bias is None else self.bias.to(self.dtype)
@@ -142,6 +161,8 @@ class BlockExperts(nn.Module):
             if hasattr(experts, name):
                 setattr(self, name, getattr(experts, name))
         self.is_transposed, self.is_concatenated = experts.is_transposed, experts.is_concatenated
+        # In a tuple, so that the experts without weights are no part of this module
+        self._given = (experts,)
         count, shapes = len(experts.down_proj), shapes_of_experts(experts, joined="gate_up.weight" in found)
         self._matrices = {name: _split(found[f"{name}.weight"], count, *shapes[name]) for name in shapes}
         self._biases = {
@@ -161,14 +182,24 @@ class BlockExperts(nn.Module):
             matrices = [self._matrices[part][expert] for part in parts]
             yield BlockLinear(matrices, torch.cat(biases) if biases else None, self._dtype)
 
-    def expanded(self, name: str) -> torch.Tensor:
-        """Dequantize the weights or biases of all experts to float32, in the shape of transformers' parameter
-        ``name``.
+    def in_transformers(self) -> Any:
+        """Give transformers' experts the weights and biases of all experts, dequantized to the dtype of activations.
+        Return transformers' experts.
         """
+        (experts,) = self._given
+        for name, _ in list(experts.named_parameters()):
+            setattr(experts, name, fixed(self._joined(name)))
+        return experts
+
+    def _joined(self, name: str) -> torch.Tensor:
+        """Make transformers' parameter ``name`` of all experts."""
         if name.endswith("_bias"):
-            held: Mapping[str, torch.Tensor] = self._biases
+            held = {part: each.to(self._dtype) for part, each in self._biases.items()}
         else:
-            held = {part: torch.stack([each.values() for each in all_]) for part, all_ in self._matrices.items()}
+            held = {
+                part: torch.stack([each.expanded(self._dtype) for each in self._matrices[part]])
+                for part in self._parts(name)
+            }
         found = [held[part] for part in self._parts(name.removesuffix("_bias"))]
         joined = torch.cat(found, dim=1) if self.is_concatenated else torch.stack(found, dim=2).flatten(1, 2)
         return joined.transpose(1, 2) if self.is_transposed and joined.dim() > 2 else joined

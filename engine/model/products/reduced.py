@@ -18,7 +18,7 @@ from torch import nn
 
 from engine.model.experts import choosing
 from engine.model.products import linear, replace
-from engine.model.products.blocks import BlockLinear, Stored
+from engine.model.products.blocks import BlockExperts, BlockLinear, Stored
 from engine.model.products.quantized import Linear4, Linear8
 from engine.model.products.tiled import shared_inputs
 from engine.quantization import BITS, FITTED, GROUP, LAST_QUANT, MIDDLE_QUANT, QUANT_BITS, fitted_format
@@ -34,12 +34,15 @@ _UNROUNDED_BITS = 16
 
 def reduce(block: nn.Module, weights: str) -> None:
     """Round the linear layers of a decoder block that are still in the format of a GGUF file, by replacing each with
-    the result of ``reduced``. Layers that choose experts are replaced too, but not rounded.
+    the result of ``reduced``. Layers that choose experts are replaced too, but not rounded. Experts for which
+    ``experts.install`` was not called become those of transformers again.
     """
     kept = {id(layer) for layer in choosing(block)}
     for path, layer in list(block.named_modules()):
         if isinstance(layer, BlockLinear):
             replace(block, path, reduced(layer, "stored" if id(layer) in kept else weights))
+        elif isinstance(layer, BlockExperts):
+            replace(block, path, layer.in_transformers())
 
 
 def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
@@ -56,7 +59,7 @@ def reduced(layer: BlockLinear, weights: str) -> Linear4 | Linear8 | nn.Linear:
         quants, scale, middle = (torch.cat(each) for each in zip(*map(_carried, layer.parts), strict=True))
         made = Linear4.of_quants(quants, scale, middle, bias, layer.dtype)
     else:
-        made = linear(layer.values().to(layer.dtype), bias)
+        made = linear(layer.expanded(), bias)
         if chosen == "8bit":
             # A scale for each group costs a GPU no bytes more than a scale for each row, and halves the error.
             made = Linear8(made, shared_inputs(layer.in_features) if weights == FITTED else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from engine.config import UNCHANGED_NOTE, WEIGHTS_NOTES, EngineConfig
 from engine.document import Document
-from engine.errors import OptionError
+from engine.errors import OptionError, ResourceError
 from engine.model import architectures, gguf, loading
 from engine.model.products.tiled import TiledLinear4, TiledLinear8
 from engine.plan import hardware, planner, probe
@@ -19,7 +20,7 @@ from engine.plan.cost_model import CostModel, LayerCost
 from engine.quantization import FITTED
 from engine.session import Session
 from engine.worker import describe
-from tests.engine.gpu.simulated_cuda import simulated_cuda
+from tests.engine.gpu.simulated_cuda import DeviceTensor, simulated_cuda
 from tests.engine.model.test_gguf import answered_as_plain, at_hand, described, tried  # noqa: F401 - fixtures
 
 GPU = torch.device("cuda", 0)
@@ -113,6 +114,50 @@ def test_the_forecast_counts_the_rounded_weights(tmp_path: Path, monkeypatch: py
     assert gguf.fitted_bytes(folder) < facts.weights_bytes < 2 * gguf.fitted_bytes(folder)
     assert "in memory" not in facts.device
     with simulated_cuda("eager"):
-        facts = hardware.inspect_model(str(folder), config_of(folder))
+        facts = hardware.inspect_model(str(folder), config_of(folder, dtype="float16"))
     whole = 2 * architectures.estimate_parameters(architectures.load_config(str(folder)))
     assert facts.weights_bytes == pytest.approx(whole, rel=0.01), "the bytes of the file, and not the expanded ones"
+
+
+@pytest.mark.parametrize(("name", "grouped"), [("qwen3", False), ("qwen3moe", False), ("qwen3moe", True)])
+@pytest.mark.usefixtures("at_hand")
+def test_a_file_is_expanded_layer_by_layer_on_its_way_to_the_card(
+    tmp_path: Path, name: str, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was expanded in host memory first: beside 16 GB of it, a card of 24 GB refused what one of 12 GB could
+    open, because it did not round. ``grouped``: experts stay in transformers' own code."""
+    monkeypatch.setattr(loading, "multiplies_groups", lambda *_: grouped)
+    _, folder = described(tmp_path, name)
+    plain = loading.load(str(folder), window=None, device=torch.device("cpu"), dtype="float32", packed=False)
+    expected = dict(plain.model.named_parameters()) if grouped or name == "qwen3" else {}
+    layers = [sum(weights.nbytes for weights in layer.parameters()) for layer in plain.model.model.layers]
+    assert len(layers) > 1
+    held: list[int] = []
+    built: list[Any] = []
+    build, reduce = gguf.build, loading.reduce
+
+    def noted(*given: Any) -> Any:
+        built.append(build(*given))
+        return built[-1]
+
+    def reduced(*given: Any) -> None:
+        reduce(*given)
+        here = [weights for weights in built[0].parameters() if not isinstance(weights.data, DeviceTensor)]
+        here += [weights for layer in built[0].model.layers for weights in layer.parameters()]
+        parts = {id(part): part for part in here if part.device.type == "cpu" and part.dtype is torch.float32}
+        held.append(sum(weights.nbytes for weights in parts.values() if weights.dim() > 1))
+
+    monkeypatch.setattr(gguf, "build", noted)
+    monkeypatch.setattr(loading, "reduce", reduced)
+    free = SimpleNamespace(available=int(1.2 * max(layers)))
+    monkeypatch.setattr(loading.psutil, "virtual_memory", lambda: free)
+    with simulated_cuda("lazy"), torch.no_grad():
+        model = loading.load(str(folder), window=None, device=GPU, dtype="float32")
+        assert max(held) <= 1.01 * max(layers), "one layer, and the routers of the others"
+        for weights, values in model.model.named_parameters():
+            assert values.device == GPU, weights
+            if weights in expected:
+                assert torch.equal(values.cpu(), expected.pop(weights)), weights
+        assert not [weights for weights in expected if expected[weights].dim() > 1]
+        with pytest.raises(ResourceError, match=r"bits and take 0 GB when they are expanded"):
+            loading.load(str(folder), window=None, device=GPU, dtype="float32", in_host=range(len(layers)))
