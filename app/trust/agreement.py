@@ -12,8 +12,11 @@ Knows nothing of a book's other passages. In unclear cases sentence and passage 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
+from app.language.tokens import tokenize
+from app.language.words import fold_word, numbers_in, says_nothing, without_ending
 from app.trust.figures import Quantity, differs_in_unit, figures, stems
 
 _SEGMENT = re.compile(
@@ -21,9 +24,53 @@ _SEGMENT = re.compile(
     r"|und|oder|auf|als|aber|während|gegenüber|et|ou|mais|contre|y|o|pero|frente)\b",
     re.IGNORECASE,
 )
+_FEW = 4
+"""Maximum number of words all of which must be in their places for an exchange of two to be sure."""
+_MOST = 40
+"""Maximum number of words whose order is compared, because the time grows with the fourth power of their number."""
+_ITEM = re.compile(r"^[ \t]*+\d{1,2}[.)]\s", re.MULTILINE)  # the number of a list's item
+_FEWEST_SHARED = 0.6
+"""Minimum share of a sentence's words that a passage must have for their order to be compared."""
 _RANGE = re.compile(r"(?<!\d)(\d++(?:[.,]\d++)?)\s*+[–-]\s*+(\d+(?:[.,]\d+)?)")
 _YEAR = re.compile(r"#(?:1\d|20)\d\d")
-_ONLY = re.compile(r"\b(?:only|solely|exclusively|nur|ausschließlich|seulement|uniquement|solo|sólo|solamente)\b", re.I)
+_AGENT = re.compile(r"\b(?:by|von|par|por)\s", re.IGNORECASE)
+_ONLY = re.compile(
+    r"\b(?:only|solely|exclusively|nur|ausschließlich|seulement|uniquement|solo|sólo|solamente)\b"
+    r"((?:\s+[^\s.,;:]+){0,2})",
+    re.IGNORECASE,
+)
+_ONE = re.compile(r"\b(?:one|a single|1)[ -]([^\W\d_]+)", re.IGNORECASE)
+_THING = re.compile(r"[ -][^\W\d_]+")
+_PASSIVE = re.compile(
+    r"\b(?:is|are|was|were|be|been|being)\s+(?:\w+ly\s+)?(\w{2,}(?:ed|en|wn|nt|pt|ght|ld|de))\b", re.I
+)
+_OPPOSITE_WORDS = (
+    ("allow allowed permit permitted may", "prohibit prohibited forbid forbidden"),
+    ("rise rose risen increase increased grow grew grown", "fall fell fallen decrease decreased shrink shrank decline"),
+    ("buy bought purchase purchased", "sell sold"),
+    ("before", "after"),
+    ("above", "below beneath"),
+    ("first", "last"),
+    ("highest maximum most", "lowest minimum least"),
+    ("more higher larger greater", "less fewer lower smaller"),
+    ("north northern", "south southern"),
+    ("east eastern", "west western"),
+    ("left", "right"),
+    ("win won", "lose lost"),
+    ("accept accepted", "refuse refused reject rejected"),
+    ("begin began begun start started", "end ended finish finished"),
+    ("open opened", "close closed shut"),
+    ("clockwise", "counterclockwise anticlockwise"),
+    ("alive", "dead"),
+    ("include included", "exclude excluded"),
+)
+"""Words that turn a statement, in pairs."""
+_OPPOSITES = tuple(
+    pair
+    for one, other in _OPPOSITE_WORDS
+    for first, second in ((frozenset(stems(one)), frozenset(stems(other))),)
+    for pair in ((first, second), (second, first))
+)
 
 
 def disagrees(sentence: str, question: str, passage: str) -> bool:
@@ -32,14 +79,95 @@ def disagrees(sentence: str, question: str, passage: str) -> bool:
     Args:
         question: the question that the sentence answers.
     """
-    if _ONLY.search(sentence) and not _ONLY.search(passage) and not _ONLY.search(question):
+    if not _only(sentence) <= _only(passage) | _only(question) or _has_opposite(sentence, passage):
         return True
+    passage = _ITEM.sub("", passage)
     said, there = figures(sentence), figures(passage)
+    if _counts_one(sentence, passage):
+        return True
     if not said:
         return False
     if differs_in_unit(said, there) or _splits_a_range(sentence, passage):
         return True
     return _belongs_to_others(said, sentence, passage)
+
+
+def _only(text: str) -> set[str]:
+    """The meaningful words directly after "only"."""
+    return {key for match in _ONLY.finditer(text) for key in sorted(stems(match[1])) or [""]}
+
+
+def _has_opposite(sentence: str, passage: str) -> bool:
+    """Whether a sentence has a word of ``_OPPOSITES``, and the passage only the opposite one."""
+    said, there = stems(sentence), stems(passage)
+    return any(
+        said & first and not said & second and there & second and not there & first for first, second in _OPPOSITES
+    )
+
+
+def _counts_one(sentence: str, passage: str) -> bool:
+    """Whether a sentence has one of something, of which the passage has only another number."""
+    there = {_stem(match[1]) for match in _ONE.finditer(passage)}
+    counted = {
+        _stem(word[0])
+        for _, raw, start in numbers_in(list(tokenize(passage)), passage)
+        if (word := _THING.match(passage, start + len(raw)))
+    }
+    return any(_stem(match[1].strip()) in counted - there for match in _ONE.finditer(sentence))
+
+
+def _stem(word: str) -> str:
+    return without_ending(fold_word(word.strip(" -")))
+
+
+def exchanges(sentence: str, passage: str) -> bool:
+    """Whether a sentence has the words of a passage in the passage's order, but with two of them, or two groups of
+    them, in each other's place: "5 (warm) to 1 (cold)" for "5 (cold) to 1 (warm)". Words that either has twice do not
+    count. A sentence in the passive voice may exchange subject and object.
+    """
+    said, there = _once(sentence), _once(passage)
+    every = len(said)
+    verbs = {_stem(match[1]) for text in (sentence, passage) for match in _PASSIVE.finditer(text)}
+    said = [key for key in said if key not in verbs]
+    said, there = [key for key in said if key in there], [key for key in there if key in said]
+    if len(said) < _FEWEST_SHARED * every or len(said) > _MOST:
+        return False
+    while said and said[0] == there[0]:
+        del said[0], there[0]
+    while said and said[-1] == there[-1]:
+        del said[-1], there[-1]
+    if bool(_AGENT.search(sentence)) != bool(_AGENT.search(passage)):
+        return False
+    without = [key for key in said if len(said) > _FEW and key != said[-1]]
+    return _is_exchanged(said, there) or any(
+        _is_exchanged([one for one in said if one != key], [one for one in there if one != key]) for key in without
+    )
+
+
+def _is_exchanged(said: Sequence[str], there: Sequence[str]) -> bool:
+    """Whether two lists are the same, but the beginning and the end of one are exchanged in the other."""
+    size = len(said)
+    return any(
+        said[:first] == there[size - first :]
+        and said[size - last :] == there[:last]
+        and said[first : size - last] == there[last : size - first]
+        for first in range(1, size - 1)
+        for last in range(1, size - first)
+    )
+
+
+def _once(text: str) -> list[str]:
+    """The meaningful words and the numbers that a text has once, in order."""
+    found = [(start, key) for key, _, start in numbers_in(list(tokenize(text)), text)]
+    taken = {start for start, _ in found}
+    found += [
+        (start, without_ending(fold_word(raw)))
+        for raw, start in tokenize(text)
+        if raw[0].isalpha() and start not in taken and not says_nothing(raw)
+    ]
+    keys = [key for _, key in sorted(found)]
+    counts = Counter(keys)
+    return [key for key in keys if counts[key] == 1]
 
 
 def _splits_a_range(sentence: str, passage: str) -> bool:

@@ -110,6 +110,11 @@ _DENIED = re.compile(
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
+_HE = re.compile(r"\b(?:he|she|it|they|his|her|its|their|him|them|er|sie|es|ihr|sein|ils?|elles?)\b", re.IGNORECASE)
+# words for the person or the people who tell a text
+_I = re.compile(
+    r"\b(?:I|[Mm]e|[Mm]y|myself|[Ww]e|us|[Oo]ur|ich|mich|mir|meine?[mnrs]?|wir|uns|je|moi|mon|ma|mes|nous|yo|mi)\b"
+)
 # First code point of the scripts without spaces between words. Text in such a script is compared by pairs of
 # characters.
 _NO_SPACES = "\u2e80"
@@ -241,7 +246,7 @@ class BookWords:
             place.negated = _NEGATION.search(text, place.start, place.end) is not None
             place.keys = frozenset(key for key in self._keys(tokens) if key)
             if place.negated:
-                place.denied = frozenset(self._denied(text[place.start : place.end], tokens))
+                place.denied = frozenset(self._denied(text[place.start : place.end]))
             for key in place.keys:
                 self._postings[key].append(number)
         # a contract in English has as many capitals as a German text ("the Tenant")
@@ -254,7 +259,7 @@ class BookWords:
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
         self._titles, self._told_apart = self._index_titles()
-        self._in_titles = self._title_keys(document.title).union(*self._titles)
+        self._in_titles = self._title_keys(f"{document.title} {document.author}").union(*self._titles)
 
     @cached_property
     def _tables(self) -> dict[int, range]:
@@ -297,14 +302,15 @@ class BookWords:
     def _title_keys(self, title: str) -> frozenset[str]:
         return frozenset(key for key in self._keys(list(tokenize(title))) if key)
 
-    def _denied(self, passage: str, tokens: Sequence[tuple[str, int]]) -> Iterator[str]:
-        """Yield the key of the first meaningful word after each "not". A word that occurs twice in the passage is left
-        out, because it may also occur without "not".
+    def _denied(self, passage: str) -> Iterator[str]:
+        """Yield the key of the first meaningful word after each "not". A word that occurs again later is left out,
+        because it occurs without "not" there.
         """
-        counts = Counter(self._keys(tokens))
-        for match in _DENIED.finditer(" ".join(passage.split())):
+        text = " ".join(passage.split())
+        last = dict(self.words_of(text))
+        for match in _DENIED.finditer(text):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
-            if counts[first] == 1:
+            if first and last.get(first, 0) < match.end():
                 yield first
 
     def terms(self, sentence: str) -> list[Term]:
@@ -356,6 +362,18 @@ class BookWords:
     def has(self, term: Term) -> bool:
         """Whether the book, or the title of one of its documents, has this word."""
         return term.key in self._postings or term.key in self._in_titles
+
+    def is_narrator(self, term: Term, place: int) -> bool:
+        """Whether a name is in the title or is the author's, and a passage says "I" or "we" instead of it."""
+        return term.raw[0].isupper() and term.key in self._in_titles and _I.search(self.row(place)) is not None
+
+    def has_pronoun(self, place: int) -> bool:
+        """Whether a passage refers to somebody by a pronoun such as "he"."""
+        return _HE.search(self.row(place)) is not None
+
+    def is_like_a_name(self, term: Term) -> bool:
+        """Whether a word that the book lacks has a capital within it, as the name of a product does."""
+        return any(letter.isupper() for letter in term.raw[1:]) and not term.raw.isupper()
 
     def is_missing(self, term: Term) -> bool:
         """Whether ``term`` is a name or a number that the book lacks."""

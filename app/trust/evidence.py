@@ -5,8 +5,9 @@
     found.level, found.passages        "says so", (Passage(text="The island of Orre lies eleven miles ...", ...),)
 
 The words of the sentence and of its question are looked up among the book's sentences (``app.trust.book_words``). A
-passage *says so* if it has the sentence's names, its numbers and most of its other words, and does not attribute the
-statement to another person (``app.trust.roles``). A passage is *near* if it shares enough words with the sentence but
+passage *says so* if it has the words of the sentence's first part, passages around it have those of the other parts,
+and none of them attributes the statement to another person (``app.trust.roles``) or its numbers and words to other
+things (``app.trust.agreement``). A passage is *near* if it shares enough words with the sentence but
 does not say so. A sentence is *not found* if the book lacks one of its names or numbers, or by a rule of
 ``app.trust.not_found``. A sentence that claims nothing about the book (small talk, an opinion, a refusal) has no level.
 Words of the question that the book never uses are reported separately (``EvidenceIndex.unmentioned``), because a
@@ -20,7 +21,7 @@ attribute an action to the wrong person (assets/evaluation), and asking takes a 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -29,9 +30,9 @@ from app.language.sentences import is_ended
 from app.language.tokens import tokenize
 from app.language.words import is_german
 from app.trust import roles, table_rows
-from app.trust.agreement import disagrees
+from app.trust.agreement import disagrees, exchanges
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
-from app.trust.not_found import Absence, is_generic, nouns_of, only_repeats, says_little
+from app.trust.not_found import FAR, Absence, is_generic, nouns_of, only_repeats, says_little
 from engine.document import Document
 from engine.languages import language_of, language_of_question
 from engine.passages import asks_for_whole
@@ -43,8 +44,8 @@ Level = Literal["says so", "near", "not found", ""]
 _A_YEAR = re.compile(r"(?:1\d|20)\d\d")
 _ASKS_FOR_A_YEAR = re.compile(r"\b(?:(?:which|what) year|welche[mns]? jahr|quelle année|qué año)\b", re.IGNORECASE)
 _YEARS = frozenset(["year", "jahr", "annee", "ano"])
-MOST_OF_IT = 0.6
-"""Minimum share of a sentence's words, by weight, that a passage with the level "says so" must have."""
+MOST_OF_IT = 0.65
+"""Minimum share of the words of a part of a sentence that a passage must have itself (``EvidenceIndex._has_part``)."""
 FACT = 0.8
 """Weight, in the rank of a passage, of the share of the sentence's new words (words not in the question) that the
 passage has. The share of all words of the sentence has the weight 1.
@@ -63,11 +64,10 @@ OF_A_FRAGMENTS_SUBJECT = 0.65
 """Minimum share of the question's words for fragments such as "Seventeen." and "It was a gull.", which have a meaning
 only together with the question.
 """
-OTHER_WORDS = 0.1
-"""Maximum share of a sentence's words that the book has elsewhere, but not in the supporting passage or in the passages
-directly before and after it. In a short sentence one such word changes the meaning. Words that the book never uses do
-not count, because they may be synonyms.
-"""
+FEWEST_IN_A_PART = 3
+"""Minimum number of words of a part of a sentence (``_parts``)."""
+UNKNOWN_WORDS = 0.3
+"""Maximum share of the words of a part of a sentence that the book never uses, because they may be synonyms."""
 RELATED = 0.3
 """Minimum share of a sentence's words, or of its new words, that a passage with the level "near" must have."""
 AROUND_ROW = 200
@@ -123,6 +123,11 @@ _DENIAL = re.compile(
     re.IGNORECASE,
 )
 
+# the border between two parts of a sentence
+_PART = re.compile(
+    r"[,;:](?!\d)\s+|\s(?=(?:and|but|while|whereas|who|which|und|aber|während|et|mais|tandis|y|pero)\b)",
+    re.IGNORECASE,
+)
 # matches a comma before a clause that contrasts one document with another
 _CONTRAST = re.compile(
     r"[,;] +(?=(?:while|whereas|but|and|während|aber|und|wohingegen|tandis qu|alors qu|mais|et|mientras|pero|y)\b)",
@@ -166,9 +171,18 @@ class _Judged:
     """
 
     place: int
+    stating: Sequence[int]
     support: float
     level: Level
     is_sure: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a sentence, and its words."""
+
+    text: str
+    terms: list[Term]
 
 
 class EvidenceIndex:
@@ -342,15 +356,22 @@ class EvidenceIndex:
         rest = _besides_a_year(question, asked, terms)
         about = [term for term in asked if self.words.has(term) or not is_generic(term)]
         in_rows = any(term.kind == "number" for term in terms)
+        parts = _parts(sentence, terms, self.words)
         found = []
+        most = max((self._shared(place, terms) for place in ranked), default=0)
         for place in ranked:
-            judged = self._judged(place, terms, about, rest, stranger, negated)
+            judged = self._judged(place, terms, parts, about, rest, stranger, negated)
+            if judged.level == "says so" and len({*judged.stating}) == 1 and self._shared(place, terms) < most:
+                judged = replace(judged, level="near")
             if in_rows and self.words.table_of(place):
                 says = not stranger and self._row_says(place, question, sentence, terms)
                 found.append(replace(judged, level="says so" if says else judged.level and "near"))
             else:
-                found.append(self._if_it_agrees(judged, sentence, question))
+                found.append(self._if_it_agrees(judged, sentence, question, parts))
         return min(found, key=lambda judged: (judged.level != "says so", -judged.support), default=None)
+
+    def _shared(self, place: int, terms: Sequence[Term]) -> int:
+        return sum(term.key in self.words.places[place].keys for term in terms)
 
     def _absent_subject(
         self, question: str, sentence: str, terms: Sequence[Term], asked: Sequence[Term], best: _Judged | None
@@ -378,6 +399,7 @@ class EvidenceIndex:
         self,
         place: int,
         terms: Sequence[Term],
+        parts: Sequence[_Part],
         question_terms: Sequence[Term],
         subject_terms: Sequence[Term],
         stranger: bool,
@@ -386,16 +408,18 @@ class EvidenceIndex:
         """Judge a passage by the share of a sentence's words that the passage has.
 
         Args:
+            parts: the parts of the sentence.
             subject_terms: words of the question. A passage that has all these words is about the question's subject. If
                 empty, the passage's share of ``question_terms`` decides.
             stranger: whether the sentence repeats a word of the question that the book never uses. If so, no
                 passage can reach the level "says so".
             negated: whether the sentence negates something.
         """
-        own = self.words.keys_of(place)
-        beside = self.words.keys_around(place, 1)
-        around = self.words.keys_around(place, AROUND)
         question = {term.key for term in question_terms}
+        stating = self._stating(place, parts, question)
+        own = self.words.keys_of(place).union(*(self.words.keys_of(other) for other in stating))
+        beside = self.words.keys_around(place, 1) | own
+        around = self.words.keys_around(place, AROUND)
 
         def share(group: Sequence[Term]) -> float:
             whole = sum(self.words.weight(term) for term in group)
@@ -408,32 +432,67 @@ class EvidenceIndex:
             return had / whole if whole else 1.0
 
         new = [term for term in terms if term.key not in question]
-        facts = _has_facts(terms, question, own, beside)
-        others = sum(term.kind == "word" and term.key not in beside and self._matters(term) for term in new)
-        same = others <= OTHER_WORDS * len(terms) and self._negates_alike(place, terms, negated)
         # If the question already has all words of the sentence, the passage must have them too.
         adds = bool(new) or all(term.key in own for term in terms)
-        words = [term for term in terms if term.kind != "number"]
-        plain = [term for term in terms if term.kind == "word"]
         said, fact = share(terms), share(new)
         subject = 1.0 if subject_terms and all(term.key in own for term in subject_terms) else share(question_terms)
         needed = OF_THE_SUBJECT if len(terms) > FEW_WORDS else OF_A_FRAGMENTS_SUBJECT
-        most = min(said, fact, share(words), share(plain)) >= MOST_OF_IT and subject >= needed
+        is_sure = len(new) >= MANY and fact >= NEARLY_ALL
         level: Level = "near" if max(said, fact if new else 0.0) >= RELATED else ""
-        if most and facts and same and adds and not (stranger or self.words.names_another_document(terms, place)):
+        same = bool(stating) and self._negates_alike(stating, terms, negated) and (subject >= needed or is_sure)
+        if same and adds and not (stranger or self.words.names_another_document(terms, place)):
             level = "says so"
-        return _Judged(place, said + FACT * fact + SUBJECT * subject, level, len(new) >= MANY and fact >= NEARLY_ALL)
+        return _Judged(place, stating, said + FACT * fact + SUBJECT * subject, level, is_sure)
 
-    def _matters(self, term: Term) -> bool:
-        """Whether the book has a word, and a sentence with it says something else than a passage without it."""
-        return self.words.has(term) and not says_little(term)
-
-    def _negates_alike(self, place: int, terms: Sequence[Term], negated: bool) -> bool:
-        """Whether a passage agrees with the sentence about negation. If the sentence negates something, so must the
-        passage. Otherwise the passage must not deny a word of the sentence.
+    def _stating(self, place: int, parts: Sequence[_Part], question: set[str]) -> list[int]:
+        """The passages that have the parts of a sentence, one for each part: ``place`` has the first one, passages
+        around it have the others. Empty if a part is in none of them.
         """
-        passage = self.words.places[place]
-        return passage.negated if negated else not any(term.key in passage.denied for term in terms)
+        reach = sorted(
+            range(max(0, place - AROUND), min(len(self.words.places), place + AROUND + 1)),
+            key=lambda other: abs(other - place),
+        )
+        if not self._has_part(place, parts[0].terms, question):
+            return []
+        found = [place]
+        for part in parts[1:]:
+            found.append(next((other for other in reach if self._has_part(other, part.terms, set())), -1))
+        return [] if -1 in found else found
+
+    def _has_part(self, place: int, part: Sequence[Term], question: set[str]) -> bool:
+        """Whether a passage has the words of a part of a sentence. Words of the question may stand near it. Words that
+        say little may differ, and some of those that the book never uses.
+        """
+        own, around = self.words.keys_of(place), self.words.keys_around(place, AROUND)
+        meant = self.words.keys_around(place, FAR) if self.words.has_pronoun(place) else around
+        if self.words.table_of(place):
+            question = set()  # what stands around a row is in other rows
+        telling = [term for term in part if not (says_little(term) or self.words.is_narrator(term, place))]
+        if sum(term.key in own for term in telling) < MOST_OF_IT * len(telling):
+            return False
+        unknown = 0
+        for term in part:
+            near = {"word": meant, "name": around, "number": own}[term.kind]
+            if term.key in own or (term.key in question and term.key in near) or self.words.is_narrator(term, place):
+                continue
+            if term.kind != "word":
+                return False
+            if self.words.is_like_a_name(term):
+                return False
+            if not self.words.has(term):
+                unknown += 1
+            elif not says_little(term):
+                return False
+        return unknown <= UNKNOWN_WORDS * len(part)
+
+    def _negates_alike(self, places: Sequence[int], terms: Sequence[Term], negated: bool) -> bool:
+        """Whether passages agree with the sentence about negation. If the sentence negates something, so must one
+        of them. Otherwise none may deny a word of the sentence.
+        """
+        passages = [self.words.places[place] for place in places]
+        if negated:
+            return any(passage.negated for passage in passages)
+        return not any(term.key in passage.denied for passage in passages for term in terms)
 
     def _row_says(self, place: int, question: str, sentence: str, terms: Sequence[Term]) -> bool:
         """Whether a row of a table has the figures of a sentence, in the row and the column that the sentence names.
@@ -451,34 +510,64 @@ class EvidenceIndex:
         strange = [term for term in plain if term.key not in near and term.key not in asked and self.words.has(term)]
         if any(term.key not in near for term in facts) or 2 * len(strange) > max(2, len(plain)):
             return False
-        if not self._negates_alike(place, terms, is_negated(sentence)):
+        if not self._negates_alike([place], terms, is_negated(sentence)):
             return False
         around = range(max(rows[0], place - AROUND_ROW), min(rows[-1] + 1, place + AROUND_ROW))
         head = self.words.table_head(place)
         others = [row for other in around if other != place and (row := self.words.row(other)) != head]
         return table_rows.states(sentence, question, self.words.row(place), head, others)
 
-    def _if_it_agrees(self, judged: _Judged, sentence: str, question: str) -> _Judged:
-        """Lower the level from "says so" to "near" if the passage attributes the sentence's statement to another
+    def _is_scattered(self, place: int, part: _Part) -> bool:
+        """Whether the words of a part of a sentence stand in several items of a passage that is a list."""
+        items = self.words.row(place).split("•")
+        keys = {term.key for term in part.terms}.intersection(self.words.places[place].keys)
+        return len(items) > 1 and not any(keys <= {key for key, _ in self.words.words_of(item)} for item in items)
+
+    def _if_it_agrees(self, judged: _Judged, sentence: str, question: str, parts: Sequence[_Part]) -> _Judged:
+        """Lower the level from "says so" to "near" if the passages attribute the sentence's statement to another
         person, or its numbers to another thing (``app.trust.agreement``).
         """
         if judged.level != "says so":
             return judged
-        passage = self.words.row(judged.place)
+        rows = [self.words.row(place) for place in judged.stating]
+        differs = any(disagrees(part.text, question, row) for part, row in zip(parts, rows, strict=True))
+        if (
+            differs
+            or any(map(self._is_scattered, judged.stating, parts))
+            or any(exchanges(sentence, row) for row in rows)
+        ):
+            return replace(judged, level="near")
+        there = set[str]().union(*(self.words.keys_of(place) for place in judged.stating))
+        lacking = [term for part in parts for term in part.terms if says_little(term) or term.key not in there]
+        if self.words.table_of(judged.place) and all(map(says_little, lacking)):
+            return judged  # the cells of a row have no verbs
+        # words that the passages need not have, except names, which may be the subject
+        light = {term.key for term in lacking if not term.raw[0].isupper()}
         ordered = not is_german(raw for raw, _ in tokenize(sentence))
-        if disagrees(sentence, question, passage):
-            return replace(judged, level="near")
-        if roles.contradicts(sentence, passage, self.words.words_of, ordered=ordered):
-            return replace(judged, level="near")
-        return judged
+        passage = "".join(self.words.row(place) for place in sorted(set(judged.stating)))
+
+        def words(text: str) -> list[tuple[str, int]]:
+            return [word for word in self.words.words_of(text) if word[0] not in light]
+
+        return replace(judged, level="near") if roles.contradicts(sentence, passage, words, ordered=ordered) else judged
 
 
-def _has_facts(terms: Sequence[Term], question: set[str], own: Set[str], beside: Set[str]) -> bool:
-    """Whether a passage has each number and name of a sentence. A name of the question may also stand ``beside`` it.
-    Every argument but ``terms`` has keys of words.
+def _parts(sentence: str, terms: Sequence[Term], words: BookWords) -> list[_Part]:
+    """Divide a sentence into its parts. A part ends with a comma or before "and" and the like, and has at least
+    ``FEWEST_IN_A_PART`` words.
     """
-    facts = [term for term in terms if term.kind != "word"]
-    return all(term.key in (beside if term.kind == "name" and term.key in question else own) for term in facts)
+    by_key = {term.key: term for term in terms}
+    parts: list[_Part] = []
+    for start, end in pairwise((0, *(match.end() for match in _PART.finditer(sentence)), len(sentence))):
+        piece = sentence[start:end]
+        keys = dict.fromkeys(term.key for term in words.terms(piece))
+        found = [by_key[key] for key in keys if key in by_key]
+        if parts and (len(found) < FEWEST_IN_A_PART or len(parts[-1].terms) < FEWEST_IN_A_PART):
+            last = parts.pop()
+            piece, found = last.text + piece, [*last.terms, *(term for term in found if term not in last.terms)]
+        parts.append(_Part(piece, found))
+    parts[0].terms.extend(term for term in terms if not any(term in part.terms for part in parts))
+    return parts
 
 
 def _besides_a_year(question: str, question_terms: Sequence[Term], terms: Sequence[Term]) -> list[Term]:

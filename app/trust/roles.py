@@ -47,6 +47,7 @@ _AUXILIARY = re.compile(
 )
 _IS = re.compile(r"(?:is|are|was|were|ist|sind|war|waren|est|sont|était|étaient|fut|furent)\b", re.IGNORECASE)
 _PRONOUN = re.compile(r"\b(?:he|she|it|they|them|him|i|we|you|er|sie|es|ich|wir|ils?|elles?|je|nous)\b", re.IGNORECASE)
+_HE = re.compile(r"\W*(?:he|she|it|they|i|we|er|es|ich|wir|ils?|elles?|je|nous)\s", re.IGNORECASE)
 _POSSESSIVE = re.compile(
     r"\W*(?:and |but |when |then |und |et |mais )?"
     r"(?:his|her|its|their|my|our|sein|seine[mnrs]?|ihr|ihre[mnrs]?|son|sa|ses|leurs?)\b",
@@ -69,7 +70,7 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
     auxiliary = _AUXILIARY.search(sentence)
     if auxiliary is not None and _PART.search(sentence, 0, auxiliary.start()):
         auxiliary = None
-    subject = _subject(sentence, said, auxiliary)
+    subject = set() if _HE.match(sentence) else _subject(sentence, said, auxiliary)
     others = [key for key, _ in said if key not in subject]
     if not subject or not others:
         return False
@@ -116,7 +117,7 @@ def _subject(sentence: str, words: Sequence[tuple[str, int]], auxiliary: re.Matc
         return before
     found: set[str] = set()
     for key, start in words:
-        if found and not (sentence[start].isupper() and sentence[start - 1] in " -"):
+        if found and not (sentence[start].isupper() and sentence[start - 1] in " -."):
             break
         found.add(key)
     return found

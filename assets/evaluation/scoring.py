@@ -166,15 +166,17 @@ def swapped(texts: Mapping[str, tuple[str, str]]) -> dict[str, int]:
 
 
 def strangers(half: str, texts: Mapping[str, str]) -> dict[str, int]:
-    """Count the pairs of ``strangers.json`` of one half: a right and a plausibly wrong sentence about a document, which
-    were written before their author had seen the rules. Count too how many of the right and of the wrong sentences are
-    supported (their only citations say so or are quotations of the book), and how many right ones are suspected.
+    """Count the pairs of ``strangers.json`` of one half: a right and a plausibly wrong sentence about a document. Count
+    too how many of the right and of the wrong sentences are supported (their only citations say so or are quotations of
+    the book), and how many right ones are suspected.
 
     Args:
-        half: "chosen" for the sentences on which rules were chosen, "judged" for the others.
-        texts: the words of each document, by its name.
+        half: "chosen" for the sentences on which rules were chosen, "kept" for those on which they were judged first,
+            "last" for those on which they were judged at the end.
+        texts: the words of each document, by its name. Pairs about other documents do not count.
     """
-    pairs = [pair for pair in json.loads(STRANGERS.read_text(encoding="utf-8")) if pair["half"] == half]
+    every = json.loads(STRANGERS.read_text(encoding="utf-8"))
+    pairs = [pair for pair in every if pair["half"] == half and pair["text"] in texts]
     found = {"pairs": len(pairs), "true": 0, "false": 0, "suspected": 0}
     books = {name: Document.from_text(name, texts[name]) for name in {pair["text"] for pair in pairs}}
     takers = {name: NoteTaker() for name in books}

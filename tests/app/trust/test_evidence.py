@@ -797,3 +797,54 @@ def test_a_neighbour_of_a_name_and_both_of_two_things_are_named(question: str, w
 def test_a_passage_has_the_whole_name_and_any_form_of_a_verb(sentence: str, level: str) -> None:
     index = EvidenceIndex(Document.from_text("Offices", OFFICES))
     assert index.find("", sentence).level == level
+
+
+MANUAL = """\
+The control ranges from 1 (warmest) to 5 (coldest). He owned two farms, and about thirty cows.
+
+When you plug in the fridge for the first time:
+1. Set the fridge control to 3.
+2. Set the freezer control to B.
+
+My mother was named Harriet Bailey. She was the daughter of Isaac and Betsey Bailey.
+
+It was the butcher again, who said he had cut his hand over the scraper. I called at Farmer's, the ironmonger, and gave
+him the job of moving the scraper.
+
+Our code is called DressWell. The office will keep records for five years. The use of codes in the records is
+prohibited. It is said that the piper was blind, but he was not blind.
+
+The collection was sent to Professor Baird of the Museum.
+
+• The degree in Law is joined with Yale • The degree in Art takes a year
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "supported"),
+    [
+        ("Which is coldest?", "The control ranges from 1 (warmest) to 5 (coldest).", True),
+        ("Which is coldest?", "The control ranges from 1 (coldest) to 5 (warmest).", False),
+        ("How many cows did he own?", "He owned two farms and about thirty cows.", True),
+        ("How many cows did he own?", "He owned thirty farms and about two cows.", False),
+        ("What are the controls set to?", "Set the fridge control to 3 and the freezer control to B.", True),
+        ("What are the controls set to?", "Set the fridge control to B and the freezer control to 3.", False),
+        ("Who was Douglass's mother?", "Frederick Douglass's mother was named Harriet Bailey.", True),
+        ("Who was Douglass's mother?", "Harriet Bailey was the daughter of Isaac and Betsey Bailey.", True),
+        ("Who was Douglass's mother?", "Betsey Bailey was the daughter of Isaac and Harriet Bailey.", False),
+        ("What did the butcher cut?", "The butcher said that he had cut his hand over the scraper.", True),
+        ("What did the butcher cut?", "The ironmonger said that he had cut his hand over the scraper.", False),
+        ("What is the code called?", "The code is called DressWell.", True),
+        ("What is the code called?", "The code is called WorkWell.", False),
+        ("How long are records kept?", "The office will keep records for one year.", False),
+        ("May codes be used in the records?", "The use of codes in the records is allowed.", False),
+        ("Was the piper blind?", "The piper was blind.", False),
+        ("Where was the collection sent?", "He sent the collection to Professor Baird of the Museum.", True),
+        ("Which degree is joined with Yale?", "The degree in Law is joined with Yale.", True),
+        ("Which degree is joined with Yale?", "The degree in Art is joined with Yale.", False),
+    ],
+)
+def test_a_sentence_is_supported_part_by_part(question: str, sentence: str, supported: bool) -> None:
+    """Words in each other's places were *says so*, and a sentence about the person who tells the text was near."""
+    found = EvidenceIndex(Document.from_text("Life of Frederick Douglass", MANUAL)).find(question, sentence)
+    assert (found.level == "says so") == supported
