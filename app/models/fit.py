@@ -1,4 +1,4 @@
-"""Describes whether a target model and its draft model fit on this machine, and how long a book of 300 pages will take.
+"""Describes whether a target model and its draft model fit on this machine, and how long a book will take.
 
 ``engine.plan`` computes the numbers. Times are estimates and given as ranges. Observations on this machine replace them
 (``app.core.forecast.Experience``).
@@ -122,32 +122,34 @@ def _books(tokens: int) -> str:
 class Pace:
     """Expected times for a book.
 
-    ``pages``: pages that fit, at most 300. ``reading``: seconds to read these pages. ``writing``: words per second of
-    an answer after these pages.
+    ``wanted``: pages of the book. ``pages``: those of them that fit. ``reading``: seconds to read the pages that fit.
+    ``writing``: words per second of an answer after these pages.
     """
 
     pages: int
     reading: Range
     writing: Range
+    wanted: int = BOOK_PAGES
 
     @property
     def words(self) -> str:
         """Describe the times, such as "A 300-page book: about 8 min to read, then 5 to 12 words a second"."""
-        book = f"A {BOOK_PAGES}-page book" if self.pages == BOOK_PAGES else f"Up to {self.pages} pages of a book"
+        book = f"A {self.wanted}-page book" if self.pages == self.wanted else f"Up to {self.pages} pages of a book"
         return f"{book}: {expected(self.reading, self.writing)}."
 
 
-def pace(shape: ModelShape, found: ModelFit, rates: MachineRates) -> Pace | None:
-    """Estimate the times for a book of 300 pages, or for the pages that fit. Return None if not even one page fits.
+def pace(shape: ModelShape, found: ModelFit, rates: MachineRates, pages: int = BOOK_PAGES) -> Pace | None:
+    """Estimate the times for a book of ``pages``, or for the pages that fit. Return None if not even one page fits.
 
     Args:
         shape: dimensions of the target model.
         found: result of ``fit_pair`` for this model.
         rates: speeds of this machine.
     """
-    times = book_times(shape, found, rates)
+    times = book_times(shape, found, rates, pages * TOKENS_PER_PAGE)
     if times is None or times.tokens < TOKENS_PER_PAGE:
         return None
-    pages = min(BOOK_PAGES, times.tokens // TOKENS_PER_PAGE)
+    fit = min(pages, pages_of(min(shape.window, max(found.tokens, found.spilled))))
     plain = WORDS_PER_TOKEN / times.step_s
-    return Pace(pages, Range.about(times.reading_s, PROBED**0.5), Range(plain / PROBED**0.5, plain * _GUESSED))
+    reading = Range.about(times.reading_s, PROBED**0.5)
+    return Pace(fit, reading, Range(plain / PROBED**0.5, plain * _GUESSED), pages)

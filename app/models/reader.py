@@ -102,6 +102,7 @@ PUBLISHED = {
 }
 """The published files, keyed by short name. The long form, ``READER_LONG``, uses the reader's file."""
 
+NAME = "Qwen2.5-Coder-1.5B-Instruct, 4 bits"
 SIZE = size(PUBLISHED[READER].file.size)
 LICENCE = "Apache 2.0"
 WINDOW = 32_768  # tokens of the window that the model was trained with

@@ -16,6 +16,7 @@ class ModelSource(Protocol):
     downloaded models.
     """
 
+    NAME: str
     SIZE: str
     LICENCE: str
 

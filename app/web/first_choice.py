@@ -3,13 +3,13 @@
 The options are the bundled demo, two small models (the starter and the reader), and the model of the hub that suits
 this machine. Each option has a sentence about it, and is a pair of a target model and an optional draft model. The
 choice needs no network. When the person looks at the hub's model, the hub is asked for the model's facts, and the speed
-of this machine is measured. This module makes the sentences; ``app.models.switch`` fetches the chosen model.
+of this machine is measured. This module makes the options, ``app.models.proposal`` chooses the hub's model, and
+``app.models.switch`` fetches the chosen one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
@@ -30,25 +30,16 @@ from app.models.catalogue import (
     STARTER_PAIR,
     Pair,
     find,
-    pairs,
 )
-from app.models.fit import fit_in_words, pace, pages_of, rounding_in_words
+from app.models.fit import pace, rounding_in_words
 from app.models.local import LocalModels
+from app.models.proposal import PairProposal, able, best_pair, fit_on, length_in_words
 from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch
 from app.web.preferences import about_view, ask_the_hub, shape_at_hand, sized
 from app.web.routes import PageRoute, RequestBody, Text, answer_or_refusal, gets, parsed, posts
 from engine.errors import OptionError
-from engine.plan import (
-    BOOK_TOKENS,
-    FreeMemory,
-    ModelFit,
-    ModelShape,
-    Rounding,
-    fit_pair,
-    measure_free_memory,
-    rounding,
-)
+from engine.plan import FreeMemory, ModelFit, fit_pair, measure_free_memory
 
 if TYPE_CHECKING:
     from engine.plan import MachineRates
@@ -56,32 +47,15 @@ if TYPE_CHECKING:
 _OTHER_VOCABULARY = 1.5
 """Maximum factor by which the token counts of a European text differ between two models."""
 _DEMO_TITLE = "Built-in demo"
-_NOVEL = 32_768
-"""Tokens of a short novel."""
-_OLDER = ("glm-4-9b", "qwen2.5-7b-1m", "qwen2.5-14b-1m", "phi-4-mini", "phi-3-mini")
-"""Pairs of the catalogue for which there is a newer pair of about the same size, which is proposed instead."""
-_UNPROVEN = (
-    "qwen3.5-4b-file",
-    "qwen3.5-9b-file",
-    "gpt-oss-20b-file",
-    "ministral-3-8b-file",
-    "gemma-4-e2b-file",
-    "gemma-4-e4b-file",
-    "gemma-4-26b-a4b-file",
-)
-"""GGUF files that are listed and not proposed, because their kinds were tested on tiny random weights only. For about
-the same memory there is a file whose kind was tested with real weights.
-"""
 
 
 def choices(local_models: LocalModels, free: FreeMemory) -> list[View]:
     """The options of the first start. The option that needs the least memory comes first."""
-    quotes = "Only quotes, by words that stand in the book. Instant, whole books."
-    small, talks = (_fit(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
+    small, talks = (fit_on(pair, free) for pair in (STARTER_PAIR, READER_PAIR))
     options = [
-        _option(DEMO, _DEMO_TITLE, quotes, f"{DEMO.target.licence}.", ""),
-        _fetched(STARTER_PAIR, "Starter: a real small model", "Answers", small, local_models),
-        _fetched(READER_PAIR, "Reader: a real conversation", "Talks in its own words", talks, local_models),
+        _option(DEMO, _DEMO_TITLE, able(DEMO, None), f"{DEMO.target.licence}.", ""),
+        _fetched(STARTER_PAIR, "Starter: a real small model", small, local_models),
+        _fetched(READER_PAIR, "Reader: a real conversation", talks, local_models),
     ]
     proposed = DEMO.id
     # The device's memory holds the weights of the model "reader" and the KV of its whole window.
@@ -103,7 +77,7 @@ def _of_the_hub(best: PairProposal) -> View:
     view = _option(
         pair,
         f"The best that fits this machine: {pair.title}, {fetched}",
-        f"A model of the Hugging Face hub, for {_length(shape, best.fit)}{rounded}.",
+        f"A model of the Hugging Face hub, for {length_in_words(shape, best.fit)}{rounded}.",
         "",
         f"Download {fetched} and use it",
     )
@@ -112,21 +86,13 @@ def _of_the_hub(best: PairProposal) -> View:
     return {**view, "look": True}
 
 
-def _fetched(pair: Pair, title: str, does: str, found: ModelFit, local_models: LocalModels) -> View:
+def _fetched(pair: Pair, title: str, found: ModelFit, local_models: LocalModels) -> View:
     """Make the option for one of the small models "starter" and "reader". ``found`` says how it fits into memory."""
     assert pair.target.shape is not None
     source = SOURCES[pair.id]
-    pages = pages_of(min(found.tokens, pair.target.shape.window))
-    fits = found.verdict != "none"
-    line = f"{does} about documents of up to about {pages} pages here." if fits else fit_in_words(found)
     action = "Use it" if local_models.is_at_hand(pair.id) else f"Fetch {source.SIZE} and use it"
     more = f"{source.verdict(pair.id)} {source.LICENCE}."
-    return _option(pair, f"{title}, {source.SIZE}", line, more, action if fits else "")
-
-
-def _length(shape: ModelShape, found: ModelFit) -> str:
-    tokens = min(found.tokens, shape.window)
-    return "whole books" if tokens >= BOOK_TOKENS else f"documents of up to about {pages_of(tokens)} pages here"
+    return _option(pair, f"{title}, {source.SIZE}", able(pair, found), more, action if found.verdict != "none" else "")
 
 
 def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
@@ -136,73 +102,6 @@ def _option(pair: Pair, title: str, line: str, more: str, action: str) -> View:
     draft = pair.draft.name if pair.draft else ""
     names = {"id": pair.id, "target": pair.target.name, "draft": draft, "weights": "", "kv": ""}
     return {**names, "title": title, "line": line, "more": more, "action": action, "look": False}
-
-
-@dataclass(frozen=True)
-class PairProposal:
-    """A pair for this machine. ``rounding``: the formats to which weights or cache must be quantized for the pair to
-    fit; None if the pair fits without quantization.
-    """
-
-    pair: Pair
-    fit: ModelFit
-    rounding: Rounding | None = None
-
-
-def best_pair(free: FreeMemory) -> PairProposal | None:
-    """Choose the pair of the hub that suits this machine, by facts that need no download; None if no pair fits.
-
-    The candidates are models for chatting. They need no account, are among the newest of their size, and are not in
-    ``_UNPROVEN``.
-
-    Without a GPU, choose the strongest GGUF file that leaves memory for a short novel. With a GPU, leave GGUF files
-    out, because a GPU would have to expand their 4-bit weights to compute.
-
-    If no GGUF file was chosen, choose among the pairs that leave memory for a book of 300 pages. With a GPU, choose the
-    strongest of these pairs. Without a GPU, choose the smallest, because the time to read a book matters most. If no
-    pair leaves memory for such a book, choose the pair that leaves memory for the longest text.
-
-    As a rule of thumb, a mixture of experts is as strong as a model without experts whose number of parameters is the
-    geometric mean of the mixture's total and active parameters. Per-layer input embeddings do not count, because a
-    token reads only one row of each.
-    """
-    ready = [pair for pair in pairs() if pair.target.shape and pair not in SHORT_PAIRS]
-    passed_over = (*_OLDER, *_UNPROVEN, *(pair.id for pair in ready if pair.target.pickled))
-    chatting = [pair for pair in ready if not pair.target.gated and pair.id not in passed_over]
-    fits = [found for pair in chatting if (found := _proposal(pair, free)) is not None]
-    files = [one for one in fits if is_hub_gguf(one.pair.target.name)]
-    if not free.on_gpu and (held := [one for one in files if one.fit.tokens >= _NOVEL]):
-        return max(held, key=_strength)
-    fits = [one for one in fits if one not in files]
-    if not fits:
-        return None
-    whole = [one for one in fits if one.fit.tokens >= BOOK_TOKENS] or [max(fits, key=lambda one: one.fit.tokens)]
-    if not free.on_gpu:
-        return min(whole, key=lambda one: one.fit.weights)
-    return max(whole, key=_strength)
-
-
-def _proposal(pair: Pair, free: FreeMemory) -> PairProposal | None:
-    """Return the proposal for a pair; None if it does not fit. On a GPU, a pair that does not fit may be proposed with
-    quantized weights or cache. Without a GPU, quantizing is not tried, because GGUF files have 4-bit weights already.
-    """
-    found = _fit(pair, free)
-    if found.verdict != "none":
-        return PairProposal(pair, found)
-    assert pair.target.shape is not None
-    way = rounding(pair.target.shape, pair.draft.shape if pair.draft else None, free) if free.on_gpu else None
-    return PairProposal(pair, _fit(pair, way.of(free)), way) if way else None
-
-
-def _strength(proposal: PairProposal) -> float:
-    """Return the number of parameters that a model without experts would need to be as strong as this model."""
-    shape = proposal.pair.target.shape
-    return ((shape.parameters - shape.inputs) * shape.parameters_asked) ** 0.5 if shape else 0.0
-
-
-def _fit(pair: Pair, free: FreeMemory) -> ModelFit:
-    assert pair.target.shape is not None
-    return fit_pair(pair.target.shape, pair.draft.shape if pair.draft else None, free)
 
 
 def others(current: OpenBook, switch: ModelSwitch) -> list[View]:

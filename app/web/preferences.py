@@ -40,27 +40,29 @@ from app.core.settings import (
 )
 from app.core.state import AppState
 from app.models import gguf_files
-from app.models.catalogue import SHORT_PAIRS, Model, Pair, known, pairs
+from app.models.catalogue import DEMO, SHORT_PAIRS, Model, Pair, known, pairs
 from app.models.engine_proxy import EngineProxy
 from app.models.fit import (
     BOOK_PAGES,
+    TOKENS_PER_PAGE,
     fit_in_words,
     gain_in_words,
     gpu_in_words,
     pace,
+    pages_of,
     rounding_in_words,
     rounding_options,
 )
 from app.models.hub import Cancelled, Download
 from app.models.local import LocalModels
 from app.models.openai_client import parse_address
+from app.models.proposal import able, compared
 from app.models.short_names import SOURCES
 from app.models.switch import ModelSwitch, SwitchState
 from app.web import openai_api
 from app.web.routes import REQUIRED, Flag, Handler, PageRoute, RequestBody, Text, gets, parsed, posts
 from engine.errors import ModelError, OptionError, ResourceError, TrifoldError
 from engine.plan import (
-    BOOK_TOKENS,
     FreeMemory,
     ModelFit,
     ModelShape,
@@ -74,9 +76,14 @@ from engine.plan import (
 from engine.version import VERSION
 
 if TYPE_CHECKING:
+    from engine.events import ModelInfo
     from engine.plan import MachineRates
 
 logger = logging.getLogger(__name__)
+
+CARD_PAGES = 100
+"""Pages of the document whose reading time the cards state: a report, or half a novel."""
+DEMO_REAL_NAME = "trifold-demo-11M"
 
 
 def model_options(
@@ -89,18 +96,45 @@ def model_options(
         free: free memory, with the formats of the startup settings (``kv``, ``quantization``). ``present`` may have
             other formats.
     """
+    return [_option(pair, local_models, free, present, rates) for pair in _listed(local_models, present)]
+
+
+def _listed(local_models: LocalModels, present: ModelChoice | None) -> list[Pair]:
     offered = pairs()
     # GGUF files on this machine are listed before models that must be downloaded
     here = offered.index(SHORT_PAIRS[-1]) + 1
-    listed = (*offered[:here], *_gguf_pairs(local_models), *offered[here:])
-    entries = [_option(pair, local_models, free, present, rates) for pair in listed]
-    if present is not None and present.remote is None and not any(entry["present"] for entry in entries):
+    listed = [*offered[:here], *_gguf_pairs(local_models), *offered[here:]]
+    if present is not None and present.remote is None and not any(_is_present(pair, present) for pair in listed):
         model = Model(present.model, None, "")
         draft = Model(present.draft, None, "") if present.draft else None
-        entries.insert(
-            0, _option(Pair("own", _short(present.model), model, draft, ""), local_models, free, present, rates)
-        )
-    return entries
+        listed.insert(0, Pair("own", _short(present.model), model, draft, ""))
+    return listed
+
+
+def _is_present(pair: Pair, present: ModelChoice | None) -> bool:
+    return present is not None and present.remote is None and (present.model, present.draft) == pair.names
+
+
+def cards(
+    local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
+) -> list[View]:
+    """Return the models to compare first (``app.models.proposal.compared``). Each has the ``id`` of its entry in
+    ``model_options``, what it can do here, how long ``CARD_PAGES`` pages take, and its real name.
+    """
+    loaded = next((pair for pair in _listed(local_models, present) if _is_present(pair, present)), None)
+    return [_card(pair, local_models, free, rates) for pair in compared(loaded, free)]
+
+
+def _card(pair: Pair, local_models: LocalModels, free: FreeMemory, rates: MachineRates | None) -> View:
+    found, here = None, None
+    if (target := shape_at_hand(pair.target, local_models)) is not None:
+        draft = shape_at_hand(pair.draft, local_models) if pair.draft else None
+        way = rounding(target, draft, free)
+        found = fit_pair(target, draft, way.of(free) if way else free)
+        here = pace(target, found, rates, CARD_PAGES) if rates and found.verdict != "none" else None
+    name = pair.target.name
+    real = DEMO_REAL_NAME if pair is DEMO else SOURCES[name].NAME if name in SOURCES else name
+    return {"id": pair.id, "does": able(pair, found, target), "pace": here.words if here else "", "name": real}
 
 
 def _gguf_pairs(local_models: LocalModels) -> list[Pair]:
@@ -191,7 +225,6 @@ def _option(
     present: ModelChoice | None,
     rates: MachineRates | None,
 ) -> View:
-    chosen = present is not None and present.remote is None and (present.model, present.draft) == pair.names
     view: View = {
         "id": pair.id,
         "title": pair.title,
@@ -199,7 +232,7 @@ def _option(
         "target": pair.target.name,
         "draft": pair.draft.name if pair.draft else "",
         "draft_line": _draft_line(pair.draft),
-        "present": chosen,
+        "present": _is_present(pair, present),
         "here": _is_here(local_models, pair),
         "tested": pair.tested,
         "numbers": None,
@@ -436,10 +469,13 @@ class Preferences:
     def _shown(self) -> View:
         present = self._switch.present
         remote = present.remote if present else None
-        models = model_options(self._switch.local_models, self._free_memory(), present, self.rates())
-        self._correct(models)
+        free, rates = self._free_memory(), self.rates()
+        models = model_options(self._switch.local_models, free, present, rates)
+        first = cards(self._switch.local_models, free, present, rates)
+        self._correct(models, first)
         return {
             "models": models,
+            "cards": first,
             "api": {"address": f"http://{HOST}:{self._port}/v1", "key": openai_api.load(self._switch.data)},
             "remote": {"address": remote.address, "model": remote.model} if remote else None,
             "folder": str(self._switch.data),
@@ -447,16 +483,27 @@ class Preferences:
             "version": VERSION,
         }
 
-    def _correct(self, models: Sequence[View]) -> None:
-        """Replace the estimated speed of the loaded model by its speed in earlier readings and answers."""
+    def _correct(self, models: Sequence[View], first: Sequence[View]) -> None:
+        """Replace the estimated speed of the loaded model by its speed in earlier readings and answers, in the list of
+        models and in the cards ``first``.
+        """
         model = self._state.engine.status().model
         for entry in models:
             if entry["present"] and entry["numbers"] and model is not None:
-                tokens = min(BOOK_TOKENS, model.context_limit)
-                reading = self._state.experience.reading(model, tokens, None)
-                writing = self._state.experience.writing(model, tokens, None)
-                if reading:
-                    entry["numbers"]["pace"] = f"A {BOOK_PAGES}-page book: {expected(reading, writing)}."
+                entry["numbers"]["pace"] = self._seen_pace(model, BOOK_PAGES) or entry["numbers"]["pace"]
+                for card in first:
+                    if card["id"] == entry["id"]:
+                        card["pace"] = self._seen_pace(model, CARD_PAGES) or card["pace"]
+
+    def _seen_pace(self, model: ModelInfo, wanted: int) -> str:
+        """Describe the speed of the loaded model with a book of ``wanted`` pages, or of those that its window holds;
+        "" before it has read.
+        """
+        tokens = min(wanted * TOKENS_PER_PAGE, model.context_limit)
+        experience, pages = self._state.experience, min(wanted, pages_of(model.context_limit))
+        reading, writing = experience.reading(model, tokens, None), experience.writing(model, tokens, None)
+        book = f"A {wanted}-page book" if pages == wanted else f"Up to {pages} pages of a book"
+        return f"{book}: {expected(reading, writing)}." if reading else ""
 
     def rates(self) -> MachineRates | None:
         """Return the speeds of this machine; None if they are not known within ``_RATES_S`` seconds.

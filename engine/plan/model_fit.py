@@ -313,15 +313,15 @@ class BookTimes:
     step_s: float
 
 
-def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates) -> BookTimes | None:
-    """Estimate the times for a book of 300 pages, or for the part of the book that fits; None if no part fits.
+def book_times(shape: ModelShape, found: ModelFit, rates: MachineRates, tokens: int = BOOK_TOKENS) -> BookTimes | None:
+    """Estimate the times for a book of ``tokens``, or for the part of the book that fits; None if no part fits.
 
     Args:
         found: result of ``fit_pair`` for this model.
         rates: measured by ``machine_rates``.
     """
     free = found.free
-    tokens = min(BOOK_TOKENS, shape.window, max(found.tokens, found.spilled))
+    tokens = min(tokens, shape.window, max(found.tokens, found.spilled))
     if found.verdict == "none" or tokens <= 0:
         return None
     kv = tokens * found.kv_per_1k / 1000

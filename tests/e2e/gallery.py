@@ -134,7 +134,7 @@ def searching(page: Page) -> None:
 def models(page: Page) -> None:
     page.keyboard.press("Escape")
     press(page, "#open-preferences")
-    page.wait_for_selector("#offers > li")
+    page.wait_for_selector("#model-cards > li")
 
 
 def reading_tab(page: Page) -> None:

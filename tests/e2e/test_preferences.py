@@ -17,7 +17,7 @@ TABS = ("models", "reading", "api", "remote", "help")
 
 def opened(page: Page) -> None:
     page.click("#open-preferences")
-    page.wait_for_selector("#offers > li")
+    page.wait_for_selector("#model-cards > li")
 
 
 def speak(page: Page, language: str, title: str) -> None:
@@ -46,6 +46,18 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
     speak(page, language, "Einstellungen" if language == "de" else "Settings")
     assert page.locator("#offers > li").count() >= len(pairs()), "and files of other programs, where there are some"
     assert not page.locator("#offers-wait").is_visible()
+    page.click('[data-tab="models"]')
+    cards = page.locator("#model-cards > li")
+    assert cards.count() == 3
+    assert not page.locator("#offers").is_visible()
+    for card in cards.all():
+        words = card.inner_text()
+        assert "·" in words, "size and licence"
+        assert "cache" not in words.lower()
+    assert page.evaluate(CONTRAST) == []
+    page.click("#all-models > summary")
+    page.wait_for_selector("#offers > li")
+    assert "per 1,000 tokens" not in page.inner_text("#offers"), "the bytes of a cache are a detail"
     for tab in TABS:
         page.click(f'[data-tab="{tab}"]')
         assert page.locator(f"#tab-{tab}").is_visible()
@@ -98,7 +110,7 @@ def page(page: Page) -> Iterator[Page]:
 def test_the_keyboard_is_enough(page: Page) -> None:
     page.focus("#open-preferences")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#offers > li")
+    page.wait_for_selector("#model-cards > li")
     page.focus('[data-tab="models"]')
     page.keyboard.press("ArrowRight")
     assert page.locator("#tab-reading").is_visible()
@@ -148,6 +160,7 @@ def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(page
 
 def test_what_was_said_of_one_folder_does_not_stay_for_another(page: Page) -> None:
     opened(page)
+    page.click("#all-models > summary")
     page.evaluate("document.querySelector('#own-said').textContent = 'There is no folder /no/such.'")
     page.fill("#own-model", "/no/other")
     assert page.inner_text("#own-said") == ""

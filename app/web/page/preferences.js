@@ -19,7 +19,7 @@ export function showSetup(news) {
   byId("away-host").textContent = setup.away;
   drawState();
   if (ended && byId("preferences").open) refresh();
-  else drawOffers();
+  else holdOffers();
 }
 
 function drawChip() {
@@ -49,9 +49,9 @@ async function refresh() {
   const answer = await fetch("/preferences").catch(() => null);
   const told = answer?.ok ? await answer.json() : null;
   if (!told || mine !== asked) return;
-  const before = JSON.stringify(shown?.models);
+  const before = JSON.stringify([shown?.models, shown?.cards, shown?.measuring]);
   shown = told;
-  if (JSON.stringify(shown.models) !== before) drawOffers();
+  if (JSON.stringify([shown.models, shown.cards, shown.measuring]) !== before) drawOffers();
   byId("api-address").value = shown.api.address;
   byId("api-key").value = shown.api.key;
   byId("data-folder").textContent = shown.folder;
@@ -64,8 +64,33 @@ async function refresh() {
 }
 
 function drawOffers() {
-  byId("offers-wait").hidden = Boolean(shown);
-  if (shown) byId("offers").replaceChildren(...shown.models.map(offer));
+  byId("offers-wait").hidden = true;
+  byId("all-models").hidden = false;
+  const open = new Set([...document.querySelectorAll("#offers details[open]")].map((one) => one.dataset.id));
+  byId("model-cards").replaceChildren(...shown.cards.map(card));
+  byId("offers").replaceChildren(...shown.models.map(offer));
+  for (const one of document.querySelectorAll("#offers details")) one.open = open.has(one.dataset.id);
+  holdOffers();
+}
+
+// No other model can be chosen while one is being changed to.
+function holdOffers() {
+  for (const button of document.querySelectorAll("#tab-models button[data-fits]")) {
+    button.disabled = Boolean(setup.stage) || button.dataset.fits === "no";
+  }
+}
+
+// A model to compare: what it can do here, its time for a document, its size and licence, and its real name.
+function card({ id, does, pace, name }) {
+  const model = shown.models.find((one) => one.id === id);
+  const entry = made("li");
+  entry.dataset.id = id;
+  const time = pace || (shown.measuring && model.numbers ? "Its speed is being measured…" : "");
+  const real = made("small", name, "real");
+  real.translate = false;
+  const facts = [model.numbers?.size, model.numbers?.licence].filter(Boolean).join(" · ");
+  entry.append(made("strong", model.title), made("p", does), made("p", time), made("small", facts), real, action(model));
+  return entry;
 }
 
 function offer(model) {
@@ -79,7 +104,7 @@ function offer(model) {
   if (model.note) entry.append(made("p", model.note));
   if (model.numbers) entry.append(made("p", model.numbers.sentence, "verdict"));
   if (model.numbers?.pace) entry.append(made("p", model.numbers.pace, "pace"));
-  if (model.numbers) entry.append(facts(model));
+  if (model.numbers) entry.append(...facts(model));
   return entry;
 }
 
@@ -90,17 +115,22 @@ function action(model) {
   const button = made("button", rounded ? `${words} rounded` : words, "tf-small");
   if (rounded) button.title = `With ${rounded.words}`;
   button.type = "button";
-  button.disabled = Boolean(setup.stage) || model.numbers?.verdict === "none";
+  button.dataset.fits = model.numbers?.verdict === "none" ? "no" : "yes";
   button.addEventListener("click", () => use(model.target, model.draft, rounded));
   return button;
 }
 
 function facts(model) {
   const { size, window: tokens, kv, gpu, licence, gated } = model.numbers;
-  const list = made("ul", "", "facts");
-  const words = [size, `window ${tokens}`, `cache ${kv}`, gpu, licence, gated ? "licence to be accepted on the hub" : "", model.tested];
-  list.append(...words.filter(Boolean).map((word) => made("li", word)));
-  return list;
+  const list = (words) => {
+    const one = made("ul", "", "facts");
+    one.append(...words.filter(Boolean).map((word) => made("li", word)));
+    return one;
+  };
+  const more = made("details");
+  more.dataset.id = model.id;
+  more.append(made("summary", "Details"), list([`window ${tokens}`, `cache ${kv}`, gpu, model.tested]));
+  return [list([size, licence, gated ? "licence to be accepted on the hub" : ""]), more];
 }
 
 async function use(model, draft, rounded) {
@@ -158,7 +188,7 @@ async function look() {
   for (let said = { measuring: true }; said.measuring && byId("own-model").value === model; ) {
     said = await call("/models/look", { model });
     const pace = said.measuring ? "its speed is being measured…" : said.pace;
-    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, pace, said.size, `window ${said.window}`, `cache ${said.kv}`, said.gpu, said.licence].filter(Boolean).join(" · ");
+    const line = said.cause ? `${said.cause} ${said.remedy}` : [said.sentence, pace, said.size, `window ${said.window}`, said.gpu, said.licence].filter(Boolean).join(" · ");
     if (byId("own-model").value === model) byId("own-said").textContent = line;
   }
 }

@@ -725,7 +725,7 @@ def test_a_gpu_reads_faster_and_what_is_spilled_slows_it() -> None:
     free = FreeMemory(80 * 10**9, 0, on_gpu=True)
     part = pace(short, fit_pair(short, None, free), CARD)
     assert part is not None
-    assert part.words.startswith("Up to 100 pages of a book: ")
+    assert part.words.startswith("Up to 97 pages of a book: ")
     nothing = FreeMemory(10**9, 0, on_gpu=True)
     assert pace(shape, fit_pair(shape, None, nothing), CARD) is None
 

@@ -13,8 +13,10 @@ from app.core.open_book import OpenBook, Stage
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, STARTER, STARTER_LONG, ModelChoice, Remote
 from app.models import starter
 from app.models.local import LocalModels
-from app.web.first_choice import best_pair, choices, others
-from engine.plan import BOOK_TOKENS, FreeMemory, fit_pair
+from app.models.proposal import best_pair
+from app.web.first_choice import choices, others
+from app.web.preferences import cards
+from engine.plan import BOOK_TOKENS, FreeMemory, MachineRates, fit_pair
 from engine.plan.memory_budget import BookFit
 
 GB = 10**9
@@ -59,6 +61,29 @@ def test_what_does_not_fit_is_neither_offered_nor_proposed(tmp_path: Path, monke
         assert found[name]["action"] == ""
         assert found[name]["line"].startswith("Does not fit")
     assert found["demo"]["proposed"]
+
+
+RATES = MachineRates(flops=10**12, memory=10**11, bus=0, disk=10**9)
+
+
+def test_the_settings_compare_the_present_model_with_two_that_suit_the_machine(tmp_path: Path) -> None:
+    """The list of models had sixty entries, each with the bytes of its cache."""
+    models = LocalModels(tmp_path)
+    best = best_pair(LAPTOP).pair
+    shown = cards(models, LAPTOP, ModelChoice(str(DEMO_MODEL), str(DEMO_DRAFT)), RATES)
+    assert [card["id"] for card in shown] == ["demo", "reader", best.id]
+    assert shown[0]["does"].startswith("Only quotes")
+    assert shown[0]["name"] == "trifold-demo-11M"
+    assert shown[1]["does"] == "Talks in its own words about documents of up to about 79 pages here."
+    assert shown[1]["name"] == "Qwen2.5-Coder-1.5B-Instruct, 4 bits"
+    assert shown[1]["pace"].startswith("Up to 79 pages of a book: ")
+    assert shown[2]["name"] == best.target.name
+    assert shown[2]["pace"].startswith("A 100-page book: ")
+    assert [card["id"] for card in cards(models, LAPTOP, ModelChoice(STARTER, None))] == ["starter", "reader", best.id]
+    little = FreeMemory(GB // 4, 0, on_gpu=False)
+    assert [card["id"] for card in cards(models, little, None)] == ["demo"]
+    own = cards(models, LAPTOP, ModelChoice("owner/name", None))
+    assert (own[0]["name"], own[0]["does"]) == ("owner/name", "Talks in its own words.")
 
 
 def test_a_card_gets_the_largest_that_holds_a_book_and_a_laptop_a_file_of_4_bits() -> None:
