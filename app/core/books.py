@@ -30,6 +30,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable
+from app.core.bookmark import keep_value, kept_value
 from app.core.db import Database
 from app.core.whole_files import sweep, write_whole
 from app.readers.recognition import Recognition, is_kept
@@ -45,6 +46,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20  # number of bytes that are copied at a time
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
+_GIVEN = "book names"  # key of the names that the person gave books, in the database table ``app_state``
 COLLECTION = "collection.json"
 _JSON = "document.json"  # stored name of an uploaded ``book.json``, because that name is taken by the book's record
 _LEAVING = "leaving-"
@@ -63,7 +65,7 @@ Read = Callable[..., Document]
 
 @dataclass(frozen=True)
 class Book:
-    """One book. ``name`` is the name of its file.
+    """One book. ``name`` is the name of its file, ``given`` the name that the person gave it, or "".
 
     ``title``, ``author``, ``pages`` and ``unit`` have their defaults until the book is first opened, ``tokens`` and
     ``pages_read`` until it is first read. ``added`` and ``opened`` are seconds since the epoch.
@@ -80,13 +82,16 @@ class Book:
     pages_read: int = 0
     added: float = 0.0
     opened: float = 0.0
+    given: str = ""
 
     @property
     def shown(self) -> str:
-        """The book's title. If that is unknown, the name of its file without the ending."""
+        """The name that the person gave the book, otherwise its title. If that is unknown, the name of its file without
+        the ending.
+        """
         ending = PurePath(self.name).suffix
         cut = not self.is_collection and _ENDING.fullmatch(ending)
-        return self.title or (self.name.removesuffix(ending) if cut else self.name)
+        return self.given or self.title or (self.name.removesuffix(ending) if cut else self.name)
 
     @property
     def is_collection(self) -> bool:
@@ -107,6 +112,7 @@ class Books:
         self._folder = folder
         self._clock = clock
         self.database = database or Database()
+        self._given = _names(kept_value(self.database, _GIVEN))
         self._sweep()
         self._find_again()
 
@@ -144,7 +150,8 @@ class Books:
 
         Args:
             collection: an existing collection, whose list of documents is replaced. If it is None, the result is the
-                existing collection of exactly these documents in this order, or a new one.
+                existing collection of exactly these documents in this order, or a new one. A single document is not
+                made a collection, and the result is this document.
 
         Raises:
             DocumentError: no document is given, or one is no longer in the library.
@@ -154,6 +161,8 @@ class Books:
         ids = list(dict.fromkeys(part.sha256 for part in found))
         if not ids:
             raise DocumentError("There is no document to read.", "Choose one.")
+        if collection is None and len(ids) == 1:
+            return self.get(ids[0])
         same = (book for book in self.all() if self.listed(book) == ids)
         if collection is None and (kept := next(same, None)) is not None:
             return kept
@@ -247,7 +256,7 @@ class Books:
     def all(self) -> tuple[Book, ...]:
         """Every book of the library, the last opened first."""
         rows = self.database.rows("SELECT * FROM books WHERE file <> '' ORDER BY opened DESC, added DESC")
-        return tuple(book for book in map(_book, rows) if self.path(book).is_file())
+        return tuple(book for book in map(self._book, rows) if self.path(book).is_file())
 
     def text(self, book: Book) -> Document | None:
         """The cached text of a book, with comments if that is cached, otherwise without; None if no text is cached."""
@@ -262,6 +271,36 @@ class Books:
     def read(self, book: Book, *, tokens: int, pages_read: int) -> Book:
         """Store how many pages and tokens of the book the model has read. Return the changed ``Book``."""
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
+
+    def given(self, sha256: str) -> str:
+        """The name that the person gave a book; "" if none."""
+        return self._given.get(sha256, "")
+
+    def rename(self, sha256: str, name: str) -> Book:
+        """Give a book a name. With an empty name, or its title, the book is shown by its title again. The name is
+        stored in the database and in the book's folder.
+
+        Raises:
+            DocumentError: the library has no such book.
+            ResourceError: the data folder cannot be written.
+        """
+        book = self.get(sha256)
+        given = clean(name)
+        if given == replace(book, given="").shown:
+            given = ""
+        folder = self._folder / sha256
+        record = {"sha256": sha256, "name": book.name, "file": book.file} | ({"given": given} if given else {})
+        try:
+            write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        self._name(sha256, given)
+        return self.get(sha256)
+
+    def _name(self, sha256: str, given: str) -> None:
+        named = {**self._given, sha256: given}
+        self._given = {book: name for book, name in named.items() if name}
+        keep_value(self.database, _GIVEN, self._given)
 
     def forget(self, sha256: str) -> None:
         """Delete a book and everything stored with it, including its chats and notes, which the database deletes with
@@ -279,6 +318,8 @@ class Books:
         except OSError as error:
             raise unwritable(folder, error) from error
         self.database.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (sha256,)))
+        if sha256 in self._given:
+            self._name(sha256, "")
         shutil.rmtree(leaving, ignore_errors=True)
 
     def check_unused(self, sha256: str) -> None:
@@ -336,8 +377,12 @@ class Books:
 
     def _load(self, sha256: str) -> Book | None:
         rows = self.database.rows("SELECT * FROM books WHERE sha256 = ? AND file <> ''", (sha256,))
-        book = _book(rows[0]) if rows else None
+        book = self._book(rows[0]) if rows else None
         return book if book is not None and self.path(book).is_file() else None
+
+    def _book(self, row: sqlite3.Row) -> Book:
+        stored = {field.name: row[field.name] for field in fields(Book) if field.name != "given"}
+        return Book(**stored, given=self._given.get(row["sha256"], ""))
 
     def _find_again(self) -> None:
         """Add missing books to the database from their folders. Books are missing if the database was lost or is
@@ -349,6 +394,8 @@ class Books:
                 record = _record(folder)
                 if record is not None:
                     self._enter(record)
+                    if record["given"]:
+                        self._name(folder.name, record["given"])
 
     def _sweep(self) -> None:
         """Remove the files of deletions, uploads and writes that were interrupted when the program ended, from the
@@ -375,8 +422,10 @@ def name_of(file: str) -> str:
     return clean(PurePath(file).name) or "book"
 
 
-def _book(row: sqlite3.Row) -> Book:
-    return Book(**{field.name: row[field.name] for field in fields(Book)})
+def _names(kept: Any) -> dict[str, str]:
+    """The given names as stored, by the books' hashes; empty if nothing valid is stored."""
+    found = kept if isinstance(kept, dict) else {}
+    return {sha256: name for sha256, name in found.items() if isinstance(name, str)}
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
@@ -384,7 +433,8 @@ def _record(folder: Path) -> dict[str, Any] | None:
     try:
         found = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         record = {name: str(found[name]) for name in ("sha256", "name", "file")}
-    except BROKEN:
+        record["given"] = clean(str(found.get("given", "")))
+    except (*BROKEN, AttributeError):
         return None
     named_well = record["sha256"] == folder.name and PurePath(record["file"]).name == record["file"] != ""
     return record if named_well and (folder / record["file"]).is_file() else None

@@ -171,6 +171,7 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int], chat_id: str
         chat_id: as in ``ask_whole``.
     """
     asked = state.as_set(asked)
+    state.read_for(asked)
     claim = state.claim(asked.tab, gives_way=bool(chat_id))
     try:
         chat = state.chats.get(chat_id) if chat_id else state.chat

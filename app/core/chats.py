@@ -445,6 +445,19 @@ class Chats:
             self.database.write(lambda connection: connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
             self._chats.pop(chat_id, None)
 
+    def move(self, book: str, other: str) -> None:
+        """Make all chats about a book chats about another one, which has the same documents or one of them."""
+        with self._lock:
+            self.save_now()
+
+            def write(connection: sqlite3.Connection) -> None:
+                connection.execute("INSERT OR IGNORE INTO books (sha256) VALUES (?)", (other,))
+                connection.execute("UPDATE chats SET book = ? WHERE book = ?", (other, book))
+
+            self.database.write(write)
+            held = self._chats.items()
+            self._chats = {id: replace(chat, book=other) if chat.book == book else chat for id, chat in held}
+
     def forget_book(self, book: str) -> None:
         """Delete all chats about a book."""
         with self._lock:

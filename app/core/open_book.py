@@ -29,7 +29,9 @@ class Stage(str, Enum):
     CHOOSING = "choosing"  # the book does not fit into the window, and the person chooses pages
     WAITING = "waiting"  # the book waits for the model to be loaded
     READING = "reading"  # the model reads the book
-    UNREAD = "unread"  # questions are answered from passages; the settings say that no book is read
+    # questions are answered from passages, because the settings say that no book is read, or the reading waits for a
+    # question (``AppState.read_for``)
+    UNREAD = "unread"
     READY = "ready"  # the person can ask questions about the book
     # the book does not fit into the window; a question goes to parts of it, each of which is read when first needed
     PARTS = "parts"

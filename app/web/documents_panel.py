@@ -87,7 +87,8 @@ class DocumentsPanel:
             return {"documents": []}
         if self._shown[0] is not document:
             self._shown = document, documents_view(document)
-        return {"documents": self._shown[1]}
+        given = self._state.books.given
+        return {"documents": [one | {"title": given(one["id"]) or one["title"]} for one in self._shown[1]]}
 
     async def cost(self, request: Request) -> Response:
         asked = await parsed(request, DocumentsAsked)

@@ -60,6 +60,13 @@ class ChatAsked(RequestBody):
     message: NumberIfSaid = None
 
 
+class NamedAsked(RequestBody):
+    """A request to give a book a name."""
+
+    id: Text = ""
+    name: Text = ""
+
+
 class _TextAsked(MessageAsked):
     """A request for a message's text. ``pages``: whether to add an answer's passages as footnotes."""
 
@@ -92,6 +99,7 @@ class Library:
         handlers: dict[str, Handler] = {
             "/books/delete": self.delete_book,
             "/books/close": self.close_book,
+            "/books/rename": self.rename_book,
             "/chats/open": self.open_chat,
             "/chats/rename": self.rename_chat,
             "/chats/delete": self.delete_chat,
@@ -133,6 +141,7 @@ class Library:
             "notes": noted.get(book.sha256, 0),
             "title": book.shown,
             "author": book.author,
+            "file": book.name if book.title and not book.is_collection and not book.name.startswith(book.shown) else "",
             "line": " · ".join(counts) or "not read yet",
             "short": " · ".join([*counts[:1], format.day(book.opened, now)]),
             "foot": f"{format.day(book.opened, now)} · {format.size(self._state.size_of(book))}",
@@ -210,6 +219,10 @@ class Library:
 
     async def delete_book(self, request: Request) -> None:
         await run_in_threadpool(self._state.delete, (await parsed(request, BookAsked)).id)
+
+    async def rename_book(self, request: Request) -> None:
+        asked = await parsed(request, NamedAsked)
+        await run_in_threadpool(self._state.rename, asked.id, asked.name)
 
     async def close_book(self, request: Request) -> None:
         self._state.close_book()

@@ -25,10 +25,12 @@ from starlette.responses import StreamingResponse
 
 from app.core import format
 from app.core.abilities import abilities
+from app.core.books import Book
 from app.core.chat_run import OWN, Throttle, answers_at_once, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, glow
+from app.core.notes import NOTES
 from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
 from app.core.settings import model_name
@@ -173,7 +175,7 @@ def book_view(current: OpenBook) -> View:
     }
     if current.book is not None:
         view["id"] = current.book.sha256
-        view["title"] = current.document.title if current.document else current.book.shown
+        view["title"] = _title(current, current.book)
     if current.document is not None:
         view["author"] = current.document.author
         view["warnings"] = list(current.document.warnings)
@@ -187,6 +189,13 @@ def book_view(current: OpenBook) -> View:
     if current.stage is Stage.CHOOSING:
         view["choose"] = _choice(current)
     return view
+
+
+def _title(current: OpenBook, book: Book) -> str:
+    """The name that the person gave the open book, otherwise its title, or that of the notes on it."""
+    document = current.document
+    given = book.given if document is None or document.kind != NOTES else ""
+    return given or (document.title if document else book.shown)
 
 
 def _recognising(current: OpenBook) -> View | None:
@@ -240,8 +249,10 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     read = current.read
     if current.stage is Stage.PARTS:
         return "Answers from passages at once; from the book's parts if you ask for that."
-    if current.stage is Stage.UNREAD:
+    if current.stage is Stage.UNREAD and asked.now:
         return "Answers from passages at once. Your settings say that no book is read."
+    if current.stage is Stage.UNREAD and current.document is not None:
+        return f"Your first question begins the reading of all {current.document.extent()}, if it needs that."
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
         what = _first(current, read.pages_read) if read is not None and partly else "this book"

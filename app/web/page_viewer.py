@@ -218,7 +218,9 @@ class PageViewer:
         """Turn the page number ``own`` of one of the book's documents into a page number of the book. None if the book
         no longer has this document or lacks the page.
         """
-        _, document = self._open()
+        book, document = self._open()
+        if not document.members:
+            return own if sha256 == book.sha256 and document.page(own) else None
         found = next((member for member in document.members if member.sha256 == sha256), None)
         page = document.page(found.page_offset + own) if found else None
         return page.number if page and document.member_at(page.number) is found else None

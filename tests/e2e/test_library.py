@@ -104,7 +104,7 @@ def test_words_are_found_in_a_chat_about_another_book(page: Page) -> None:
     assert not page.locator("#search").is_visible()
 
 
-def test_a_chat_is_renamed_and_a_book_deleted_after_asking(page: Page) -> None:
+def test_a_chat_and_a_book_are_renamed_and_the_book_deleted_after_asking(page: Page) -> None:
     with_book(page, "Book To be deleted", "gone.txt")
     ask(page, "Who?")
     answered(page)
@@ -113,11 +113,18 @@ def test_a_chat_is_renamed_and_a_book_deleted_after_asking(page: Page) -> None:
     page.keyboard.type("The keepers")
     page.keyboard.press("Enter")
     until(page, lambda: "The keepers" in page.inner_text("#chats"))
+    assert "gone.txt" in page.locator("#books .file").first.text_content(), "the file's name stands beside the title"  # type: ignore[operator]
+    page.locator('#books button.more[data-title="To be deleted"]').dispatch_event("click")
+    page.get_by_role("menuitem", name="Rename").click()
+    page.keyboard.type("To go")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.inner_text("#book-title") == "To go")
+    until(page, lambda: page.locator('#books button.more[data-title="To go"]').count() == 1)
     for answer, left in (("Keep it", 1), ("Delete", 0)):
-        page.locator('#books button.more[data-title="To be deleted"]').dispatch_event("click")
+        page.locator('#books button.more[data-title="To go"]').dispatch_event("click")
         page.get_by_role("menuitem", name="Delete…").click()
         page.get_by_role("button", name=answer, exact=True).click()
-        until(page, lambda n=left: page.locator('#library button.more[data-title="To be deleted"]').count() == n)  # type: ignore[misc]
+        until(page, lambda n=left: page.locator('#library button.more[data-title="To go"]').count() == n)  # type: ignore[misc]
     page.wait_for_selector('#trifold[data-stage="empty"]')
     assert page.locator("#drop").is_visible()
 

@@ -55,7 +55,7 @@ function entry(one) {
     button.setAttribute("aria-label", `${label} “${one.title}”`);
     button.title = label;
     button.disabled = off;
-    button.addEventListener("click", () => change(wanted(), `${label} “${one.title}”?`));
+    button.addEventListener("click", () => rearrange(wanted(), `${label} “${one.title}”?`));
     tools.append(button);
   };
   const moved = (by) => () => {
@@ -65,8 +65,18 @@ function entry(one) {
   };
   tool("↑", "Move up", moved(-1), one.at === 0);
   tool("↓", "Move down", moved(1), one.at === one.last);
-  tool("×", "Leave out", () => ids().filter((id) => id !== one.id), one.last < 1);
+  tool("×", "Leave out", () => ids().filter((id) => id !== one.id), !one.last);
   return item;
+}
+
+// Moves or leaves out documents at once, because nothing is read before the next question.
+async function rearrange(wanted, question) {
+  const of = book.id; // as in ``change``
+  if (byId("trifold").dataset.asking === "yes") {
+    const said = await confirmed(question, "The answer that is being written is stopped.", { yes: "Do it", no: "Cancel" });
+    if (said !== "yes") return;
+  }
+  tell(await post("/documents", { ids: wanted, anew: false, of }));
 }
 
 // Fetches the cost of a change, asks for consent, and makes the change.

@@ -26,8 +26,9 @@ export function showOpenChat(shown) {
 /** @param {View["books"]} books */
 export function showBooks(books) {
   byId("trifold").dataset.library = books.length ? "some" : "none";
-  fill(byId("books"), books, bookEntry, open);
-  fill(byId("library"), books, bookEntry, open);
+  for (const list of [byId("books"), byId("library")]) {
+    if (!list.querySelector("input")) fill(list, books, bookEntry, open); // not while a book is being renamed
+  }
 }
 
 /** @param {View["chats"]} chats */
@@ -81,13 +82,13 @@ function chatEntry(item) {
 function bookEntry(item) {
   const words = made("span", "", "about");
   words.append(made("span", item.title, "title"));
-  for (const [name, text] of [["author", item.author], ["line", item.line], ["partly", item.partly], ["foot", item.foot], ["short", item.short]]) {
+  for (const [name, text] of [["author", item.author], ["file", item.file], ["line", item.line], ["partly", item.partly], ["foot", item.foot], ["short", item.short]]) {
     if (text) words.append(made("small", text, name));
   }
   const entry = entryOf(item.id, item.title, "book", cover(item), words);
   if (item.several) entry.lastChild.dataset.several = item.several;
   if (item.notes) entry.lastChild.dataset.notes = item.notes;
-  entry.firstChild.title = [item.title, item.author, item.line, item.partly, item.foot].filter(Boolean).join("\n");
+  entry.firstChild.title = [item.title, item.author, item.file, item.line, item.partly, item.foot].filter(Boolean).join("\n");
   return entry;
 }
 
@@ -116,7 +117,7 @@ function menuItems(button) {
   const { id, more, title } = button.dataset;
   if (more === "chat") {
     return [
-      ["Rename", () => rename(id, title)],
+      ["Rename", () => rename(button, CHAT)],
       ["Save as Markdown", () => save(id, "md")],
       ["Save as JSON", () => save(id, "json")],
       ["Delete…", () => removeChat(id, title)],
@@ -126,7 +127,7 @@ function menuItems(button) {
   const adding = openTitle() && !isShown(id) ? [[`Add to “${openTitle()}”`, () => addToOpen([id], `“${title}”`)]] : [];
   /** @type {[string, () => void][]} */
   const closing = id === open ? [["Close this book", () => post("/books/close").then(tell)]] : adding;
-  return [...closing, ["Delete…", () => removeBook(id, title, button.dataset)]];
+  return [...closing, ["Rename", () => rename(button, BOOK)], ["Delete…", () => removeBook(id, title, button.dataset)]];
 }
 
 function openMenu(button) {
@@ -189,13 +190,19 @@ async function openBook(id, title) {
   if ((await mayOpen(title)) === "yes") tell(await post("/books/open", { id }));
 }
 
-function rename(id, title) {
-  const button = byId("chats").querySelector(`button.open[data-id="${id}"]`);
-  if (!button) return;
+const CHAT = { path: "/chats/rename", label: "Name of this chat", name: "span" };
+const BOOK = { path: "/books/rename", label: "Name of this book", name: ".title" };
+
+// Replaces an entry by a field for its name. ``dots``: the button of the entry's menu.
+function rename(dots, { path, label, name }) {
+  const { id, title } = dots.dataset;
+  const button = dots.closest("li")?.querySelector("button.open");
+  if (!button?.isConnected) return;
+  const shown = button.querySelector(name);
   const field = made("input");
   field.value = title;
   field.maxLength = 120;
-  field.setAttribute("aria-label", "Name of this chat");
+  field.setAttribute("aria-label", label);
   field.dataset.escape = "";
   let done = false;
   const end = async (keep) => {
@@ -204,10 +211,10 @@ function rename(id, title) {
     field.replaceWith(button);
     button.focus();
     if (!keep || field.value.trim() === title) return;
-    button.firstChild.textContent = field.value.trim() || title;
+    shown.textContent = field.value.trim() || title;
     drawAgain(button.closest("li")); // the stored name may differ
-    const trouble = await post("/chats/rename", { id, name: field.value });
-    if (trouble) button.firstChild.textContent = title;
+    const trouble = await post(path, { id, name: field.value });
+    if (trouble) shown.textContent = title;
     tell(trouble);
   };
   field.addEventListener("keydown", (event) => {

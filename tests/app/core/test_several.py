@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+from app.core import chat_run
 from app.core.books import COLLECTION, TEXT, Book, Books, TextCache
 from app.core.chats import Chats
 from app.core.contents import chapters
 from app.core.db import Database
 from app.core.forecast import Experience
 from app.core.open_book import Stage
+from app.core.question import Ask
 from app.core.several import cost_of
 from app.core.state import AppState
 from app.core.suggestions import chapter_question, suggestions
 from app.readers import document_reader, recognition
 from app.readers.recognition import Recognition
+from app.web.live import page_view
 from engine.document import Document, OutlineItem
 from engine.errors import DocumentError, NoTextLayer, PasswordNeeded
 from engine.plan import BookFit
@@ -89,6 +92,78 @@ def test_documents_are_added_kept_and_opened_again(make_state: Make, tmp_path: P
     assert opened(state, [c, a], as_new=True).sha256 == other.sha256  # it was there
     again = Books(tmp_path / "books", Database())  # whose database was lost
     assert sorted(len(again.members(book)) for book in again.all() if book.is_collection) == [2, 3]
+
+
+def arranged(state: AppState, ids: list[str], stage: Stage) -> None:
+    state.arrange(ids)
+    wait_for(lambda: state.current.stage is stage)
+
+
+def test_moved_and_left_out_documents_are_read_when_a_question_needs_them(make_state: Make, tmp_path: Path) -> None:
+    """Moving a document read all of them again, 97 s, before anything was asked."""
+    engine = Counting()
+    state = make_state(engine, reader=reader)
+    a, b, c = (book.sha256 for book in taken_in(state, tmp_path, "a", "b", "c"))
+    opened(state, [state.books.get(one) for one in (a, b, c)])
+    assert len(engine.readings) == 1
+    arranged(state, [c, a, b], Stage.UNREAD)
+    arranged(state, [c, b], Stage.UNREAD)
+    assert len(engine.readings) == 1
+    assert state.current.document is not None
+    assert [member.title for member in state.current.document.members] == ["Part c", "Part b"]
+    assert page_view(state.current, engine.status())["hint"].startswith("Your first question begins the reading of all")
+    state.read_for(Ask("What rang?", now=True))
+    assert state.current.stage is Stage.UNREAD, "an answer from passages alone needs no reading"
+    list(chat_run.ask(state, Ask("What rang?")))
+    assert len(engine.readings) == 2
+    assert state.chat is not None
+    assert state.chat.exchanges[-1].answer
+    wait_for(lambda: state.current.stage is Stage.READY)
+    arranged(state, [b, c], Stage.UNREAD)
+    assert state.current.whole is not None
+    engine.known = ["".join(stretch.text for stretch in state.current.whole.stretches)]
+    arranged(state, [b, c], Stage.READY)  # all of it comes back from disk
+
+
+def test_a_collection_with_one_document_left_is_this_document(make_state: Make, tmp_path: Path) -> None:
+    """A twin with "1 document" was left in the library."""
+    state = make_state(Counting(), reader=reader)
+    a, b = taken_in(state, tmp_path, "a", "b")
+    both = opened(state, [a, b])
+    list(chat_run.ask(state, Ask("What is lit?")))
+    asked = state.chat
+    assert asked is not None
+    state.arrange([b.sha256])
+    wait_for(lambda: state.current.stage is Stage.UNREAD)
+    assert state.current.book is not None
+    assert state.current.book.sha256 == b.sha256
+    assert {book.sha256 for book in state.books.all()} == {a.sha256, b.sha256}
+    assert state.chat is not None
+    assert (state.chat.id, state.chat.book, len(state.chat.exchanges)) == (asked.id, b.sha256, 1)
+    assert [line.id for line in state.chats.of_book(b.sha256)] == [asked.id]
+    assert not state.chats.of_book(both.sha256)
+    assert state.books.collect([a]).sha256 == a.sha256, "nor is a new one made"
+
+
+def test_a_book_keeps_the_name_that_it_was_given(make_state: Make, tmp_path: Path) -> None:
+    state = make_state(Counting(), reader=reader)
+    (a,) = taken_in(state, tmp_path, "a")
+    state.open(a)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    state.rename(a.sha256, "  The lease\nof 2024 ")
+    assert state.books.get(a.sha256).shown == "The lease of 2024"
+    shown = page_view(state.current, state.engine.status())["book"]
+    assert shown["title"] == "The lease of 2024"
+    state.open(a)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.books.get(a.sha256).shown == "The lease of 2024", "its own title does not come back with an opening"
+    for database in (state.books.database, Database()):  # as it is, and after the database was lost
+        assert Books(tmp_path / "books", database).get(a.sha256).shown == "The lease of 2024"
+    state.rename(a.sha256, "")
+    assert state.books.get(a.sha256).shown == "Part a"
+    state.rename(a.sha256, "Lost")
+    state.delete(a.sha256)
+    assert state.books.given(a.sha256) == ""
 
 
 def test_documents_that_were_agreed_to_of_another_book_leave_the_open_one_as_it_is(
@@ -166,7 +241,9 @@ def test_a_locked_document_asks_for_its_password_once(make_state: Make, tmp_path
     state.open(state.current.book, "lamp")
     wait_for(lambda: state.current.stage is Stage.READY)
     assert state.parser.passwords == {locked.sha256: "lamp"}
-    assert opened(state, [locked, a]).pages == 4
+    arranged(state, [locked.sha256, a.sha256], Stage.UNREAD)
+    assert state.current.book is not None
+    assert state.current.book.pages == 4
 
 
 def scanned(asked: list[Recognition]) -> TextCache:
