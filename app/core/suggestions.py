@@ -1,5 +1,5 @@
-"""Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents or
-its text.
+"""Suggests questions about a book: the bundled book's own questions, or questions made from its table of contents, its
+text and its kind.
 
 The questions ask where the book says something, or what it says. They never ask for opinions, so that even a small
 model can answer them. If a model can only quote (``Abilities.only_quotes``), the questions ask where a phrase of the
@@ -16,22 +16,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from app.core.contents import ContentsEntry
+from app.core.document_kind import Kind, kind_of
+from app.language.words import fold_word, says_nothing, without_ending
 from app.trust.quoted import sentences
 from engine.document import Document, Page
 from engine.languages import Language, language_of, sentence_ends
 
-MOST = 5  # maximum number of suggested questions
+MOST = 5  # maximum number of suggested questions, beside a request for a summary
 _FROM_CONTENTS = 3
 _LOOKED_AT = 40  # number of pages, from the first, by which the language of a book is detected
 _SHORTEST = 4  # minimum characters of a heading that a question may quote
 _LONGEST = 60  # maximum characters of a heading that a question may quote
 _FRAME = re.compile(
-    r"\b(contents|index|preface|foreword|cover|title page|copyright|half[- ]title|imprint|dedication|bibliography|"
-    r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|inhaltsverzeichnis|vorwort|register|impressum|"
-    r"danksagung|literaturverzeichnis|anmerkungen|glossar|table des matières|sommaire|avant-propos|remerciements|"
+    r"\b(contents|index|preface|foreword|cover|title ?page|colophon|uncopyright|copyright|half[- ]title|imprint|"
+    r"dedication|bibliography|"
+    r"acknowledge?ments?|notes|endnotes|glossary|about the author|inhalt|\w*verzeichnis|vorwort|register|impressum|"
+    r"danksagung|anmerkungen|glossar|table des matières|sommaire|avant-propos|remerciements|"
     r"bibliographie|índice|prólogo|agradecimientos|bibliografía)\b",
     re.I,
 )
@@ -41,35 +43,47 @@ _ONLY_COUNTED = re.compile(
 )
 _WHOLE = "What is the book about?"
 _ENGLISH: Language = "en"
-_ASKED = {
+_ASKED: Mapping[Language, Mapping[str, str]] = {
     "en": {
-        "heading": "What does the book say in “{}”?",
-        "name": "What does the book say about {}?",
-        "any": ("How does the book begin?", "Who is named in the book?", "How does the book end?"),
+        "book": "the book",
+        "document": "the document",
+        "whole": "Summarize {} in three sentences.",
+        "heading": "What does {} say in “{}”?",
+        "name": "What does {} say about {}?",
+        "term": "What does {} say about “{}”?",
         "two": "Where do the two documents differ?",
         "several": "Where do the several documents differ?",
         "common": "What do they have in common?",
     },
     "de": {
-        "heading": "Was sagt das Buch in „{}“?",
-        "name": "Was sagt das Buch über {}?",
-        "any": ("Wie beginnt das Buch?", "Wer wird in dem Buch genannt?", "Wie endet das Buch?"),
+        "book": "das Buch",
+        "document": "das Dokument",
+        "whole": "Fasse {} in drei Sätzen zusammen.",
+        "heading": "Was sagt {} in „{}“?",
+        "name": "Was sagt {} über {}?",
+        "term": "Was sagt {} über „{}“?",
         "two": "Worin unterscheiden sich die beiden Dokumente?",
         "several": "Worin unterscheiden sich die Dokumente?",
         "common": "Was haben sie gemeinsam?",
     },
     "fr": {
-        "heading": "Que dit le livre dans « {} » ?",
-        "name": "Que dit le livre de {} ?",
-        "any": ("Comment le livre commence-t-il ?", "Qui est nommé dans le livre ?", "Comment le livre finit-il ?"),
+        "book": "le livre",
+        "document": "le document",
+        "whole": "Résume {} en trois phrases.",
+        "heading": "Que dit {} dans « {} » ?",
+        "name": "Que dit {} de {} ?",
+        "term": "Que dit {} de « {} » ?",
         "two": "En quoi les deux documents diffèrent-ils ?",
         "several": "En quoi les documents diffèrent-ils ?",
         "common": "Qu’ont-ils en commun ?",
     },
     "es": {
-        "heading": "¿Qué dice el libro en «{}»?",
-        "name": "¿Qué dice el libro sobre {}?",
-        "any": ("¿Cómo empieza el libro?", "¿A quién se nombra en el libro?", "¿Cómo termina el libro?"),
+        "book": "el libro",
+        "document": "el documento",
+        "whole": "Resume {} en tres frases.",
+        "heading": "¿Qué dice {} en «{}»?",
+        "name": "¿Qué dice {} sobre {}?",
+        "term": "¿Qué dice {} sobre «{}»?",
         "two": "¿En qué se diferencian los dos documentos?",
         "several": "¿En qué se diferencian los documentos?",
         "common": "¿Qué tienen en común?",
@@ -78,6 +92,79 @@ _ASKED = {
 """Questions, keyed by language. They are asked in the language of the book, because most users do so, and a model
 answers in the language of the question.
 """
+_OF_KIND: Mapping[Language, Mapping[Kind, tuple[str, ...]]] = {
+    "en": {
+        "story": ("How does the book begin?", "Who is named in the book?", "How does the book end?"),
+        "contract": (
+            "Who are the parties?",
+            "What has to be paid, and when?",
+            "How can the agreement be ended?",
+            "Which deadlines are there?",
+        ),
+        "minutes": ("What was decided?", "Who has to do what?", "When is the next meeting?"),
+        "report": ("What are the main results?", "Which figures are given?", "What is recommended?"),
+        "letter": ("Who writes to whom?", "What does the letter ask for?", "Which dates are named?"),
+        "text": ("What is the document about?", "Who is named in the document?", "Which dates are named?"),
+    },
+    "de": {
+        "story": ("Wie beginnt das Buch?", "Wer wird in dem Buch genannt?", "Wie endet das Buch?"),
+        "contract": (
+            "Wer sind die Vertragsparteien?",
+            "Was ist zu zahlen, und wann?",
+            "Wie kann der Vertrag beendet werden?",
+            "Welche Fristen gibt es?",
+        ),
+        "minutes": ("Was wurde beschlossen?", "Wer hat was zu tun?", "Wann ist die nächste Sitzung?"),
+        "report": ("Was sind die wichtigsten Ergebnisse?", "Welche Zahlen werden genannt?", "Was wird empfohlen?"),
+        "letter": ("Wer schreibt an wen?", "Worum bittet der Brief?", "Welche Daten werden genannt?"),
+        "text": ("Worum geht es in dem Dokument?", "Wer wird in dem Dokument genannt?", "Welche Daten werden genannt?"),
+    },
+    "fr": {
+        "story": ("Comment le livre commence-t-il ?", "Qui est nommé dans le livre ?", "Comment le livre finit-il ?"),
+        "contract": (
+            "Qui sont les parties ?",
+            "Que faut-il payer, et quand ?",
+            "Comment le contrat peut-il être résilié ?",
+            "Quels sont les délais ?",
+        ),
+        "minutes": ("Qu’a-t-on décidé ?", "Qui doit faire quoi ?", "Quand a lieu la prochaine séance ?"),
+        "report": ("Quels sont les résultats principaux ?", "Quels chiffres sont donnés ?", "Que recommande-t-on ?"),
+        "letter": ("Qui écrit à qui ?", "Que demande la lettre ?", "Quelles dates sont nommées ?"),
+        "text": (
+            "De quoi parle le document ?",
+            "Qui est nommé dans le document ?",
+            "Quelles dates sont nommées ?",
+        ),
+    },
+    "es": {
+        "story": ("¿Cómo empieza el libro?", "¿A quién se nombra en el libro?", "¿Cómo termina el libro?"),
+        "contract": (
+            "¿Quiénes son las partes?",
+            "¿Qué hay que pagar y cuándo?",
+            "¿Cómo se puede terminar el contrato?",
+            "¿Qué plazos hay?",
+        ),
+        "minutes": ("¿Qué se decidió?", "¿Quién tiene que hacer qué?", "¿Cuándo es la próxima sesión?"),
+        "report": ("¿Cuáles son los resultados principales?", "¿Qué cifras se dan?", "¿Qué se recomienda?"),
+        "letter": ("¿Quién escribe a quién?", "¿Qué pide la carta?", "¿Qué fechas se nombran?"),
+        "text": ("¿De qué trata el documento?", "¿A quién se nombra en el documento?", "¿Qué fechas se nombran?"),
+    },
+}
+"""Questions that fit every document of a kind, keyed by language and kind. The last one of a story asks for its end."""
+_NAME_WORDS = 4  # maximum words of a name
+_OWN = 4  # maximum number of questions made of a document's own words, if the document is of a known kind
+_TERMS = 3  # maximum number of a document's terms that questions name
+_FEWEST_TERMS = 3  # minimum times that a term is used
+# Match a noun of at least five letters after an article, and in German a noun in the middle of a sentence.
+_NOUN: Mapping[Language, re.Pattern[str]] = {
+    "en": re.compile(
+        r"\b(?:[Tt]he|an?|any|each|his|her|its|our|their|this) ([a-z]{5,24})"
+        r"(?=[.,;:)]| (?:of|is|was|are|were|has|had|in|on|at|to|and|or|with|for|from|by|that|shall|must|may|will)\b)"
+    ),
+    "de": re.compile(r"(?<=[a-zäöüß,] )([A-ZÄÖÜ][a-zäöüß]{4,24})\b"),
+    "fr": re.compile(r"\b(?:le|la|les|un|une|du|des|au|aux|l[’'])\s?([a-zà-ÿœ]{5,24})\b"),
+    "es": re.compile(r"\b(?:el|la|los|las|una?|del|al) ([a-zà-ÿ]{5,24})\b"),
+}
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
@@ -120,19 +207,30 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     Args:
         pages_read: number of pages read, from the first. Headings of later pages are not used. If not all pages are
             read, no question asks about the end of the book.
-        general: whether to add questions that suit any book, and to ask in the book's language. False for a model that
-            only quotes passages, because it finds no passage for a general question and is trained on English.
+        general: whether to add questions that suit the kind of document, to ask in its language, and to begin with a
+            request for a summary of three sentences, if all of it has been read. False for a model that only quotes
+            passages, because it finds no passage for a general question and is trained on English.
     """
-    words: Any = _ASKED[(language_of_book(document) if general else None) or _ENGLISH]
+    language = (language_of_book(document) if general else None) or _ENGLISH
+    words = _ASKED[language]
     if document.members and general and pages_read > document.members[-1].page_offset:
         both = "two" if len(document.members) == 2 else "several"
         others = suggestions(replace(document, members=()), pages_read)
         return (words[both], words["common"], *others)[:MOST]
+    kind = kind_of(document) if general else "story"
+    of = words["book" if kind == "story" else "document"]
     headings = telling_headings(document, pages_read)
-    asked = [words["heading"].format(heading) for heading in _spread(headings, _FROM_CONTENTS)]
-    named = [words["name"].format(name) for name in _names(document, pages_read)]
-    of_any = words["any"] if pages_read >= len(document.pages) else words["any"][:-1]
-    return (*asked, *named, *of_any)[:MOST] if general else (_WHOLE, *asked, *named)[:MOST]
+    asked = [words["heading"].format(of, heading) for heading in _spread(headings, _FROM_CONTENTS)]
+    asked += [words["name"].format(of, name) for name in _names(document, pages_read)]
+    if not general:
+        return (_WHOLE, *asked)[:MOST]
+    if len(asked) < _FROM_CONTENTS and kind != "story":
+        asked += [words["term"].format(of, term) for term in _terms(document, pages_read, language)]
+    is_whole = pages_read >= len(document.pages)
+    fitting = _OF_KIND[language][kind]
+    fitting = fitting if is_whole or kind != "story" else fitting[:-1]
+    asked = asked if kind in ("story", "text") else asked[:_OWN]
+    return (*([words["whole"].format(of)] if is_whole else []), *[*asked, *fitting][:MOST])
 
 
 @dataclass(frozen=True)
@@ -216,8 +314,24 @@ def _names(document: Document, pages_read: int) -> list[str]:
     if language_of_book(document) == "de":
         return []
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
-    found = Counter(name for name in _NAME.findall(text) if len(name) <= _LONGEST)
+    found = Counter(name for name in _NAME.findall(text) if len(name) <= _LONGEST and _is_name(name.split()))
     return [name for name, _ in found.most_common(_NAMES)]
+
+
+def _is_name(words: Sequence[str]) -> bool:
+    """Whether words are a name, and not a title ("The Landlord") or a name that runs into the next sentence."""
+    return len(words) <= _NAME_WORDS and not any(says_nothing(fold_word(word)) for word in (words[0], words[-1]))
+
+
+def _terms(document: Document, pages_read: int, language: Language) -> list[str]:
+    """The nouns that a document uses most, at least ``_FEWEST_TERMS`` times, without words that every text uses."""
+    text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
+    found = Counter(noun for noun in _NOUN[language].findall(text) if not says_nothing(fold_word(noun)))
+    terms: dict[str, str] = {}  # by their forms without an ending, so that no term stands there twice
+    for noun, times in found.most_common():
+        if times >= _FEWEST_TERMS:
+            terms.setdefault(without_ending(noun.lower()), noun)
+    return list(terms.values())[:_TERMS]
 
 
 def phrase_questions(document: Document, pages_read: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.core.document_kind import kind_of
 from app.core.suggestions import Sample, language_of_book, phrase_of, phrase_questions, suggestions, telling_headings
 from engine.document import Document, OutlineItem, Page
 from engine.passages import asks_for_whole
@@ -35,19 +36,72 @@ def test_only_headings_that_tell_something() -> None:
 
 def test_headings_from_all_over_the_book() -> None:
     document = with_outline(*((f"The story of number {page}", page, 0) for page in range(1, 60)))
-    asked = suggestions(document, 60)
+    summary, *asked = suggestions(document, 60)
+    assert summary == "Summarize the document in three sentences."
+    assert asks_for_whole(summary), "it gets passages of the whole"
     assert len(asked) == 5
     numbers = [int(question.split("number ")[1].rstrip("”?")) for question in asked[:3]]
     assert numbers == sorted(numbers)
     assert numbers[0] < 20 < numbers[1] < 40 < numbers[2]
 
 
+STORY = "She said to him that he was late. He told her that she had not asked him, and then he said no more. "
+LEASE = (
+    "The tenant shall pay the rent to the landlord. The deposit is kept by them until the lease ends. Each party "
+    "may terminate this agreement; the notice is in writing. The deposit bears interest, and the deposit is paid back. "
+)
+MIETE = (
+    "Der Mieter zahlt die Miete an den Vermieter. Die Kündigungsfrist beträgt drei Monate. Der Vertrag endet nach der "
+    "Kündigungsfrist, und die Kaution ist nach der Kündigungsfrist zu zahlen. "
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "asked", "never"),
+    [
+        (STORY * 9, "story", "How does the book end?", "document"),
+        (LEASE * 9, "contract", "Who are the parties?", "book"),
+        (MIETE * 9, "contract", "Wer sind die Vertragsparteien?", "Buch"),
+        (LEASE * 9, "contract", "What does the document say about “deposit”?", "end of"),
+        (MIETE * 9, "contract", "Was sagt das Dokument über „Kündigungsfrist“?", "endet das"),
+        (
+            "The chair opened the meeting. It was resolved to paint the hall. " * 9,
+            "minutes",
+            "What was decided?",
+            "book",
+        ),
+        (
+            "The findings of this report are in table 2: revenue fell. " * 9,
+            "report",
+            "What are the main results?",
+            "book",
+        ),
+        ("Dear Ms Lind, the boat is ready. Sincerely yours, Odd. " * 9, "letter", "Who writes to whom?", "book"),
+        ("Salt the water and boil the beans until soft. " * 9, "text", "What is the document about?", "book"),
+    ],
+)
+def test_questions_fit_the_kind_of_a_document(text: str, kind: str, asked: str, never: str) -> None:
+    """A lease was asked how it begins and how it ends."""
+    document = Document.from_pages("Lease", [text])
+    assert kind_of(document) == kind
+    found = suggestions(document, 1)
+    assert asked in found
+    assert len(found) <= 6
+    assert not any(never in question for question in found)
+
+
+def test_a_mail_is_a_letter() -> None:
+    assert kind_of(replace(Document.from_pages("Re: boat", ["The boat is ready."]), kind="eml")) == "letter"
+
+
 def test_nothing_is_asked_about_pages_that_were_not_read() -> None:
     document = with_outline(("The Open Hand", 4, 0), ("Fire and Stairs", 50, 0))
     partly = suggestions(document, 24)
-    assert "What does the book say in “The Open Hand”?" in partly
+    assert partly[0] == "What does the document say in “The Open Hand”?", "a summary is of the whole"
     assert not any("Fire" in question or "end" in question.split() for question in partly)
-    assert "How does the book end?" in suggestions(document, 60)
+    story = replace(document, pages=tuple(replace(page, text=STORY) for page in document.pages), outline=())
+    assert "How does the book end?" in suggestions(story, 60)
+    assert "How does the book end?" not in suggestions(story, 24)
     found = suggestions(document, 60, general=False)
     assert not any(question.startswith("How does the book") for question in found)
     assert found[0] == "What is the book about?"
@@ -62,9 +116,9 @@ def test_chapters_below_parts_are_taken_where_parts_are_few() -> None:
 def test_what_the_book_names_is_asked_about() -> None:
     text = "In winter the captain, Tove Lindqvist, would not sail to Skarn. Later they asked Tove Lindqvist again."
     named = replace(book(), pages=(Page(1, "1", f"Old Harbour. {text}"),), outline=())
-    assert suggestions(named, 1)[0] == "What does the book say about Tove Lindqvist?"
+    assert suggestions(named, 1)[1] == "What does the book say about Tove Lindqvist?"
     german = "Im Winter wollte der alte Kapitän Ole Berg nicht zur Insel fahren, weil das Licht im Hafen aus war."
-    assert suggestions(replace(named, pages=(Page(1, "1", german),)), 1)[0] == "Wie beginnt das Buch?"
+    assert suggestions(replace(named, pages=(Page(1, "1", german),)), 1)[1] == "Worum geht es in dem Dokument?"
 
 
 def test_a_phrase_does_not_end_in_a_short_word() -> None:
@@ -157,16 +211,20 @@ def test_no_phrase_is_made_of_headings_tables_or_capitals() -> None:
 @pytest.mark.parametrize(
     ("text", "first", "last"),
     [
-        ("Die Lampe war hell, und der Hafen ist nah.", "Was sagt das Buch in „Nordlicht“?", "Wie endet das Buch?"),
+        (
+            "Die Lampe war hell, und der Hafen ist nah.",
+            "Was sagt das Dokument in „Nordlicht“?",
+            "Welche Daten werden genannt?",
+        ),
         (
             "La lampe est claire, et le port est dans la ville.",
-            "Que dit le livre dans « Nordlicht » ?",
-            "Comment le livre finit-il ?",
+            "Que dit le document dans « Nordlicht » ?",
+            "Quelles dates sont nommées ?",
         ),
         (
             "La lámpara era clara, y el puerto es una parte de la ciudad con los barcos.",
-            "¿Qué dice el libro en «Nordlicht»?",
-            "¿Cómo termina el libro?",
+            "¿Qué dice el documento en «Nordlicht»?",
+            "¿Qué fechas se nombran?",
         ),
     ],
 )
@@ -174,7 +232,7 @@ def test_questions_come_in_the_language_of_the_book(text: str, first: str, last:
     pages = (Page(1, "1", text), Page(2, "2", text))
     document = replace(book(), pages=pages, outline=(OutlineItem("Vorwort", 1, 0), OutlineItem("Nordlicht", 2, 0)))
     asked = suggestions(document, 2)
-    assert (asked[0], asked[-1]) == (first, last)
+    assert (asked[1], asked[-1]) == (first, last)
     assert language_of_book(document) == {"W": "de", "Q": "fr", "¿": "es"}[first[0]]
     assert suggestions(document, 2, general=False)[0] == "What is the book about?"
 
