@@ -27,7 +27,10 @@ from engine.plan import (
 BOOK_PAGES = 300
 
 TOKENS_PER_PAGE = BOOK_TOKENS // BOOK_PAGES
-"""Tokens of a printed page of about 300 words."""
+"""Tokens of a printed page of ``PAGE_WORDS`` words."""
+
+PAGE_WORDS = 300
+"""Words of a printed page, as a paperback has them."""
 
 _CHAT_TOKENS = 1_024
 """Tokens of a context window shorter than ``BOOK_TOKENS`` that are kept free for a question and its answer."""

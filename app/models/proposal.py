@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.core.settings import STARTERS, is_hub_gguf
 from app.models.catalogue import DEMO, READER_PAIR, SHORT_PAIRS, STARTER_PAIR, Pair, pairs
-from app.models.fit import fit_in_words, pages_of
+from app.models.fit import PAGE_WORDS, fit_in_words, pages_of
 from engine.plan import BOOK_TOKENS, FreeMemory, ModelFit, ModelShape, Rounding, fit_pair, rounding
 
 COMPARED = 3
@@ -64,12 +64,16 @@ def able(pair: Pair, found: ModelFit | None, shape: ModelShape | None = None) ->
     does = "Answers" if pair.target.name in STARTERS else "Talks in its own words"
     if (tokens := min(found.tokens, shape.window)) >= BOOK_TOKENS:
         return f"{does} about whole books."
-    return f"{does} about documents of up to about {pages_of(tokens)} pages here."
+    return f"{does} about documents of up to about {pages_of(tokens)} pages of {PAGE_WORDS} words here."
 
 
 def length_in_words(shape: ModelShape, found: ModelFit) -> str:
     tokens = min(found.tokens, shape.window)
-    return "whole books" if tokens >= BOOK_TOKENS else f"documents of up to about {pages_of(tokens)} pages here"
+    return (
+        "whole books"
+        if tokens >= BOOK_TOKENS
+        else f"documents of up to about {pages_of(tokens)} pages of {PAGE_WORDS} words here"
+    )
 
 
 @dataclass(frozen=True)

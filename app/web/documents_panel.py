@@ -87,8 +87,12 @@ class DocumentsPanel:
             return {"documents": []}
         if self._shown[0] is not document:
             self._shown = document, documents_view(document)
-        given = self._state.books.given
-        return {"documents": [one | {"title": given(one["id"]) or one["title"]} for one in self._shown[1]]}
+        return {"documents": [self._named(one) for one in self._shown[1]]}
+
+    def _named(self, shown: View) -> View:
+        """A document with the name that the person gave it, if there is one."""
+        given = self._state.books.given(shown["id"])
+        return shown | {"title": given} if given else shown
 
     async def cost(self, request: Request) -> Response:
         asked = await parsed(request, DocumentsAsked)

@@ -29,17 +29,19 @@ from app.core.books import Book
 from app.core.chat_run import OWN, Throttle, answers_at_once, throttle_of
 from app.core.chats import Chat, Exchange
 from app.core.forecast import Range, stretch
-from app.core.format import PacePoint, View, glow
+from app.core.format import PacePoint, View, counted, glow
 from app.core.notes import NOTES
 from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.state import AppState
+from app.models.fit import TOKENS_PER_PAGE
 from app.web import messages
 from app.web.routes import PageRoute
 from engine import ModelInfo, Status
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.document import Document
+from engine.plan import BookFit
 
 
 class Panel(Protocol):
@@ -57,6 +59,7 @@ class Panel(Protocol):
 
 
 _LOADING = "The model is being loaded. You can open a book already."
+_DENSE = 1.25  # minimum tokens of a page, relative to a printed page, that is called dense
 
 
 @runtime_checkable
@@ -285,21 +288,35 @@ def _book_line(current: OpenBook) -> str:
 
 
 def _choice(current: OpenBook) -> View:
-    """Data for choosing the pages of a book that is too long: its number of pages and, as a proposal, a range of pages
-    that fits.
+    """Data for choosing the pages of a book that is too long: how it can be asked without that, its number of pages
+    and, as a proposal, a range of pages that fits.
     """
     whole, document, fit = current.whole, current.document, current.fit
     pages = len(whole.pages) if whole else 0
     first = document.pages[0].number if document and document.pages else 1
     fitting = max(1, fit.pages_that_fit) if fit else pages
-    sentence = fit.sentence if fit else ""
+    lead = f"You can ask at once: answers come from passages of all {whole.extent()}." if whole else ""
     return {
-        "sentence": sentence,
+        "lead": lead,
+        "sentence": f"{fit.sentence} {_why_fewer(fit)}".strip() if fit else "",
         "unit": _unit(current),
         "pages": pages,
         "first": first,
         "last": min(pages, first + fitting - 1),
     }
+
+
+def _why_fewer(fit: BookFit) -> str:
+    """Explain why fewer pages of a dense book fit than the model's description says; "" for a book of usual pages."""
+    sizes = fit.page_tokens[: fit.pages_that_fit]
+    mean = round(sum(sizes) / len(sizes)) if sizes else 0
+    if mean < _DENSE * TOKENS_PER_PAGE:
+        return ""
+    printed = counted(fit.room // TOKENS_PER_PAGE, "page")
+    return (
+        f"Its pages are dense, with about {mean:,} tokens each: {printed} of a printed book would fit, with "
+        f"{TOKENS_PER_PAGE} each."
+    )
 
 
 def _model_parts(model: ModelInfo) -> list[str]:

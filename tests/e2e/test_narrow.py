@@ -7,7 +7,7 @@ from itertools import pairwise
 from playwright.sync_api import Page, Route
 
 from tests.e2e.gallery import SAMPLE
-from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, read_text, until
+from tests.e2e.steps import Open, Server, answered, ask, clean_page, give, give_text, read_text, until
 from tests.e2e.test_page_viewer import with_answer
 
 PHONE = (390, 844)
@@ -54,6 +54,24 @@ def test_a_low_screen_leaves_half_of_it_to_the_chat(scripted: Server, open_page:
         assert tool.evaluate("(tool, [x, y]) => tool.contains(document.elementFromPoint(x, y))", middle), tool
     page.click("#open-find")
     page.wait_for_selector("#find", state="visible")
+
+
+def test_a_book_that_is_too_long_can_be_asked_at_once_on_every_screen(scripted: Server, open_page: Open) -> None:
+    """The choice of pages stood where the question box is."""
+    page = open_page(scripted, PHONE, "light")
+    give_text(page, "HUGE The Annual Report", "report.txt")
+    page.wait_for_selector('#trifold[data-stage="choosing"]')
+    clean_page(page)
+    assert page.inner_text("#choose-lead") == "You can ask at once: answers come from passages of all 600 pages."
+    for width, height in (PHONE, LOW, (1280, 800)):
+        page.set_viewport_size({"width": width, "height": height})
+        until(page, lambda high=height: bottom(page, "#ask-row") <= high)  # type: ignore[misc]
+        box = page.locator("#ask-box textarea").bounding_box()
+        assert box is not None
+        middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+        assert page.evaluate("([x, y]) => document.elementFromPoint(x, y).tagName", middle) == "TEXTAREA"
+    ask(page, "Who kept the north light?")
+    answered(page)
 
 
 def test_a_narrow_screen_cuts_nothing_off(scripted: Server, open_page: Open) -> None:

@@ -91,7 +91,7 @@ def test_questions_fit_the_kind_of_a_document(text: str, kind: str, asked: str, 
 
 
 def test_a_mail_is_a_letter() -> None:
-    assert kind_of(replace(Document.from_pages("Re: boat", ["The boat is ready."]), kind="eml")) == "letter"
+    assert kind_of(replace(Document.from_pages("Re: boat", ["The boat is ready."]), kind="mail")) == "letter"
 
 
 def test_nothing_is_asked_about_pages_that_were_not_read() -> None:

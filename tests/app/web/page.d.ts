@@ -63,7 +63,7 @@ interface View {
     id?: string;
     author?: string;
     trouble: (Trouble & { action: string }) | null;
-    choose: { sentence: string; unit: string; pages: number; first: number; last: number } | null;
+    choose: { lead: string; sentence: string; unit: string; pages: number; first: number; last: number } | null;
     warnings: string[];
     recognising: { line: string; part: number } | null;
   };

@@ -37,7 +37,7 @@ def test_what_is_proposed_is_what_the_memory_and_the_evaluation_allow(
     assert found["reader"]["title"] == "Reader: a real conversation, 1.1 GB"
     assert found["reader"]["action"] == "Fetch 1.1 GB and use it"
     assert found["reader"]["proposed"]
-    assert found["starter"]["line"] == "Answers about documents of up to about 17 pages here."
+    assert found["starter"]["line"] == "Answers about documents of up to about 17 pages of 300 words here."
     assert found["starter"]["action"] == "Fetch 93 MB and use it"
     assert [found[name]["more"].rpartition(" ")[2] for name in ("demo", "starter", "reader")] == [
         "MIT.",
@@ -45,7 +45,10 @@ def test_what_is_proposed_is_what_the_memory_and_the_evaluation_allow(
         "2.0.",
     ]
     assert found[best.id]["title"].startswith(f"The best that fits this machine: {best.title}, ")
-    assert found[best.id]["line"] == "A model of the Hugging Face hub, for documents of up to about 272 pages here."
+    assert (
+        found[best.id]["line"]
+        == "A model of the Hugging Face hub, for documents of up to about 272 pages of 300 words here."
+    )
     assert [option["look"] for option in found.values()] == [False, False, False, True]
     little = FreeMemory(2 * GB, 10**12, on_gpu=False)
     for right, proposed in ((0.07, "demo"), (0.6, "starter")):
@@ -74,7 +77,7 @@ def test_the_settings_compare_the_present_model_with_two_that_suit_the_machine(t
     assert [card["id"] for card in shown] == ["demo", "reader", best.id]
     assert shown[0]["does"].startswith("Only quotes")
     assert shown[0]["name"] == "trifold-demo-11M"
-    assert shown[1]["does"] == "Talks in its own words about documents of up to about 79 pages here."
+    assert shown[1]["does"] == "Talks in its own words about documents of up to about 79 pages of 300 words here."
     assert shown[1]["name"] == "Qwen2.5-Coder-1.5B-Instruct, 4 bits"
     assert shown[1]["pace"].startswith("Up to 79 pages of a book: ")
     assert shown[2]["name"] == best.target.name

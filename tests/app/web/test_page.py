@@ -34,6 +34,7 @@ from app.web.server import quiet_gradio
 from engine.config import SamplingParams
 from engine.errors import OptionError
 from engine.events import BookRead, KvBytes, ReadingProgress, Status, StopReason
+from engine.plan import BookFit
 from tests.app.scripted import ScriptedEngine, book, engine_status, figures, model_info, wait_for
 from tests.app.web.entering import enter
 from tests.loops import run
@@ -386,6 +387,22 @@ def test_a_choice_proposes_what_fits() -> None:
     assert (choose["first"], choose["last"]) == (1, current.fit.pages_that_fit)
     assert "too long" in choose["sentence"]
     assert choose["unit"] == "page"
+    assert choose["lead"] == "You can ask at once: answers come from passages of all 60 pages."
+
+
+def test_a_dense_book_says_why_fewer_pages_fit_than_were_promised() -> None:
+    """79 pages were promised, and 33 of an annual report fitted."""
+    fit = BookFit(
+        152_000, 32_768, False, 33, 0, "The first 33 of 160 pages fit.", page_tokens=(950,) * 160, room=31_744
+    )
+    current = OpenBook(stage=Stage.CHOOSING, whole=book(160), document=book(160), fit=fit)
+    said = view_of(current)["book"]["choose"]["sentence"]
+    assert said == (
+        "The first 33 of 160 pages fit. Its pages are dense, with about 950 tokens each: 79 pages of a printed book "
+        "would fit, with 400 each."
+    )
+    light = dataclasses.replace(fit, page_tokens=(420,) * 160, pages_that_fit=75)
+    assert "dense" not in view_of(dataclasses.replace(current, fit=light))["book"]["choose"]["sentence"]
 
 
 def test_what_can_be_asked_already_is_said_as_it_is() -> None:
