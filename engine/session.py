@@ -58,6 +58,7 @@ from engine.thinking import check_wanted
 # Maximum seconds to wait until a book is saved. The session waits when it is closed, and before it opens another book
 # with the same documents.
 _SAVING_PATIENCE_S = 20.0
+_SAVING_LOOK_S = 0.05  # seconds between two looks whether a book that is to be forgotten is saved
 
 _log = logging.getLogger(__name__)
 
@@ -254,6 +255,15 @@ class Session:
         self.persistence.finish(_SAVING_PATIENCE_S)
         self.close_book()
         self.hierarchy.close()
+
+    def forget_book(self) -> Iterator[None]:
+        """Forget the book and give its memory back, once it is saved. Yields while it waits for that."""
+        until = time.monotonic() + _SAVING_PATIENCE_S
+        while self.persistence.is_saving() and time.monotonic() < until:
+            yield
+            time.sleep(_SAVING_LOOK_S)
+        self.close_book()
+        kinds.trim_heap()
 
     def close_book(self) -> None:
         """Forget the book and the conversation."""

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from engine import foreign
@@ -70,6 +70,15 @@ slow machine.
 """
 
 _ASIDE: Literal["aside"] = "aside"  # wakes the thread for a question about an excerpt
+
+
+@dataclass(frozen=True)
+class _Forget:
+    """Asks the thread to forget a conversation, unless another one has replaced it by then."""
+
+    conversation: object
+
+
 _ENDING_S = 30.0  # maximum seconds that the thread may take to end
 _STEP_S = 0.5  # maximum seconds of a single wait for an event
 _LOOK_S = 0.05  # seconds between two checks whether a waiting request has been cancelled
@@ -121,6 +130,9 @@ class EngineLike(Protocol):
         Raises:
             Busy, Closed: as in ``read``.
         """
+
+    def forget_book(self) -> None:
+        """Forget the open book after the current request, and give its memory back. Returns at once."""
 
     def finish_saving(self) -> str:
         """Wait until the book is saved. If saving failed, return a sentence about it, otherwise ""."""
@@ -286,7 +298,8 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | Literal["aside"] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[Request[Any], Work] | _Forget | Literal["aside"] | None]
+        self._inbox = queue.SimpleQueue()
         self._asides: queue.SimpleQueue[tuple[Request[Any], Work]] = queue.SimpleQueue()
         self._admission, self._aside_admission = Admission(), Admission()
         self._handing = threading.Lock()
@@ -331,6 +344,12 @@ class Engine:
             return session.ask(asked, cancel=stop)
 
         return self._submit(Request[AnswerDone]("answering", cancel), work, asked.wait)
+
+    def forget_book(self) -> None:
+        conversation = self._session.conversation if self._session is not None else None
+        with self._handing:
+            if conversation is not None and not self._closed:
+                self._inbox.put(_Forget(conversation))
 
     def finish_saving(self) -> str:
         return self._loaded().persistence.finish()
@@ -395,7 +414,9 @@ class Engine:
                 self._ready.set()
             while (handed := self._inbox.get()) is not None:
                 self._serve_asides()
-                if handed != _ASIDE:
+                if isinstance(handed, _Forget):
+                    self._forget(handed)
+                elif handed != _ASIDE:
                     self._serve(*handed, self._admission)
                 # Also after a question about an excerpt: one that was served during a reading has left its wake-up
                 # call in the inbox, which ended the work that followed the reading.
@@ -405,7 +426,7 @@ class Engine:
         finally:
             self._refuse_all()
             while not self._inbox.empty():  # fail every waiting request, however this thread ended
-                if (left := self._inbox.get()) is not None and left != _ASIDE:
+                if isinstance(left := self._inbox.get(), tuple):
                     left[0].fail(_closed())
             while not self._asides.empty():
                 self._asides.get()[0].fail(_closed())
@@ -484,6 +505,20 @@ class Engine:
         except Exception as caught:
             logger.exception("work for the next answer failed")
             if isinstance(error := _for_people(caught, "while answering"), Closed):
+                self._fail(error)
+
+    def _forget(self, wanted: _Forget) -> None:
+        """Forget a conversation. A request that comes meanwhile goes first, and the conversation then stays."""
+        if self._session is None or self._session.conversation is not wanted.conversation:
+            return
+        try:
+            for _ in self._session.forget_book():
+                if not self._inbox.empty():
+                    return
+            self._status = replace(self._status, book=None)
+        except Exception as caught:  # the next book is read into a new cache
+            logger.exception("the memory of a book could not be given back")
+            if isinstance(error := _for_people(caught, "while idle"), Closed):
                 self._fail(error)
 
     def _note(self, event: Event) -> None:

@@ -366,8 +366,10 @@ class AppState:
         self.open(book, chat=mark.chat)
 
     def close_book(self) -> None:
-        """Close the open book."""
-        self._take_over()
+        """Close the open book, and give the memory of its reading back."""
+        with self._lock:
+            self._take_over()
+            self.engine.forget_book()
 
     def delete(self, sha256: str) -> None:
         """Delete a book, its chats and notes, and everything made from its file.
@@ -573,6 +575,14 @@ class AppState:
                 self._current = replace(self._current, **changes)
                 self._mark()
 
+    def forget_other(self, job: Job) -> None:
+        """Give the memory of the last reading back, because the book of this job is not read for now. Do nothing if a
+        newer job has replaced this job.
+        """
+        with self._lock:
+            if job is self._job:
+                self.engine.forget_book()
+
     def _take_over(self, **changes: Any) -> Job:
         """Cancel the running job, stop the answer, and replace ``OpenBook`` by a new record. Return a new job."""
         with self._lock:
@@ -663,12 +673,14 @@ def prepare(state: AppState, job: Job, document: Document, put_off: bool = False
         state.set(job, whole_fit=of_whole, parts=() if of_whole.fits else _in_parts(whole, of_whole))
     if state.source is AnswersFrom.PASSAGES or (put_off and fit.fits and fit.kept < fit.tokens):
         state.set(job, stage=Stage.UNREAD)
+        state.forget_other(job)
     elif fit.fits:
         _read(state, job, document)
     else:
         current = state.current
         again = document is current.whole and current.parts and state.was_in_parts(current.book)
         state.set(job, stage=Stage.PARTS if again else Stage.CHOOSING)
+        state.forget_other(job)
 
 
 def _in_parts(document: Document, fit: BookFit) -> tuple[Part, ...]:

@@ -87,6 +87,10 @@ class EngineProxy:
         engine = self._settled_until(until, cancel)
         return engine.ask(replace(asked, wait=max(0.0, until - time.monotonic())), cancel=cancel)
 
+    def forget_book(self) -> None:
+        if self._engine is not None:
+            self._engine.forget_book()
+
     def finish_saving(self) -> str:
         return self._loaded().finish_saving()
 

@@ -139,6 +139,9 @@ class RemoteEngine:
             return request
         return self._submit(Request[AnswerDone]("answering", cancel), lambda: self._ask(asked), asked.wait)
 
+    def forget_book(self) -> None:
+        """Do nothing, because the server has the book's memory."""
+
     def finish_saving(self) -> str:
         """Return "" at once, because books are not saved here."""
         return ""

@@ -230,11 +230,18 @@ class KvPersistence:
         "" if there is none, or if the time was not enough.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        writers: list[Writer] = [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
+        writers = self._writers()
         for writer in writers:
             if not writer.finish(None if until is None else max(0.0, until - time.monotonic())):
                 return ""
         return next((str(writer.error) for writer in writers if writer.error), "")
+
+    def is_saving(self) -> bool:
+        """Whether a snapshot is being written."""
+        return any(not writer.finish(0.0) for writer in self._writers())
+
+    def _writers(self) -> list[Writer]:
+        return [*([self._book_writer] if self._book_writer else []), *self._turn_writers]
 
     def _turn_store(self, chat: str, conversation: Conversation) -> TurnStore | None:
         """The store of a chat's turns. None if the chat has no name, or if the book is not saved."""

@@ -123,6 +123,7 @@ class ScriptedEngine:
         self.requests: list[ScriptedRequest] = []
         self.read_on = threading.Event()
         self.readings: list[float] = []  # the part of the book at which each reading began
+        self.forgotten = 0  # how many times the memory of a book was given back
         self._busy = threading.Lock()
         self._pages = 1
         self._read_part = 0.0
@@ -177,6 +178,9 @@ class ScriptedEngine:
         for request in self.requests:
             request.cancel()
         self.now = replace(self.now, state="closed")
+
+    def forget_book(self) -> None:
+        self.forgotten += 1
 
     def finish_saving(self) -> str:
         return ""

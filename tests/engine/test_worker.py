@@ -25,7 +25,7 @@ from engine.errors import (
     TrifoldError,
 )
 from engine.events import AnswerDone, AnswerStarted, BookRead, Event, ReadingProgress, StopReason, TextDelta
-from engine.worker import Request
+from engine.worker import Request, _Forget
 from tests.endless import endless
 
 LONG = SamplingParams(max_tokens=2000, temperature=1.0)
@@ -42,6 +42,27 @@ def engine(tiny: Callable[..., str], tmp_path: Path) -> Iterator[Engine]:
     )
     with Engine(config) as engine:
         yield engine
+
+
+def test_the_memory_of_a_forgotten_book_is_given_back(engine: Engine, book: Document) -> None:
+    """The KV of a book that was closed stayed until the next book was read."""
+    engine.forget_book()  # there is none
+    first = engine.read(book).result()
+    assert engine._session is not None
+    full = engine._session.full
+    assert full.allocated().host > 0
+    before = engine._session.conversation
+    assert engine.read(book).result().tokens_total == first.tokens_total
+    engine._inbox.put(_Forget(before))  # asked for late: another reading has replaced that book
+    asked = Question("Where is the key?", sampling=SamplingParams(max_tokens=4), wait=20.0)
+    assert engine.ask(asked).result().text
+    engine.forget_book()
+    until = time.monotonic() + 20
+    while engine.status().book is not None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert engine.status().book is None
+    assert full.allocated().host == 0
+    assert engine.read(book).result().tokens == first.tokens, "it can be read again"
 
 
 def test_read_and_ask(engine: Engine, book: Document) -> None:

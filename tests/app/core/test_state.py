@@ -12,7 +12,7 @@ import pytest
 
 from app.core import chat_run
 from app.core.open_book import Action, Stage
-from app.core.question import Ask
+from app.core.question import AnswersFrom, Ask
 from app.core.state import AppState
 from app.web.live import Live
 from engine.errors import Busy, DocumentError, ModelNotFound, OptionError, PasswordNeeded
@@ -69,6 +69,23 @@ def test_what_was_read_is_written_down_before_the_library_is_closed(
     assert entered.wait(10)
     state.close()
     assert done == [24]
+
+
+def test_a_book_that_is_not_read_takes_no_memory_of_the_last_one(make_state: Make, a_file: Path) -> None:
+    """What was read stayed in memory when its book was closed, or when another book was opened and not read."""
+    engine = ScriptedEngine(reading_seconds=0.01)
+    state = make_state(engine)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert engine.forgotten == 0
+    state.close_book()
+    assert engine.forgotten == 1
+    state.answer_from(AnswersFrom.PASSAGES)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.UNREAD and engine.forgotten == 2)
+    engine.limit = 10
+    state.answer_from(AnswersFrom.FIRST)
+    wait_for(lambda: state.current.stage is Stage.CHOOSING and engine.forgotten == 3)
 
 
 def test_a_book_that_is_too_long_waits_for_a_choice_of_pages(make_state: Make, a_file: Path) -> None:
