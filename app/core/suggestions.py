@@ -92,6 +92,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
 """Questions, keyed by language. They are asked in the language of the book, because most users do so, and a model
 answers in the language of the question.
 """
+_SUMMARIES = frozenset(words["whole"].format(words[of]) for words in _ASKED.values() for of in ("book", "document"))
 _OF_KIND: Mapping[Language, Mapping[Kind, tuple[str, ...]]] = {
     "en": {
         "story": ("How does the book begin?", "Who is named in the book?", "How does the book end?"),
@@ -215,7 +216,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     words = _ASKED[language]
     if document.members and general and pages_read > document.members[-1].page_offset:
         both = "two" if len(document.members) == 2 else "several"
-        others = suggestions(replace(document, members=()), pages_read)
+        # a summary of each of several documents would be long, so none is offered
+        others = [one for one in suggestions(replace(document, members=()), pages_read) if one not in _SUMMARIES]
         return (words[both], words["common"], *others)[:MOST]
     kind = kind_of(document) if general else "story"
     of = words["book" if kind == "story" else "document"]
