@@ -210,7 +210,8 @@ class ModelSwitch:
         try:
             note = self._change(choice)
             self._present = choice
-            self._finish(note=note)
+            unkept = "" if first else self._keep(choice)
+            self._finish(note=f"{note} {unkept}".strip())
         except Cancelled:
             self._finish(note="The download was stopped. What has arrived is kept.")
             if first:
@@ -229,7 +230,6 @@ class ModelSwitch:
                 self.proxy.fail(surprise)
             return
         if not first:
-            self._keep(choice)
             self.again()
 
     def _change(self, choice: ModelChoice) -> str:
@@ -314,12 +314,15 @@ class ModelSwitch:
             self._state = SwitchState(choice=self._state.choice, cause=cause, remedy=remedy, note=note)
             self._download = None
 
-    def _keep(self, chosen: ModelChoice) -> None:
+    def _keep(self, chosen: ModelChoice) -> str:
+        """Save the choice for the next start. Return a note for the user if that fails, otherwise ""."""
         self._chosen = True
         try:
             settings.save(self.data, chosen)
-        except OSError as error:  # the model can be used, but the next start will not know the choice
+        except OSError as error:
             logger.warning("the choice of the model could not be kept: %s", error.strerror)
+            return f"The choice was not saved ({error.strerror}): the next start uses the model before it."
+        return ""
 
 
 # Target and draft model on this machine ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ answer that had been given whole is there, word for word, and no half of anythin
 
 from __future__ import annotations
 
+import csv
 import html
 import random
 import re
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from app.sealed import unseal
 from tests.faults.conftest import LONG
 from tests.faults.driver import App
 from tests.nursery import Nursery
@@ -37,6 +39,8 @@ class Ledger:
 
     books: dict[str, bytes] = field(default_factory=dict)
     answers: list[tuple[str, str, str]] = field(default_factory=list)  # book, question, what was shown
+    notes: dict[str, str] = field(default_factory=dict)  # words of a note, and its book
+    tables: list[tuple[str, str]] = field(default_factory=list)  # book, question that was put to each
 
     def check(self, app: App) -> None:
         shelf = {book["id"] for book in app.state()["books"]}
@@ -48,6 +52,18 @@ class Ledger:
             for asked_of, question, shown in self.answers:
                 if asked_of == book:
                     assert shown in kept.get(question, ()), f"an answer that had been given is gone: {question}"
+        self._check_beside(app)
+
+    def _check_beside(self, app: App) -> None:
+        """The notes of the last two books that have some, and what was answered by each book."""
+        for book in list(dict.fromkeys(self.notes.values()))[-2:]:
+            assert app.post("/books/open", {"id": book}).status == 200
+            app.until(lambda state: state["book"]["stage"] == "ready")
+            kept = {note["words"] for note in app.post("/notes/list", {"words": ""}).json()["notes"]}
+            assert {words for words, its in self.notes.items() if its == book} <= kept, "a note is gone"
+        for book, question in self.tables:
+            lines = (app.data / "books" / book / "asked.json").read_bytes().splitlines()
+            assert question in [unseal(line)["question"] for line in lines], "a row of a table is gone"
 
     @staticmethod
     def _everything(app: App, state: dict[str, Any]) -> dict[str, list[str]]:
@@ -106,6 +122,31 @@ class _Work:
             self.app.post("/books/open", {"id": book})
             self.app.until(lambda state: state["book"]["stage"] == "ready")
 
+    def note(self) -> None:
+        self.leaf()
+        book = list(self.ledger.books)[-1]
+        for at in range(40):
+            words = f"Note {at} of {self.number}"
+            added = self.app.post("/notes/add", {"page": 1, "words": words})
+            if added.status == 200:
+                self.ledger.notes[words] = book
+                note = {"id": added.json()["id"], "words": f"{words}, changed", "colour": "rose"}
+                del self.ledger.notes[words]  # the cut may come after the change and before its answer
+                changed = self.app.post("/notes/change", note)
+                self.ledger.notes[changed.json()["words"]] = book
+
+    def ask_each(self) -> None:
+        self.app.until(lambda state: state["book"]["stage"] in ("ready", "empty"))
+        question = f"Who lit each lamp of {self.number}?"
+        self.app.post("/each", {"question": question, "ids": list(self.ledger.books)})
+        while True:
+            table = self.app.request("GET", "/each/export").text
+            answered = [
+                row for row in csv.DictReader(table.splitlines()) if row["question"] == question and row["answer"]
+            ]
+            self.ledger.tables = [*self.ledger.tables, *((row["sha256"], question) for row in answered)]
+            time.sleep(0.05)
+
     def begin(self) -> None:
         self.app.until(lambda state: state["book"]["stage"] in ("ready", "empty"))
         self.ask()
@@ -139,7 +180,7 @@ def test_cuts_at_any_moment(tmp_path: Path, pair: tuple[str, ...], nursery: Nurs
             app.wait_up()
             ledger.check(app)
             work = _Work(app, ledger, dice, number)
-            chosen = dice.choice((work.read, work.ask, work.ask, work.leaf, work.begin))
+            chosen = dice.choice((work.read, work.ask, work.ask, work.leaf, work.begin, work.note, work.ask_each))
             _until_cut(chosen, app, dice.uniform(0.0, LATEST))
         finally:
             app.kill()

@@ -104,6 +104,16 @@ def test_a_model_that_does_not_load_gives_the_former_one_back(app: Running, tmp_
     assert settings.load(app.data) is None, "what did not load is not kept"
 
 
+def test_a_choice_that_cannot_be_saved_is_said(app: Running) -> None:
+    (app.data / settings.FILE).mkdir()  # in the way of the file, as a full disk is
+    try:
+        assert app.post("/models/use", {"model": str(DEMO_MODEL), "draft": str(DEMO_DRAFT)}).status_code == 200
+        note = settled(app)["setup"]["note"]
+    finally:
+        (app.data / settings.FILE).rmdir()
+    assert note == "The choice was not saved (Is a directory): the next start uses the model before it."
+
+
 def test_what_cannot_work_leaves_the_present_model_alone(app: Running, hub: Hub, tmp_path: Path) -> None:
     cut = Path(shutil.copytree(DEMO_MODEL, tmp_path / "cut"))
     (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:-9])
