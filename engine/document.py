@@ -36,13 +36,15 @@ _MANY = 3
 class Page:
     """One page of a PDF, or one section of a format without pages.
 
-    ``label`` is printed on the page ("xii", "41", "Chapter 3"); ``number`` counts from 1 in the file.
+    ``label`` is printed on the page ("xii", "41", "Chapter 3"); ``number`` counts from 1 in the file. ``pictures`` is
+    the number of pictures beside the text that may have words and were not recognised.
     """
 
     number: int
     label: str
     text: str
     picture: Picture = ""
+    pictures: int = 0
 
 
 @dataclass(frozen=True)

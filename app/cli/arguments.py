@@ -296,6 +296,9 @@ def _add_document(parser: Parser) -> None:
         "--no-comments", action="store_true", help="leave out comments that readers and reviewers added to the file"
     )
     parser.add_argument(
+        "--no-pictures", action="store_true", help="leave out the words of charts and other pictures beside the text"
+    )
+    parser.add_argument(
         "--recognise",
         action="store_true",
         help="recognise pages whose text in the file is garbled; pages without text are always recognised",

@@ -167,6 +167,7 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[D
         comments=not options.no_comments,
         books=kept_in(options, settings),
         doubtful=options.recognise,
+        pictures=not options.no_pictures,
     )
     return document, ask_of(question, sampling, options)
 

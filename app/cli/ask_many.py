@@ -128,7 +128,7 @@ def _row(
     """Ask one document and make its row. An error is written into the row."""
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}
     try:
-        with recognition(path.name, books, options.recognise) as how:
+        with recognition(path.name, books, options.recognise, pictures=not options.no_pictures) as how:
             document = read_document(path, options.password, comments=not options.no_comments, recognition=how)
         row |= {"title": document.title, "pages": str(len(document.pages))}
         asked = ask_of(question, sampling, options)

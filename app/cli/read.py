@@ -19,7 +19,7 @@ from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
-from app.readers.recognition import Recognition
+from app.readers.recognition import Pictures, Recognition
 from engine.document import Document, Page, extent_of
 from engine.errors import ModelError, OptionError, PasswordNeeded
 
@@ -33,6 +33,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         comments=not options.no_comments,
         books=settings.books,
         doubtful=options.recognise,
+        pictures=not options.no_pictures,
     )
     if options.text and not options.json:
         # written as UTF-8 bytes, so that the output is the same on every machine
@@ -148,12 +149,14 @@ def open_books(
     comments: bool = True,
     books: Path | None = None,
     doubtful: bool = False,
+    pictures: bool = True,
 ) -> Document:
     """Read one file, or several files in the given order as one book. ``pages`` or ``chapters`` select parts of the
     book.
 
     Args:
         doubtful: whether text recognition also runs on pages that have text, if that text is probably wrong.
+        pictures: whether words of pictures beside the text are read too.
 
     Raises:
         DocumentError: a file cannot be read as a book.
@@ -166,7 +169,10 @@ def open_books(
         )
     if pages and chapters:
         raise OptionError("--pages and --chapters cannot be combined.", "Leave out one of them.")
-    opened = [open_book(file, password, comments=comments, books=books, doubtful=doubtful) for file in files]
+    opened = [
+        open_book(file, password, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
+        for file in files
+    ]
     document = opened[0] if len(opened) == 1 else Document.together(opened)
     if chapters is not None:
         return document.only(contents.chosen(document, chapters))
@@ -180,6 +186,7 @@ def open_book(
     comments: bool = True,
     books: Path | None = None,
     doubtful: bool = False,
+    pictures: bool = True,
 ) -> Document:
     """Read a file, with or without the comments in it, and ask for its password if it is locked.
 
@@ -187,7 +194,7 @@ def open_book(
         DocumentError: the file cannot be read as a book.
     """
     path = Path(file).expanduser()
-    read = partial(_read, path, comments=comments, books=books, doubtful=doubtful)
+    read = partial(_read, path, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
     try:
         return read(password)
     except PasswordNeeded as error:
@@ -215,15 +222,19 @@ def _unlocked(read: Callable[[str], Document], error: PasswordNeeded) -> Documen
     raise PasswordNeeded(error.cause, "Look it up and try again.")
 
 
-def _read(path: Path, password: str | None, *, comments: bool, books: Path | None, doubtful: bool) -> Document:
+def _read(
+    path: Path, password: str | None, *, comments: bool, books: Path | None, doubtful: bool, pictures: bool
+) -> Document:
     from app.readers import read_document
 
-    with recognition(path.name, books, doubtful) as how:
+    with recognition(path.name, books, doubtful, pictures=pictures) as how:
         return read_document(path, password, comments=comments, recognition=how)
 
 
 @contextmanager
-def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterator[Recognition]:
+def recognition(
+    name: str, books: Path | None, doubtful: bool = False, *, pictures: bool = True
+) -> Iterator[Recognition]:
     """Yield the ``Recognition`` with which a reader recognises pages that are pictures. The progress of the recognition
     is shown on one line. Ctrl-C ends the recognition; the text of finished pages stays stored.
 
@@ -231,6 +242,7 @@ def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterat
         name: the file's name.
         books: the library's folder, where recognised text is stored; None stores nothing.
         doubtful: whether pages that have text are recognised too, if that text is probably wrong.
+        pictures: whether words of pictures beside the text are recognised too.
     """
     with ExitStack() as stack:
         lines: list[ProgressLine] = []
@@ -244,7 +256,8 @@ def recognition(name: str, books: Path | None, doubtful: bool = False) -> Iterat
                 lines[0].done(f"{total:,} of {total:,}")
 
         folder = (lambda sha256: books / sha256) if books is not None else None
-        yield Recognition(folder, agreed=True, doubtful=doubtful, progress=show)
+        which: Pictures = "all" if pictures else ""
+        yield Recognition(folder, agreed=True, doubtful=doubtful, pictures=which, progress=show)
 
 
 def count_tokens(document: Document, model: str) -> int:

@@ -27,12 +27,14 @@ class BookParser:
         books: the library.
         read_document: turns a file into a document.
         comments: whether readers' and reviewers' comments are read too.
+        pictures: whether the words of charts and other pictures beside the text are read too.
     """
 
-    def __init__(self, books: Books, read_document: Reader, *, comments: bool = True) -> None:
+    def __init__(self, books: Books, read_document: Reader, *, comments: bool = True, pictures: bool = True) -> None:
         self._books = books
         self._read_document = read_document
         self._comments = comments
+        self._pictures = pictures
         # passwords of locked files, keyed by the file's hash; also needed when pages are drawn from the file
         self.passwords: dict[str, str] = {}
 
@@ -44,6 +46,15 @@ class BookParser:
     def read_comments(self, enabled: bool) -> None:
         """Set whether readers' and reviewers' comments are read when further books are parsed."""
         self._comments = enabled
+
+    @property
+    def pictures(self) -> bool:
+        """Whether the words of charts and other pictures beside the text are read."""
+        return self._pictures
+
+    def read_pictures(self, enabled: bool) -> None:
+        """Set whether the words of pictures beside the text are read when further books are parsed."""
+        self._pictures = enabled
 
     def parse(
         self,
@@ -92,9 +103,9 @@ class BookParser:
         document without a title gets the original name as its title.
         """
         read = self._read_document
-        # other readers, such as those of tests, lack the arguments ``recognition`` and ``comments``
+        # other readers, such as those of tests, lack these arguments
         if isinstance(read, TextCache):
-            read = partial(read, recognition=recognition, comments=self._comments)
+            read = partial(read, recognition=recognition, comments=self._comments, pictures=self._pictures)
         try:
             document = read(self._books.path(book), password=password)
         except TrifoldError as error:

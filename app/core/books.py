@@ -53,6 +53,7 @@ _LEAVING = "leaving-"
 COVER = "cover.png"
 TEXT, TEXT_ALONE = "text.json", "text-alone.json"
 """File names of a book's cached text: ``TEXT`` with comments, ``TEXT_ALONE`` without."""
+_UNPICTURED = "unpictured-"  # begins the names of the files of cached text without the words of pictures
 # width of a cover in pixels. The library shows covers at half this width, so that they are sharp on high-density
 # screens.
 _COVER_WIDTH = 320
@@ -259,9 +260,12 @@ class Books:
         return tuple(book for book in map(self._book, rows) if self.path(book).is_file())
 
     def text(self, book: Book) -> Document | None:
-        """The cached text of a book, with comments if that is cached, otherwise without; None if no text is cached."""
+        """The cached text of a book, with comments and words of pictures if that is cached, otherwise without; None if
+        no text is cached.
+        """
         folder = self.folder(book.sha256)
-        return load_text(folder / TEXT) or load_text(folder / TEXT_ALONE)
+        names = (TEXT, TEXT_ALONE, f"{_UNPICTURED}{TEXT}", f"{_UNPICTURED}{TEXT_ALONE}")
+        return next(filter(None, (load_text(folder / name) for name in names)), None)
 
     def remember(self, book: Book, *, title: str, author: str = "", pages: int, unit: str) -> Book:
         """Store facts from a book's parsed file, and the time of this opening. Return the changed ``Book``."""
@@ -444,9 +448,10 @@ class TextCache:
     """Turns a file of the library into a document, from the file's cached text if possible, otherwise with
     ``read_document``.
 
-    Cached text is not used if a different version of the readers made it, or if pages with doubtful text are to be
-    recognised. Texts with and without comments are cached separately. The text of a book with a password is not cached,
-    nor that of a file which the disk has changed; the document then has the warning ``CHANGED``.
+    Cached text is not used if a different version of the readers made it, or if pages with doubtful text, or pictures
+    beside the text, are to be recognised. Texts with and without comments, and with and without the words of pictures,
+    are cached separately. The text of a book with a password is not cached, nor that of a file which the disk has
+    changed; the document then has the warning ``CHANGED``.
 
     Args:
         read_document: turns a file into a document.
@@ -462,19 +467,23 @@ class TextCache:
         recognition: Recognition | None = None,
         *,
         comments: bool = True,
+        pictures: bool = True,
     ) -> Document:
         changed = is_changed(path)
-        document = self._text(path, password, recognition, comments, not changed)
+        if recognition is None and is_kept(path.parent):
+            recognition = Recognition.stopped(lambda sha256: path.parent)
+        if recognition and not pictures:
+            recognition = replace(recognition, pictures="")
+        name = f"{'' if pictures else _UNPICTURED}{TEXT if comments else TEXT_ALONE}"
+        document = self._text(path, password, recognition, comments, name, not changed)
         return replace(document, warnings=(CHANGED, *document.warnings)) if changed else document
 
     def _text(
-        self, path: Path, password: str | None, recognition: Recognition | None, comments: bool, keep: bool
+        self, path: Path, password: str | None, recognition: Recognition | None, comments: bool, name: str, keep: bool
     ) -> Document:
-        kept = path.parent / (TEXT if comments else TEXT_ALONE)
-        if recognition is None and is_kept(path.parent):
-            recognition = Recognition.stopped(lambda sha256: path.parent)
+        kept = path.parent / name
         document = load_text(kept)
-        if document is not None and not (recognition and recognition.doubtful):
+        if document is not None and not (recognition and _reads_more(recognition, document)):
             return document
         try:
             how: dict[str, Any] = {"recognition": recognition} if recognition else {}
@@ -502,6 +511,11 @@ def is_changed(path: Path) -> bool:
             and hashlib.file_digest(file, "sha256").hexdigest() != path.parent.name
         )
     return False
+
+
+def _reads_more(recognition: Recognition, document: Document) -> bool:
+    """Whether recognition may find words that the cached text of a document lacks."""
+    return recognition.doubtful or (recognition.pictures == "all" and any(page.pictures for page in document.pages))
 
 
 def save_text(path: Path, document: Document) -> None:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from app.core.books import Book
 from app.core.chats import Exchange, Trouble
-from app.core.forecast import Remaining
+from app.core.forecast import Range, Remaining
 from app.core.parts import Part
 from app.core.question import Ask
 from engine.document import Document
@@ -66,6 +66,18 @@ class Recognising:
 
 
 @dataclass(frozen=True)
+class Pictured:
+    """The open book with the words of its pictures, which were recognised after it had been read. ``pictures``: how
+    many have words. ``tokens`` and ``time``: what reading them takes.
+    """
+
+    document: Document
+    pictures: int
+    tokens: int
+    time: Range | None
+
+
+@dataclass(frozen=True)
 class Awaited:
     """An answer from passages that the whole book will answer again when it has been read.
 
@@ -82,7 +94,9 @@ class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
     - ``document``: the text that the model reads
-    - ``recognising``: progress of the recognition of pages that are pictures; None unless it is running
+    - ``recognising``: progress of the recognition of pages that are pictures, or of pictures beside the text, which
+      begins when the book has been read; None unless it is running
+    - ``pictured``: the document with the words of such pictures; None unless some were found and are not read yet
     - ``progress``: progress of the reading; ``read``: result of the reading
     - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy
     - ``chat``: id of the open chat; ``asking``: whether an answer is being written in a chat
@@ -107,6 +121,7 @@ class OpenBook:
     whole_fit: BookFit | None = None
     parts: tuple[Part, ...] = ()
     recognising: Recognising | None = None
+    pictured: Pictured | None = None
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)
     read: BookRead | None = None

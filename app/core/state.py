@@ -26,10 +26,11 @@ from app.core.books import Book, Books
 from app.core.chats import Chat, Chats, Trouble
 from app.core.forecast import Experience, Remaining
 from app.core.notes import NOTES, NoteStore, books_of, to_read
-from app.core.open_book import Action, Awaited, OpenBook, Recognising, Stage
+from app.core.open_book import Action, Awaited, OpenBook, Pictured, Recognising, Stage
 from app.core.parts import Part, cut
 from app.core.question import AnswersFrom, Ask
-from app.readers.recognition import LongRecognition, Recognition
+from app.readers.recognised import PICTURE
+from app.readers.recognition import LongRecognition, Recognition, missing
 from app.trust.citations import NoteTaker
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document, Reading
@@ -44,7 +45,12 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE = 0.05  # seconds between two checks of a value that another thread changes
 _CLOSE_S = 5.0  # maximum seconds to wait for a thread that is about to write into the library, when the program ends
-_COMMENTS, _IN_PARTS, _SOURCE = "comments", "in parts", "source"  # keys of values in the database table ``app_state``
+_COMMENTS, _PICTURES, _IN_PARTS, _SOURCE = (
+    "comments",
+    "pictures",
+    "in parts",
+    "source",
+)  # keys of values in the database table ``app_state``
 _MOST_IN_PARTS = 200  # maximum number of books that are remembered as read in parts; the oldest are forgotten
 
 
@@ -95,7 +101,8 @@ class AppState:
         self.experience = experience or Experience()
         self._bookmark = Bookmark(chats.database)
         comments = kept_value(chats.database, _COMMENTS) is not False
-        self.parser = BookParser(books, read_document, comments=comments)
+        pictures = kept_value(chats.database, _PICTURES) is not False
+        self.parser = BookParser(books, read_document, comments=comments, pictures=pictures)
         self._current = OpenBook()
         self._lock = threading.RLock()
         self._released = threading.Condition(self._lock)
@@ -158,6 +165,27 @@ class AppState:
             keep_value(self.chats.database, _COMMENTS, enabled)
             if (book := self._current.book) is not None:
                 self.open(book)
+
+    def read_pictures(self, enabled: bool) -> None:
+        """Set whether the words of charts and other pictures beside the text are read as part of the book. An open book
+        is opened again after a change.
+        """
+        with self._lock:
+            if enabled == self.parser.pictures:
+                return
+            self.parser.read_pictures(enabled)
+            keep_value(self.chats.database, _PICTURES, enabled)
+            if (book := self._current.book) is not None:
+                self.open(book)
+
+    def read_pictured(self) -> None:
+        """Let the model read the open book with the words of its pictures. What stands before the first of these words
+        is not read again.
+        """
+        with self._lock:
+            if (pictured := self._current.pictured) is not None:
+                self._current = replace(self._current, whole=pictured.document, whole_fit=None, parts=())
+                self._read(pictured.document)
 
     def answer_from(self, source: AnswersFrom) -> None:
         """Set what answers come from. An open book is read, or its reading is stopped, if the change says so."""
@@ -345,7 +373,8 @@ class AppState:
 
     def stop_reading(self) -> None:
         """Cancel the reading. Questions about the pages read so far are still possible. If the file is still being
-        opened, only the recognition of its pages is stopped, and the reading follows.
+        opened, only the recognition of its pages is stopped, and the reading follows. The recognition of pictures
+        beside the text, which follows the reading, is stopped too.
         """
         if self._current.stage is Stage.OPENING:
             self._job.enough.set()
@@ -647,6 +676,34 @@ def open_book(
     books.draw_cover(path, document, password)
     state.set(job, book=kept, whole=document, document=document, recognising=None)
     prepare(state, job, document, put_off)
+    with suppress(TrifoldError):  # the book stays as it was read
+        _look_at_pictures(state, job, replace(recognition, pictures="all"), password, agreed)
+
+
+def _look_at_pictures(
+    state: AppState, job: Job, recognition: Recognition, password: str | None, agreed: Collection[str]
+) -> None:
+    """Recognise the words of the open book's pictures beside the text, after the book has been read. If there are any,
+    the page offers to read them; if the model reads no book, they are part of the book at once.
+    """
+    current = state.current
+    book, document = current.book, current.whole
+    waits = document is not None and any(page.pictures for page in document.pages)
+    if job.cancelled or book is None or document is None or not waits or not state.parser.pictures or missing():
+        return
+    try:
+        found = state.parser.parse(book, password, recognition, agreed)
+    finally:
+        state.set(job, recognising=None)
+    pictures = sum(page.text.count(PICTURE) for page in found.pages)
+    if job.cancelled or [page.text for page in found.pages] == [page.text for page in document.pages]:
+        return
+    model = state.engine.status().model
+    fit = state.experience.corrected(model, state.engine.measure(found))
+    time = state.experience.reading_on(model, fit)
+    state.set(job, pictured=Pictured(found, pictures, fit.tokens - fit.kept, time))
+    if state.current.stage is Stage.UNREAD and not job.cancelled:
+        state.read_pictured()
 
 
 def prepare(state: AppState, job: Job, document: Document, put_off: bool = False) -> None:

@@ -26,8 +26,8 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
         return
     from app.readers import pdf_render
 
-    if request["work"] == "recognise":
-        pdf_render.recognise(request, voice)
+    if request["work"] in ("recognise", "recognise pictures"):
+        (pdf_render.recognise if request["work"] == "recognise" else pdf_render.recognise_pictures)(request, voice)
         return
     work = {"render": pdf_render.render, "find": pdf_render.find, "words": pdf_render.words}[request["work"]]
     voice.say({"type": "answer", "value": work(request)})
@@ -35,7 +35,8 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
 
 def _tell(parsed: Parsed, voice: Voice) -> None:
     for section in parsed.sections:
-        voice.say({"type": "section", "label": section.label, "text": section.text, "picture": section.picture})
+        said = {"label": section.label, "text": section.text, "picture": section.picture}
+        voice.say({"type": "section", **said, "pictures": list(section.pictures)})
     voice.say(
         {
             "type": "book",

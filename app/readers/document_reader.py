@@ -17,7 +17,7 @@ from typing import Any
 
 from app.readers.parsed import SECOND_READER, Limits, packed
 from app.readers.parser_process import BUSY, ChildFailed, run_in_child
-from app.readers.recognition import LongRecognition, Recognition, missing, recognise
+from app.readers.recognition import LongRecognition, Recognition, missing, recognise, recognise_pictures
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded, ResourceError
 
@@ -70,45 +70,92 @@ def read_document(
         except NoTextLayer as error:
             remedy = f"To recognise its words needs {lacking}: python launch.py --repair brings it."
             raise NoTextLayer(error.cause, remedy) from error
-    records = recognition.kept(digest)
+    return _Recognised(path, digest, request, limits, recognition, progress).read(password)
 
-    def read(*, unread: bool) -> Document:
-        found = {"unread": unread, "recognised": {str(number): page for number, page in records.items()}}
-        return _read_bounded({**request, **found}, path.name, digest, limits, progress)
 
-    document = read(unread=True)
-    kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
-    wanted = [page.number for page in document.pages if page.picture in kinds and page.number not in records]
-    # The user agreed to recognition when this file was opened earlier, but stopped it. The pages that were recognised
-    # are used, and the others wait until the user asks for them.
-    enough = not recognition.agreed and recognition.was_agreed(digest)
-    if not wanted or enough:
-        return document
-    known, offered = len(records), ""
-    try:
-        recognise(path, digest, password, wanted, recognition, records)
-    except LongRecognition as offer:
-        if 2 * len(wanted) > len(document.pages):
-            raise
-        offered = offer.cause
-    # Read the document again with the pages recognised just now. If no page of a scan was recognised, refuse the scan.
-    if len(records) > known or not records:
-        document = read(unread=bool(records))
-    return replace(document, warnings=(*document.warnings, offered)) if offered else document
+class _Recognised:
+    """Reads one file with the words of its pages that are pictures, and of its pictures beside the text."""
+
+    def __init__(
+        self,
+        path: Path,
+        digest: str,
+        request: dict[str, Any],
+        limits: Limits,
+        recognition: Recognition,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._path = path
+        self._digest = digest
+        self._request = request
+        self._limits = limits
+        self._recognition = recognition
+        self._progress = progress
+        self._records = recognition.kept(digest)
+        self._pictures = recognition.kept_pictures(digest) if recognition.pictures else {}
+        self._keys: list[str] = []  # of pictures beside the text whose words are not known
+
+    def read(self, password: str | None) -> Document:
+        document = self._with_pages(password)
+        if self._recognition.pictures != "all" or not self._keys or self._recognition.stop.is_set():
+            return document
+        known = len(self._pictures)
+        recognise_pictures(self._path, self._digest, password, self._keys, self._recognition, self._pictures)
+        return self._once(unread=True) if len(self._pictures) > known else document
+
+    def _with_pages(self, password: str | None) -> Document:
+        """Read the file. Recognise its pages that are pictures."""
+        recognition, records, digest = self._recognition, self._records, self._digest
+        document = self._once(unread=True)
+        kinds = ("unread", "doubtful") if recognition.doubtful else ("unread",)
+        wanted = [page.number for page in document.pages if page.picture in kinds and page.number not in records]
+        # The user agreed to recognition when this file was opened earlier, but stopped it. The pages that were
+        # recognised are used, and the others wait until the user asks for them.
+        enough = not recognition.agreed and recognition.was_agreed(digest)
+        if not wanted or enough:
+            return document
+        known, offered = len(records), ""
+        try:
+            recognise(self._path, digest, password, wanted, recognition, records)
+        except LongRecognition as offer:
+            if 2 * len(wanted) > len(document.pages):
+                raise
+            offered = offer.cause
+        # Read the document again with the pages recognised just now. If no page of a scan was recognised, refuse the
+        # scan.
+        if len(records) > known or not records:
+            document = self._once(unread=bool(records))
+        return replace(document, warnings=(*document.warnings, offered)) if offered else document
+
+    def _once(self, *, unread: bool) -> Document:
+        found = {"unread": unread, "recognised": {str(number): page for number, page in self._records.items()}}
+        found["pictures"] = self._pictures
+        self._keys = []
+        request = {**self._request, **found}
+        return _read_bounded(request, self._path.name, self._digest, self._limits, self._progress, self._keys)
 
 
 def _read_bounded(
-    request: dict[str, Any], name: str, digest: str, limits: Limits, progress: Callable[[int, int], None] | None
+    request: dict[str, Any],
+    name: str,
+    digest: str,
+    limits: Limits,
+    progress: Callable[[int, int], None] | None,
+    keys: list[str] | None = None,
 ) -> Document:
     """Read a file in a child process. If the child fails, try again in a new child, up to ``_TRIES`` times. If a child
-    fails on a page, the next child reads that page with pypdf. If pypdf fails too, the page is left out.
+    fails on a page, the next child reads that page with pypdf. If pypdf fails too, the page is left out. Add the keys
+    of pictures whose words are not known to ``keys``.
     """
     deadline = time.monotonic() + limits.seconds
     trouble: dict[int, str] = {}
     for _ in range(_TRIES):
         told = {"limits": asdict(limits), "trouble": {str(page): reason for page, reason in trouble.items()}}
         try:
-            return _read({**request, **told}, name, digest, limits, deadline, progress)
+            document, found = _read({**request, **told}, name, digest, limits, deadline, progress)
+            if keys is not None:
+                keys += found
+            return document
         except ChildFailed as failure:
             _judge(failure, trouble, name, limits)
     raise DocumentError(
@@ -125,19 +172,22 @@ def _read(
     limits: Limits,
     deadline: float,
     progress: Callable[[int, int], None] | None,
-) -> Document:
+) -> tuple[Document, list[str]]:
     sections: list[Page] = []
+    keys: list[str] = []
     with closing(run_in_child(request, limits, deadline)) as heard:
         for message in heard:
             kind = message["type"]
             if kind == "step" and progress is not None:
                 progress(message["done"], message["total"])
             elif kind == "section":
-                sections.append(Page(len(sections) + 1, message["label"], message["text"], message["picture"]))
+                said = message["label"], message["text"], message["picture"], len(message["pictures"])
+                sections.append(Page(len(sections) + 1, *said))
+                keys += message["pictures"]
             elif kind == "refused":
                 raise _ERRORS[message["kind"]](f"“{name}” {message['cause']}", message["remedy"])
             elif kind == "book":
-                return _document(message, sections, digest)
+                return _document(message, sections, digest), keys
     raise ChildFailed("crash", None)
 
 

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,10 @@ _LEGIBLE = 0.9  # minimum certainty of a legible line; Greek letters, which are 
 _FRAGMENT = 4.0
 # minimum mean certainty of a page in a known script; the lines of a less certain page are dropped
 _KNOWN = 0.86
+_SHORT = 2  # maximum letters and digits of words that are kept only if they are read with great certainty
+_SURE_ALONE = 0.95  # minimum certainty of such short words in a picture, which may be marks or ornaments
+_FEWEST_SIGNS = 3  # minimum characters of a picture with words
+_TILTED = 0.6  # minimum rise of words at an angle, in line heights
 _STRAIGHT = 0.002  # maximum slant in radians of a page that counts as straight
 _THREADS = 4  # maximum threads
 # Matches the dot leader of a contents page at the end of a line, with or without the page number. At least four dots
@@ -112,6 +116,52 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
     page.is_blank = not len(quads)
     if width_read < _READ * sum(map(_width, quads)) or page.certainty < _KNOWN:
         page.lines = []  # the script is unknown, so the recognised characters are meaningless
+    return page
+
+
+def recognise_picture(picture: Picture, size: tuple[float, float], beat: Callable[[], None]) -> RecognisedPage:
+    """Find and read the words of a picture on a page, such as a chart. Words at an angle are read too. Uncertain words
+    are left out, so that a photograph without words gives none.
+
+    Args: as of ``recognise``; ``size`` is the size that positions refer to.
+
+    Returns:
+        The lines of words, not in reading order. Each line of words that run upwards or downwards has one word.
+    """
+    engine = _engine()
+    beat()
+    quads = _quads(engine, picture)
+    beat()
+    page = RecognisedPage(0, 0.0, size, [], 0.0, is_blank=not len(quads))
+    crops = engine.lines.crop_text_regions(picture, quads) if len(quads) else []
+    known: dict[int, Read] = {}
+    for some in _batches(range(len(quads))):
+        known |= zip(some, _texts(engine, [crops[at] for at in some]), strict=True)
+        beat()
+    # words that run upwards and words that run downwards are cut out with the same turn
+    upright = [at for at, quad in enumerate(quads) if _height(quad) > _SIDEWAYS * _width(quad) and known[at][1] < _SURE]
+    for at, read in zip(upright, _texts(engine, [_on_its_head(crops[at]) for at in upright]), strict=True):
+        known[at] = max(known[at], read, key=lambda one: one[1])
+    scale, signs, certain = size[0] / picture.shape[1], 0, 0.0
+    for at, (text, certainty, columns, count) in known.items():
+        letters = sum(map(str.isalnum, text))
+        if certainty < (_LEGIBLE if letters > _SHORT else _SURE_ALONE) or not letters:
+            page.illegible += letters > _SHORT
+            continue
+        signs, certain = signs + len(text), certain + certainty * len(text)
+        quad = quads[at] * scale
+        if at in upright or _height(quad) > _SIDEWAYS * _width(quad):
+            (left, top), (right, bottom) = quad.min(0), quad.max(0)
+            line = RecognisedLine(float(top), float(bottom), [Word(" ".join(text.split()), float(left), float(right))])
+        else:
+            line = _line(page, quad, text, columns, count)
+            if abs(float(quad[1, 1] - quad[0, 1])) > _TILTED * _height(quad):
+                # names of marks that are tilted begin or end at their axis, each at the same height
+                line = replace(line, top=float(quad[:, 1].min()), bottom=float(quad[:, 1].min()) + _height(quad))
+        page.lines.append(line)
+    page.certainty = certain / max(signs, 1)
+    if page.illegible > len(page.lines) or signs < _FEWEST_SIGNS:
+        page.lines = []  # patterns, ornaments, or a script that is unknown
     return page
 
 

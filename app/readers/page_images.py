@@ -18,6 +18,7 @@ from typing import Any
 from app.readers import recognition
 from app.readers.parsed import Limits, packed
 from app.readers.parser_process import BUSY, ChildFailed, run_in_child
+from app.readers.recognised import PICTURE
 from engine.errors import DocumentError, InputError, OptionError, PasswordNeeded, ResourceError
 
 Rectangle = tuple[float, float, float, float]
@@ -69,7 +70,8 @@ def find_on_page(path: Path, number: int, passage: str, password: str | None = N
     """Find a passage on a page. Return one rectangle for each line of the passage; [] if the passage is not on the
     page.
 
-    Case, spaces, hyphens and punctuation are ignored. Raises as ``render_page`` does.
+    Case, spaces, hyphens and punctuation are ignored. The passage may be the words of a picture beside the text
+    (``app.readers.recognised.picture_at``). Raises as ``render_page`` does.
     """
     return find_all_on_page(path, number, [("", passage, "")], password)[0]
 
@@ -80,7 +82,10 @@ def find_all_on_page(
     """Find several passages on a page. Return one list of rectangles for each passage, as ``find_on_page`` does."""
     asked = [(before, passage[:_LONGEST_PASSAGE], after) for before, passage, after in passages]
     recognised = recognition.load_page(Path(path).parent, number)
-    answer = _ask({"work": "find", "passages": asked, "recognised": recognised}, Path(path), number, password)
+    in_pictures = any(passage.startswith(PICTURE) for _, passage, _ in asked)
+    known = recognition.load_pictures(Path(path).parent, number) if in_pictures else {}
+    work = {"work": "find", "passages": asked, "recognised": recognised, "pictures": known}
+    answer = _ask(work, Path(path), number, password)
     return [[(x0, y0, x1, y1) for x0, y0, x1, y1 in rectangles] for rectangles in answer]
 
 

@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -97,6 +97,8 @@ class Section:
     text: str
     # what picture the page is or has; see ``Picture`` in ``engine.document``
     picture: Literal["", "recognised", "unread", "doubtful", "figure"] = ""
+    # keys of pictures beside its text that may have words and are not recognised (``app.readers.inner_pictures``)
+    pictures: Sequence[str] = ()
 
 
 @dataclass

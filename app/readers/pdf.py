@@ -23,10 +23,11 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import cleaning, pictures, running
+from app.readers.inner_pictures import Facts, Image, pictures_on, place_of, without_repeated
+from app.readers.inner_pictures import told as told_of_pictures
 from app.readers.layout import INDENT, Line, Margins, mark_listings, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
-from app.readers.pdf_grids import Box
 from app.readers.pdf_lines import page_lines, recognised_lines
 from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
@@ -86,6 +87,8 @@ class _Pages:
         self.whole: set[str] = set()  # words already checked for missing spaces, in which none was missing
         # results of text recognition (OCR), keyed by page number; if the result has lines, they are the page's text
         self.recognised: dict[int, RecognisedPage] = {}
+        # pictures beside the text that may have words: what tells whether two are the same, keyed by their keys
+        self.pictures: dict[int, dict[str, Facts]] = {}
         self.characters = 0
 
 
@@ -98,7 +101,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             attempts to read this file, keyed by page number (as text). The value is ``SECOND_READER`` for a page that
             pypdf reads, or the reason why the page is left out. The key ``_EXTRAS`` means that page labels and table of
             contents are skipped. ``recognised``: results of text recognition (OCR), keyed by page number (as text).
-            ``unread``: whether to report pages that are pictures, instead of refusing a scan.
+            ``unread``: whether to report pages that are pictures, instead of refusing a scan. ``pictures``: words of
+            pictures beside the text (``app.readers.picture_words``), keyed by the key of the picture.
         limits: limits for the book's size.
         step: called before each page, to report progress.
     """
@@ -125,12 +129,16 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         texts[index] = "\n\n".join(filter(None, [texts[index], "\n".join(comments)]))
     pages.attached += attached_files(document)
     title, author = _title_and_author(document)
+    waiting, said_of_pictures = _with_pictures(texts, pages, request.get("pictures", {}))
     parsed = Parsed(_sections(labels, texts, pages), title, author)
+    for number, keys in waiting.items():
+        parsed.sections[number - 1].pictures = keys
     parsed.outline = outline
     parsed.left_out = left_out(pages.lines, found)
     # hidden text gets its own warning
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}
-    parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + told(said, texts)
+    parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + said_of_pictures
+    parsed.warnings += told(said, texts)
     if not extras:
         parsed.warnings.append("Its page labels and its table of contents are damaged and were left out.")
     if not (pages.images and request.get("unread")):
@@ -150,6 +158,37 @@ def _sections(labels: list[str], texts: list[str], pages: _Pages) -> list[Sectio
         if page.lines or not pages.lines[number - 1]:
             sections[number - 1].picture = "recognised"
     return sections
+
+
+def _with_pictures(
+    texts: list[str], pages: _Pages, known: dict[str, dict[str, Any] | None]
+) -> tuple[dict[int, list[str]], list[str]]:
+    """Insert the words of pictures into the texts of their pages.
+
+    Returns:
+        The keys of the pictures whose words are not known, keyed by page number, and warnings.
+    """
+    numbers = sorted(pages.pictures)
+    found = dict(zip(numbers, without_repeated([pages.pictures[number] for number in numbers]), strict=True))
+    waiting = {number: [key for key in keys if key not in known] for number, keys in found.items()}
+    total, left = sum(map(len, found.values())), sum(map(len, waiting.values()))
+    if not known:
+        return waiting, told_of_pictures(0, 0, left)
+    from app.readers import picture_words
+
+    count = 0
+    for number, keys in found.items():
+        lines = [line for line in pages.lines[number - 1] if line.shown]
+        placed = []
+        for key in keys:
+            words = picture_words.on_page(known.get(key), place_of(key).box, lines)
+            if words is not None:
+                placed.append(words)
+        texts[number - 1] = picture_words.with_words(texts[number - 1], placed)
+        count += len(placed)
+        if number in pages.figures and not waiting[number]:
+            pages.figures.remove(number)
+    return waiting, told_of_pictures(total - left, count, left)
 
 
 def open_pdf(
@@ -249,7 +288,7 @@ def _one_page(
     page = document[index]
     try:
         notes = read_notes(page)
-        pictures: list[Box] = []
+        pictures: list[Image] = []
 
         def filled(own: str) -> list[Line]:
             return [*form_values(document, index, page, own), *notes.typed]
@@ -261,8 +300,10 @@ def _one_page(
         text = sum(len(line.text) for line in lines if line.shown)
         if text < _SCAN_CHARACTERS and has_image(page):
             pages.images.append(index + 1)
-        elif is_mostly_picture(page, lines, pictures):
-            pages.figures.append(index + 1)
+        elif pictures:
+            pages.pictures[index + 1] = pictures_on(page, index + 1, pictures, lines)
+            if is_mostly_picture(page, lines, pictures):
+                pages.figures.append(index + 1)
     finally:
         page.close()
     if unnamed := sum(line.text.count(UNKNOWN) for line in lines if line.shown):

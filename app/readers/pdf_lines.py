@@ -18,6 +18,7 @@ from itertools import pairwise
 import pypdfium2 as pdfium
 
 from app.readers import cleaning, pdf_calls
+from app.readers.inner_pictures import Image
 from app.readers.layout import Line, is_initial
 from app.readers.pdf_cells import are_woven, is_prose
 from app.readers.pdf_glyphs import PageFonts, with_signs
@@ -86,7 +87,7 @@ def page_lines(
     filled: Callable[[str], Sequence[Line]] = lambda _: (),
     layers: Layers | None = None,
     vocab: set[str] | None = None,
-    pictures: list[Box] | None = None,
+    pictures: list[Image] | None = None,
 ) -> list[Line]:
     """Read the lines of a page.
 
@@ -95,7 +96,7 @@ def page_lines(
         filled: called with the page's own text; returns the values that are filled in on the page.
         layers: the hidden layers of the file; None if there are none.
         vocab: words already checked for missing spaces, in which none was missing. Such words of this page are added.
-        pictures: list to which the boxes of the page's pictures are added.
+        pictures: list to which the page's pictures are added.
 
     Returns:
         Lines in reading order. The x positions of a right-to-left page are mirrored, so that reading starts at ``x0``.

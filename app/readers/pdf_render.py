@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import time
 from ctypes import byref, c_int
 from functools import partial
@@ -14,15 +15,17 @@ from typing import Any
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import pdf_values
+from app.readers import pdf_values, picture_words
+from app.readers.inner_pictures import place_of
 from app.readers.locating import folded, locate
 from app.readers.parsed import Refused, damaged, unpacked
 from app.readers.pdf import open_pdf
 from app.readers.pdf_signs import text_as_read
 from app.readers.pictures import is_picture
-from app.readers.recognised import RecognisedPage, letters_of, pieces_of, rectangles
+from app.readers.recognised import PICTURE, RecognisedPage, letters_of, pieces_of, rectangles
 from engine.sandbox import Voice
 
+_NICE = 10  # by how much other programs go before the recognition of pictures, as the system's ``nice`` counts
 _TALLEST = 4.0  # maximum ratio of an image's height to its width; a taller page is drawn at a smaller scale
 _MOST_SIGNS = 50_000  # maximum characters of a page that can be selected; further characters cannot be selected
 # width and height in pixels of an imaginary image of the page; large, because pdfium rounds positions to whole pixels
@@ -68,6 +71,31 @@ def recognise(request: dict[str, Any], voice: Voice) -> None:
     document.close()
 
 
+def recognise_pictures(request: dict[str, Any], voice: Voice) -> None:
+    """Recognise the words of pictures inside a document, whose keys are ``request["keys"]``. Send a message with the
+    words of each picture. Gives way to other programs, because nobody waits for these words.
+    """
+    from app.readers import ocr, picture_pixels
+
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+    keys: list[str] = request["keys"]
+    path, total = unpacked(request["path"]), len(keys)
+    voice.step(0, total)
+    with picture_pixels.opening(path, request.get("password"), partial(voice.step, 0, total)) as pixels_of:
+        ocr.start()
+        for done, key in enumerate(keys):
+            started = time.monotonic()
+            beat = partial(voice.step, done, total, done + 1)
+            beat()
+            pixels = pixels_of(key)
+            found = (
+                ocr.recognise_picture(pixels, (pixels.shape[1], pixels.shape[0]), beat) if pixels is not None else None
+            )
+            seconds = round(time.monotonic() - started, 2)
+            voice.say({"type": "picture", "key": key, "words": found and found.as_json(), "seconds": seconds})
+
+
 def find(request: dict[str, Any]) -> list[list[list[float]]]:
     """Find the passages of ``request["passages"]``. For each passage, return a list with one rectangle for each of its
     lines; [] if the page lacks the passage. Of several occurrences, the one is returned whose surroundings agree best
@@ -76,6 +104,7 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
     if request.get("recognised"):
         return _find_recognised(request)
     document, page = _page(request)
+    in_pictures = [_find_picture(page, passage, request) for _, passage, _ in request["passages"]]
     page = pdf_values.flattened(document, int(request["number"]) - 1, page) or page
     text_page = page.get_textpage()
     letters: list[str] = []
@@ -86,11 +115,34 @@ def find(request: dict[str, Any]) -> list[list[list[float]]]:
             places.append(index)
     text = "".join(letters)
     spans = [locate(text, *map(folded, (passage, before, after))) for before, passage, after in request["passages"]]
-    found = [_rectangles(page, text_page, places[span[0]], places[span[1] - 1]) if span else [] for span in spans]
+    found = [
+        of_picture or (_rectangles(page, text_page, places[span[0]], places[span[1] - 1]) if span else [])
+        for span, of_picture in zip(spans, in_pictures, strict=True)
+    ]
     text_page.close()
     page.close()
     document.close()
     return found
+
+
+def _find_picture(page: pdfium.PdfPage, passage: str, request: dict[str, Any]) -> list[list[float]]:
+    """Return the rectangle of the picture beside the text whose words are ``passage``; [] if there is none."""
+    known = {key: record for key, record in request.get("pictures", {}).items() if record}
+    if not known or not passage.startswith(PICTURE):
+        return []
+    wanted = set(passage.removeprefix(PICTURE).removesuffix("]").split())
+    read = {key: set(picture_words.words_of(record).split()) for key, record in known.items()}
+    key = max(read, key=lambda one: len(read[one] & wanted) / max(len(read[one] | wanted), 1))
+    place = place_of(key)
+    width, height = page.get_size()
+    if (place.rotation - page.get_rotation()) % 180:
+        width, height = height, width
+    x0, x1, top, bottom = place.box
+    points = [(x0 / width, top / height), (x1 / width, bottom / height)]
+    for _ in range((page.get_rotation() - place.rotation) % 360 // 90):
+        points = [(1 - y, x) for x, y in points]
+    (a, b), (c, d) = points
+    return [[round(min(max(edge, 0.0), 1.0), 5) for edge in (min(a, c), min(b, d), max(a, c), max(b, d))]]
 
 
 def words(request: dict[str, Any]) -> list[list[Any]]:

@@ -18,6 +18,7 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
 from app.readers import pdf_calls
+from app.readers.inner_pictures import ON_PICTURE, Image, images_in, text_on
 from app.readers.layout import Doubt, Line
 from app.readers.pdf_glyphs import fonts_in
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
@@ -29,8 +30,6 @@ _CONTRAST = 10  # minimum difference in brightness (0 to 255) between the lighte
 _MOST_POINTS = 4_000_000  # maximum pixels of the rendered page; a larger page is rendered at a smaller scale
 _IMAGE_DEPTH = 4
 _MOST_OF_PAGE = 0.5  # a page is mostly a picture if a picture covers at least this share of the page's area
-# a picture with at least this many characters of text on it is a background or a scan with recognised text
-_ON_PICTURE = 60
 _MOST_COVERS = 300  # maximum objects of a page that are examined as covers of text; further objects are ignored
 _BAND = 24.0  # height in points of the bands by which covering objects are indexed
 _TALLEST = 14_400.0  # maximum height of a page in points
@@ -186,17 +185,17 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Box], set[int | None]]:
+def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Image], set[int | None]]:
     """Examine the drawn objects of a page.
 
     Returns:
         All examined objects in drawing order; (position in this order, box) of each object that may cover text; all
-            paths; boxes of pictures; addresses of the fonts.
+            paths; pictures, also those in groups; addresses of the fonts.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
     covers: list[tuple[int, Box]] = []
-    pictures: list[Box] = []
+    pictures: list[Image] = []
     paths: list[Path] = []
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     turn = turned(page)
@@ -210,13 +209,14 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
             continue
         if kind == form:
             fonts |= fonts_in(items[at])
+            pictures += images_in(items[at], turn)
         if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
             continue
         x0, y0, x1, y1 = edges.get()
         if kind == path:
             paths.append((items[at], x0, y0, x1, y1))
         else:
-            pictures.append(turn(x0, y0, x1, y1))
+            pictures.append((items[at], turn(x0, y0, x1, y1)))
         if has_text and x1 - x0 > THIN < y1 - y0 and len(covers) < _MOST_COVERS:
             if kind == path:
                 pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
@@ -232,21 +232,16 @@ def has_image(page: pdfium.PdfPage) -> bool:
     return next(iter(images), None) is not None
 
 
-def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Box]) -> bool:
+def is_mostly_picture(page: pdfium.PdfPage, lines: Sequence[Line], pictures: Sequence[Image]) -> bool:
     """Whether a picture covers most of a page and has almost none of the page's text on it. A picture with text on it
     is a background, or a scan with recognised text.
     """
     width, height = page.get_size()
-    for x0, x1, top, bottom in pictures:
+    for _, (x0, x1, top, bottom) in pictures:
         seen = max(0.0, min(x1, width) - max(x0, 0.0)) * max(0.0, min(bottom, height) - max(top, 0.0))
         if seen < _MOST_OF_PAGE * width * height:
             continue
-        on_it = (
-            len(line.text)
-            for line in lines
-            if line.shown and x0 <= (line.x0 + line.x1) / 2 <= x1 and top <= (line.top + line.bottom) / 2 <= bottom
-        )
-        if sum(on_it) < _ON_PICTURE:
+        if text_on(lines, (x0, x1, top, bottom)) < ON_PICTURE:
             return True
     return False
 

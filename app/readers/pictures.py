@@ -32,6 +32,8 @@ _PLAIN = ("1", "L", "RGB")
 _DEEP = ("I", "F")  # Pillow's modes with more than 256 shades, besides those that start with "I;16"
 _ORIENTATION = 0x0112  # the Exif tag of the orientation
 _LYING = (5, 6, 7, 8)  # values of the Exif orientation for a turn by 90 or 270 degrees
+_OPAQUE = 128  # minimum opacity (0 to 255) of a pixel that a person sees
+_LIGHT = 200  # minimum shade (0 to 255) of a pixel that is nearly white
 _SHEET = (612.0, 792.0)  # width and height in points of the blank pages that stand for pages not needed
 
 
@@ -104,7 +106,7 @@ def _sheet(picture: Picture) -> pdfium.PdfDocument:
 
     # the resolution is read before the pixels are loaded, because loading may turn the picture
     sheet, dpi = io.BytesIO(), _dpi(picture)
-    _plain(picture).save(sheet, "PDF", dpi=dpi)
+    plain(picture).save(sheet, "PDF", dpi=dpi)
     return pdfium.PdfDocument(sheet.getvalue())
 
 
@@ -135,8 +137,10 @@ def _dpi(picture: Picture) -> tuple[float, float]:
     return taken, taken
 
 
-def _plain(picture: Picture) -> Picture:
-    """Turn a picture upright, put transparent parts on white, and reduce each channel to 256 shades."""
+def plain(picture: Picture) -> Picture:
+    """Turn a picture upright, and reduce each channel to 256 shades. Put transparent parts on white, or on black if
+    all else is nearly white.
+    """
     import numpy as np
     from PIL import Image, ImageOps
 
@@ -149,5 +153,7 @@ def _plain(picture: Picture) -> Picture:
         return Image.fromarray((shades * scale).clip(0, 255).astype(np.uint8))
     if upright.has_transparency_data:
         drawn = upright.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB")
+        shades = np.asarray(drawn.convert("L"))[np.asarray(drawn)[:, :, 3] >= _OPAQUE]
+        under = "black" if shades.size and shades.min() >= _LIGHT else "white"
+        return Image.alpha_composite(Image.new("RGBA", drawn.size, under), drawn).convert("RGB")
     return upright.convert("RGB")

@@ -20,6 +20,9 @@ Box = tuple[float, float, float, float]
 Placed = tuple[str, float, float]
 """A word with the x positions of its left and right edges."""
 
+PICTURE = "[picture: "
+"""Begins the paragraph with the words of a picture beside the text."""
+
 _TAB = 1.2  # maximum gap, in line heights, within a run of words; a wider gap may separate columns or cells
 # maximum ratio between the heights of two lines in the same type size, because the heights of detected boxes vary
 _ALIKE = 1.25
@@ -119,6 +122,22 @@ def illegible_lines(record: dict[str, Any]) -> int:
     count them.
     """
     return int(record.get("illegible", 0))
+
+
+def bracketed(words: str) -> str:
+    """Return the words of a picture beside the text as they stand in the text: a paragraph of their own."""
+    return f"{PICTURE}{words}]"
+
+
+def picture_at(text: str, start: int) -> str:
+    """Return the paragraph with the words of a picture in which the position ``start`` of a page's text is; "" if it is
+    in none.
+    """
+    begin = text.rfind("\n\n", 0, start + 1)
+    begin = 0 if begin < 0 else begin + 2
+    end = text.find("\n\n", start)
+    paragraph = text[begin : len(text) if end < 0 else end]
+    return paragraph if paragraph.startswith(PICTURE) else ""
 
 
 def pieces_of(page: RecognisedPage) -> list[Line]:

@@ -2,9 +2,9 @@
 results.
 
 Owns the stored results, the time estimate, and the handling of a page on which the recogniser fails.
-``recognised.jsonl`` has a sealed line (``app.sealed``) for each page, so that no page is recognised twice, and a stop,
-a crash or a damaged byte loses at most one page. Another line has the measured speed, from which the time for more
-pages is estimated. Lines of earlier versions are JSON without a sum.
+``recognised.jsonl`` has a sealed line (``app.sealed``) for each page, and for each picture beside the text, so that
+none is recognised twice, and a stop, a crash or a damaged byte loses at most one. Another line has the measured speed,
+from which the time for more pages is estimated. Lines of earlier versions are JSON without a sum.
 ``app.readers.ocr`` does the recognition itself.
 """
 
@@ -17,11 +17,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from app.readers.parsed import Limits, packed
 from app.readers.parser_process import ChildFailed, run_in_child
@@ -39,10 +39,23 @@ _LONGEST_UNASKED_S = 180.0  # maximum estimated seconds of text recognition that
 _LIMITS = Limits(seconds_per_page=60.0, memory_bytes=3_000_000_000)
 # recognition stops after this many consecutive failed pages, because the recogniser itself must be broken
 _FAILURES = 8
+# what a message of the child is about, keyed by its type
+_RESULTS = {"recognised": "number", "picture": "key"}
 _SECONDS_A_PAGE = 120.0  # maximum mean seconds for recognising a page; enough on a busy machine
 
 Records = dict[int, dict[str, Any]]
 """Recognised pages by page number (from 1)."""
+
+PictureRecords = dict[str, "dict[str, Any] | None"]
+"""Recognised pictures beside the text, by the picture's key. None if the recogniser failed or the picture is
+damaged.
+"""
+
+Pictures = Literal["", "kept", "all"]
+"""Which words of pictures beside the text are read: none, those recognised earlier, or all."""
+
+SECONDS_A_PICTURE = 2.0
+"""Mean seconds for recognising a picture beside the text, on two cores, before any of a file has been recognised."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +82,16 @@ class Recognition:
 
     ``folder``: returns the folder for the results of a file, by the file's hash; None to store no results. ``agreed``:
     whether the user has agreed to wait, however long recognition takes. ``doubtful``: whether to also recognise pages
-    whose own text is probably wrong. ``stop``: if set, recognition ends with the pages done so far. ``progress``:
-    called with the pages done, the total, and the seconds left (None if unknown). An exception raised in ``progress``
-    stops the reading. ``estimated``: called with the number of pages left and the seconds that they will take, as soon
-    as an estimate is possible.
+    whose own text is probably wrong. ``pictures``: which words of pictures beside the text are read. ``stop``: if set,
+    recognition ends with what is done so far. ``progress``: called with the pages done, the total, and the seconds left
+    (None if unknown). An exception raised in ``progress`` stops the reading. ``estimated``: called with the number of
+    pages left and the seconds that they will take, as soon as an estimate is possible.
     """
 
     folder: Callable[[str], Path] | None = None
     agreed: bool = False
     doubtful: bool = False
+    pictures: Pictures = "kept"
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[int, int, float | None], None] = lambda done, total, seconds: None
     estimated: Callable[[int, float], None] = lambda pages, seconds: None
@@ -91,6 +105,9 @@ class Recognition:
 
     def kept(self, sha256: str) -> Records:
         return load(self.folder(sha256)) if self.folder is not None else {}
+
+    def kept_pictures(self, sha256: str) -> PictureRecords:
+        return load_pictures(self.folder(sha256)) if self.folder is not None else {}
 
     def speed(self, sha256: str) -> RecognitionSpeed | None:
         """Return the stored speed at which this file's pages were recognised; None if it was not measured."""
@@ -114,6 +131,14 @@ def is_kept(folder: Path) -> bool:
 def load(folder: Path) -> Records:
     """Load the recognised pages from a book's folder. Damaged lines of the file are ignored."""
     return {record["number"]: record["page"] for record in _records(folder)}
+
+
+def load_pictures(folder: Path, number: int | None = None) -> PictureRecords:
+    """Load the recognised pictures beside the text from a book's folder: all, or those of a page of a PDF. Damaged
+    lines of the file are ignored.
+    """
+    begin = _start("picture") if number is None else f'{_start("picture")}"{number}:'
+    return {str(record["picture"]): record.get("words") for record in _lines(folder, begin)}
 
 
 def load_speed(folder: Path) -> RecognitionSpeed | None:
@@ -189,47 +214,109 @@ def recognise(
         LongRecognition: recognition would take long, and the user has not agreed to wait.
     """
     waiting = sorted(set(numbers) - records.keys())
-    total, done, spent, failures = len(waiting), 0, 0.0, 0
-    page: int | None = None
+    known, total = len(records), len(waiting)
     speed = recognition.speed(sha256) if records else None
-    expected = speed.seconds(total) if speed else None
     if waiting:
-        recognition.progress(0, total, expected)
+        recognition.progress(0, total, speed.seconds(total) if speed else None)
         if speed:
-            _estimate(recognition, path.name, speed, len(waiting), len(records))
+            _estimate(recognition, path.name, speed, total, known)
+
+    def keep(number: int, message: Mapping[str, Any]) -> None:
+        records[number] = message["page"]
+        record = {"number": number, "agreed": recognition.agreed, "page": message["page"]}
+        _keep(recognition, sha256, record, password)
+
+    def measured(start: float, mean: float, left: int) -> None:
+        speed = RecognitionSpeed(round(start, 2), round(mean, 2))
+        _keep(recognition, sha256, {"start": speed.start, "seconds_a_page": speed.page}, password)
+        _estimate(recognition, path.name, speed, left, len(records))
+
+    request = {"work": "recognise", "path": packed(path), "password": password}
+    expected = speed.seconds(total) if speed else None
+    _one_by_one(request, "numbers", waiting, recognition, expected, keep, lambda number: None, measured)
+
+
+def recognise_pictures(
+    path: Path,
+    sha256: str,
+    password: str | None,
+    keys: Sequence[str],
+    recognition: Recognition,
+    records: PictureRecords,
+) -> None:
+    """Recognise the words of the pictures ``keys`` beside the text in order, and add the results to ``records``. A
+    picture on which the recogniser fails is remembered as one without words.
+    """
+    waiting = [key for key in dict.fromkeys(keys) if key not in records]
+
+    def keep(key: str, message: Mapping[str, Any]) -> None:
+        records[key] = message.get("words")
+        _keep(recognition, sha256, {"picture": key, "words": records[key]}, password)
+
+    expected = SECONDS_A_PICTURE * len(waiting)
+    if waiting:
+        recognition.progress(0, len(waiting), expected)
+    request = {"work": "recognise pictures", "path": packed(path), "password": password}
+    _one_by_one(request, "keys", waiting, recognition, expected, keep, lambda key: keep(key, {}), lambda *_: None)
+
+
+def _one_by_one(
+    request: dict[str, Any],
+    name: str,
+    waiting: list[Any],
+    recognition: Recognition,
+    expected: float | None,
+    keep: Callable[[Any, Mapping[str, Any]], None],
+    failed: Callable[[Any], None],
+    measured: Callable[[float, float, int], None],
+) -> None:
+    """Recognise pages or pictures in child processes. If a child fails on one, the next child goes on behind it.
+
+    Args:
+        request: the child's task, without the list of what is to be recognised.
+        name: the name of this list in the request.
+        waiting: pages or pictures in order. What is done is removed.
+        recognition: tells when to stop; its ``progress`` is called.
+        expected: the estimated seconds; None if unknown.
+        keep: called with a page or picture and the child's message about it.
+        failed: called with a page or picture on which the recogniser failed.
+        measured: called once, after ``PROBED_PAGES`` and if more are waiting, with the seconds until the recogniser was
+            ready, the mean seconds after that, and the number of those that are waiting.
+    """
+    total, done, spent, failures = len(waiting), 0, 0.0, 0
     while waiting and failures < _FAILURES and not recognition.stop.is_set():
-        request = {"work": "recognise", "path": packed(path), "password": password, "numbers": waiting}
+        asked = list(waiting)
+        at: Any = None
         begun, start = time.monotonic(), None
         deadline = begun + _SECONDS_A_PAGE * len(waiting)
         try:
-            with closing(run_in_child(request, _LIMITS, deadline)) as heard:
+            with closing(run_in_child({**request, name: asked}, _LIMITS, deadline)) as heard:
                 for message in heard:
                     if recognition.stop.is_set():
                         return
                     left = spent / done * (total - done) if done else expected
                     if message["type"] == "refused":
-                        raise ChildFailed("crash", page)
-                    page = message.get("page") if message["type"] == "step" else None
-                    if page is not None and start is None:
+                        raise ChildFailed("crash", None)
+                    if message["type"] == "step":
+                        at = message.get("page")
+                    if at is not None and start is None:
                         start = time.monotonic() - begun
-                    if message["type"] == "recognised":
-                        number = int(message["number"])
-                        records[number] = message["page"]
-                        waiting.remove(number)
+                    if message["type"] in _RESULTS:
+                        one = message[_RESULTS[message["type"]]]
+                        keep(one, message)
+                        waiting.remove(one)
                         failures, done, spent = 0, done + 1, spent + float(message["seconds"])
                         left = spent / done * (total - done)
-                        record = {"number": number, "agreed": recognition.agreed, "page": message["page"]}
-                        _keep(recognition, sha256, record, password)
                     recognition.progress(done, total, left)
-                    if message["type"] == "recognised" and done == PROBED_PAGES and waiting:
-                        speed = RecognitionSpeed(round(start or 0.0, 2), round(spent / done, 2))
-                        _keep(recognition, sha256, {"start": speed.start, "seconds_a_page": speed.page}, password)
-                        _estimate(recognition, path.name, speed, len(waiting), len(records))
+                    if message["type"] in _RESULTS and done == PROBED_PAGES and waiting:
+                        measured(start or 0.0, spent / done, len(waiting))
             return
         except ChildFailed as failure:
-            logger.warning("page %s of a file was not recognised: %s", failure.page, failure.reason)
-            bad = failure.page if failure.page in waiting else waiting[0]
+            logger.warning("%s of a file was not recognised: %s", at, failure.reason)
+            bad = at if name == "numbers" else asked[at - 1] if at else None
+            bad = bad if bad in waiting else waiting[0]
             waiting.remove(bad)
+            failed(bad)
             total, failures = total - 1, failures + 1
 
 

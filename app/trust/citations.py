@@ -31,6 +31,7 @@ from statistics import median_low
 from typing import Any, Literal
 
 from app.language.sentences import is_ended
+from app.readers.recognised import picture_at
 from app.trust.evidence import Evidence, EvidenceIndex, Form
 from app.trust.quoted import (
     BookIndex,
@@ -547,7 +548,8 @@ def placed(document: Document, spans: Sequence[PageSpan]) -> dict[str, Any]:
     around = excerpt(pages[first.page].text, first.start, first.end)
     found: dict[str, Any] = {
         "pages": [
-            {"number": page.number - before, "label": page.label, **_recognised(page)} for page in pages.values()
+            {"number": page.number - before, "label": page.label, **_recognised(page, spans, at)}
+            for at, page in pages.items()
         ],
         "marks": [
             [pages[span.page].number - before, span.start, span.end]
@@ -562,10 +564,12 @@ def placed(document: Document, spans: Sequence[PageSpan]) -> dict[str, Any]:
 _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level, kind in _KINDS.items()}
 
 
-def _recognised(page: Page) -> dict[str, bool]:
-    """Return {"recognised": True} if a page's words were recognised in its picture, {"unread": True} if its picture was
-    not read, {} for any other page.
+def _recognised(page: Page, spans: Sequence[PageSpan], at: int) -> dict[str, bool]:
+    """Return {"recognised": True} if a page's words, or those of a span on it, were recognised in a picture, {"unread":
+    True} if the picture that takes most of the page was not read, and {} otherwise. ``at`` is the page's index.
     """
+    if any(span.page == at and span.end > span.start and picture_at(page.text, span.start) for span in spans):
+        return {"recognised": True}
     known = {"recognised": "recognised", "figure": "unread", "unread": "unread"}.get(page.picture)
     return {known: True} if known else {}
 

@@ -175,6 +175,7 @@ def book_view(current: OpenBook) -> View:
         "choose": None,
         "warnings": [],
         "recognising": _recognising(current),
+        "pictures": _pictures(current),
     }
     if current.book is not None:
         view["id"] = current.book.sha256
@@ -210,6 +211,22 @@ def _recognising(current: OpenBook) -> View | None:
     page = min(now.done + 1, now.total)
     words = f"Recognising words in pictures of pages: {page:,} of {now.total:,}"
     return {"line": " · ".join(filter(None, (words, left))), "part": round(now.done / max(now.total, 1), 3)}
+
+
+def _pictures(current: OpenBook) -> View | None:
+    """The progress of recognising pictures beside the text, or the offer to read their words."""
+    if (pictured := current.pictured) is not None:
+        said = f"Pictures of this book with words: {pictured.pictures:,}."
+        time = f", {stretch(pictured.time)}" if pictured.time else ""
+        cost = f"{format.counted(pictured.tokens, 'token')} to read{time}."
+        return {"line": f"{said} {cost}", "found": True}
+    now = current.recognising
+    if now is None or current.stage is Stage.OPENING:
+        return None
+    left = f"{stretch(Range(now.seconds, now.seconds))} left" if now.seconds else ""
+    picture = min(now.done + 1, now.total)
+    words = f"Looking for words in pictures: {picture:,} of {now.total:,}"
+    return {"line": " · ".join(filter(None, (words, left))), "found": False}
 
 
 def map_view(current: OpenBook) -> View:

@@ -31,7 +31,7 @@ from app.core.format import RECOGNISED, View, counted, page_name, page_of
 from app.core.state import AppState
 from app.readers import recognition
 from app.readers.page_images import PageImages, Passage, Rectangle
-from app.readers.recognised import illegible_lines
+from app.readers.recognised import PICTURE, illegible_lines, picture_at
 from app.trust.quoted import excerpt, sentences
 from app.web import messages
 from app.web.auth import MOST_DIGITS
@@ -199,6 +199,10 @@ class PageViewer:
             path, _ = self._file(own_page.sha256)
             count = illegible_lines(recognition.load_page(path.parent, own_page.number) or {})
             said += f" {counted(count, 'line')} could not be read reliably." if count else ""
+        elif pictures := page.text.count(PICTURE):
+            said = " ".join(
+                filter(None, (said, f"Words were recognised in pictures of this page: {pictures}; may have slips."))
+            )
         return said
 
     def _is_recognisable(self, own_page: _Own, page: Page) -> bool:
@@ -301,6 +305,9 @@ def _line_of(text: str, query: Mapping[str, str]) -> list[int] | None:
 
 
 def _around(text: str, start: int, end: int) -> Passage:
+    """Return a mark with the text around it, or all words of the picture in whose words it is."""
+    if words := picture_at(text, start):
+        return "", words, ""
     return text[max(0, start - _AROUND) : start], text[start:end], text[end : end + _AROUND]
 
 

@@ -376,7 +376,7 @@ class RemoteAsked(RequestBody):
     confirmed: Any = False
 
 
-class CommentsAsked(RequestBody):
+class SwitchAsked(RequestBody):
     read: Flag = REQUIRED
 
 
@@ -418,13 +418,15 @@ class Preferences:
             "/remote/leave": self.leave_remote,
             "/key/renew": self.renew_key,
             "/preferences/comments": self.read_comments,
+            "/preferences/pictures": self.read_pictures,
             "/preferences/source": self.answer_from,
         }
         return *gets({"/preferences": self.show, "/diagnostics": self.report}), *posts(handlers)
 
     def view(self) -> View:
         setup = switch_view(self._switch.state, self._switch.present)
-        return {"setup": setup, "comments": self._state.comments, "source": self._state.source.value}
+        read = {"comments": self._state.comments, "pictures": self._state.parser.pictures}
+        return {"setup": setup, **read, "source": self._state.source.value}
 
     async def show(self, request: Request) -> Response:
         """Everything that the dialog shows when it is opened."""
@@ -456,7 +458,10 @@ class Preferences:
         return JSONResponse({"key": await run_in_threadpool(openai_api.renew, self._switch.data)})
 
     async def read_comments(self, request: Request) -> None:
-        self._state.read_comments((await parsed(request, CommentsAsked)).read)
+        self._state.read_comments((await parsed(request, SwitchAsked)).read)
+
+    async def read_pictures(self, request: Request) -> None:
+        self._state.read_pictures((await parsed(request, SwitchAsked)).read)
 
     async def answer_from(self, request: Request) -> None:
         """Set what answers come from."""

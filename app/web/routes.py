@@ -242,6 +242,7 @@ class BookRoutes:
             "/reading/choose": self.choose,
             "/reading/chapters": self.choose_chapters,
             "/reading/again": self.again,
+            "/reading/pictures": self.read_pictures,
             "/reading/stop": self.stop_reading,
         }
         return *posts({"/books": self.receive}, MAX_BYTES), *posts(handlers)
@@ -283,6 +284,9 @@ class BookRoutes:
 
     async def again(self, request: Request) -> None:
         self._state.read_again()
+
+    async def read_pictures(self, request: Request) -> None:
+        self._state.read_pictured()
 
     async def stop_reading(self, request: Request) -> None:
         self._state.stop_reading()

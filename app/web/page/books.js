@@ -79,6 +79,11 @@ function draw() {
   byId("opening-words").textContent = recognising?.line || WORDS[current.stage] || "";
   byId("recognising").hidden = !recognising;
   byId("recognising-bar").value = recognising?.part ?? 0;
+  const { pictures } = current;
+  byId("pictures-line").hidden = !pictures;
+  byId("pictures-line").querySelector("span").textContent = pictures?.line ?? "";
+  byId("pictures-read").hidden = !pictures?.found;
+  byId("pictures-stop").hidden = !!pictures?.found;
   document.title = current.title ? `${current.title} · Trifold` : "Trifold";
   const trouble = local || current.trouble;
   root.dataset.trouble = local ? "local" : trouble ? "yes" : "no";
@@ -209,6 +214,8 @@ export function bindBooks(sending) {
   byId("sample").addEventListener("click", () => post("/books/sample").then(fail));
   byId("trouble-close").addEventListener("click", () => setLocal(null));
   byId("recognising-stop").addEventListener("click", () => post("/reading/stop").then(fail));
+  byId("pictures-read").addEventListener("click", () => post("/reading/pictures").then(fail));
+  byId("pictures-stop").addEventListener("click", () => post("/reading/stop").then(fail));
   byId("page-recognise").addEventListener("click", recognise);
   byId("password-form").addEventListener("submit", (event) => {
     event.preventDefault();

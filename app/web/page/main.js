@@ -19,7 +19,7 @@ import { glow, keepUp, showMap, showMapDocuments, showMapPaging, showRead, showR
 import { bindNotes, showNotes } from "./notes.js";
 import { bindPages, showPaging } from "./pages.js";
 import { bindParts, showParts } from "./parts.js";
-import { bindPreferences, showBookSaid, showComments, showSetup, showSource } from "./preferences.js";
+import { bindPreferences, showBookSaid, showComments, showPictures, showSetup, showSource } from "./preferences.js";
 import { bindProvenance, showProvenance } from "./provenance.js";
 import { bindRace, showRace, showVerified } from "./race.js";
 import { bindSearch } from "./search.js";
@@ -102,6 +102,7 @@ const show = {
     showFirstSetup(setup);
   },
   comments: showComments,
+  pictures: showPictures,
   source: showSource,
   notes: showNotes,
   first: showFirst,

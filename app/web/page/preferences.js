@@ -150,6 +150,11 @@ export function showComments(read) {
   byId("read-comments").setAttribute("aria-checked", String(read));
 }
 
+/** @param {View["pictures"]} read */
+export function showPictures(read) {
+  byId("read-pictures").setAttribute("aria-checked", String(read));
+}
+
 /** @param {View["source"]} source */
 export function showSource(source) {
   byId("source").value = source;
@@ -166,10 +171,12 @@ function bindReading() {
   byId("source").addEventListener("change", async (event) => {
     complain("source-trouble", await call("/preferences/source", { source: event.currentTarget.value }));
   });
-  byId("read-comments").addEventListener("click", async (event) => {
-    const read = event.currentTarget.getAttribute("aria-checked") !== "true";
-    if ((await mayOpen("")) === "yes") complain("comments-trouble", await call("/preferences/comments", { read }));
-  });
+  for (const what of ["comments", "pictures"]) {
+    byId(`read-${what}`).addEventListener("click", async (event) => {
+      const read = event.currentTarget.getAttribute("aria-checked") !== "true";
+      if ((await mayOpen("")) === "yes") complain(`${what}-trouble`, await call(`/preferences/${what}`, { read }));
+    });
+  }
 }
 
 function bindOwn() {

@@ -86,3 +86,66 @@ def test_counting_what_others_cost_keeps_no_text_without_what_was_recognised(tmp
     (tmp_path / FILE).touch()
     TextCache(read)(tmp_path / "book.pdf")
     assert asked == [False, True], "the words that were recognised are read, and no page anew"
+
+
+def looked_at(path: Path, password: str | None, recognition: Recognition) -> Document:
+    """A book with a picture on its second page, whose words are known if all pictures are recognised."""
+    whole = book(3)
+    first, page, last = whole.pages
+    if recognition.pictures == "all":
+        recognition.progress(0, 1, 2.0)
+        page = replace(page, text=f"{page.text}\n\n[picture: Ferry passengers]")
+    elif recognition.pictures == "kept":
+        page = replace(page, pictures=1)
+    return replace(whole, pages=(first, page, last))
+
+
+def test_words_of_pictures_are_looked_for_after_the_reading_and_read_if_the_person_wants(
+    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.core.state.missing", lambda: "")
+    stages: list[Stage] = []
+
+    def reader(path: Path, password: str | None, recognition: Recognition) -> Document:
+        stages.append(state.current.stage)
+        return looked_at(path, password, recognition)
+
+    state = make_state(reader=TextCache(reader))
+    shelved = state.books.copy_in(a_file)
+    state.open(shelved)
+    wait_for(lambda: state.current.pictured is not None)
+    assert stages == [Stage.OPENING, Stage.READY]
+    assert state.current.document == state.current.whole == looked_at(a_file, None, Recognition()), "not yet changed"
+    pictured = state.current.pictured
+    assert pictured is not None
+    line = f"Pictures of this book with words: 1. {pictured.tokens:,} tokens to read"
+    assert book_view(state.current)["pictures"]["line"].startswith(line)
+    state.read_pictured()
+    wait_for(lambda: state.current.stage is Stage.READY and state.current.document == pictured.document)
+    assert (state.current.whole, state.current.pictured) == (pictured.document, None)
+    state.open(shelved)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert (state.current.document, len(stages)) == (pictured.document, 2), "the next opening has the words"
+
+
+def test_words_of_pictures_are_left_out_if_the_settings_say_so(
+    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.core.state.missing", lambda: "")
+    read: list[str] = []
+
+    def reader(path: Path, password: str | None, recognition: Recognition) -> Document:
+        read.append(recognition.pictures)
+        return looked_at(path, password, recognition)
+
+    state = make_state(reader=TextCache(reader))
+    state.read_pictures(False)
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state._job.ended.wait(10)
+    assert (read, state.current.pictured) == ([""], None)
+    again = AppState(state.engine, state.books, state.chats, TextCache(reader))
+    assert not again.parser.pictures, "after a restart too"
+    state.read_pictures(True)
+    wait_for(lambda: state.current.pictured is not None)
+    assert read == ["", "kept", "all"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pypdfium2 as pdfium
 import pytest
 
-from app.readers.pdf_grids import Box
+from app.readers.inner_pictures import Image
 from app.readers.pdf_lines import page_lines
 from app.readers.pdf_unseen import is_mostly_picture
 from tests.app.readers.conftest import assembled, stream
@@ -46,7 +46,7 @@ def drawn(place: bytes, text_at: int, lines: int = 1, rotate: int = 0) -> pdfium
     ids=["caption below", "turned", "words over it", "small"],
 )
 def test_a_page_that_is_mostly_a_picture_is_known(page: pdfium.PdfDocument, mostly: bool) -> None:
-    pictures: list[Box] = []
+    pictures: list[Image] = []
     lines = page_lines(page[0], pictures=pictures)
     assert CAPTION[:9] in " ".join(line.text for line in lines)
     assert is_mostly_picture(page[0], lines, pictures) is mostly

@@ -66,6 +66,7 @@ interface View {
     choose: { lead: string; sentence: string; unit: string; pages: number; first: number; last: number } | null;
     warnings: string[];
     recognising: { line: string; part: number } | null;
+    pictures: { line: string; found: boolean } | null;
   };
   map: { pages: number; unit: string; labels: string[] };
   pages_read: number;
@@ -128,6 +129,7 @@ interface View {
     note?: string;
   };
   comments: boolean;
+  pictures: boolean;
   source: string;
   race: {
     running: boolean;

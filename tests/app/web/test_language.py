@@ -55,7 +55,8 @@ LONGEST = 340  # letters of a sentence; lists of words to look for have more
 ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
 # They warn of what is in a document and was not read.
 WARN = tuple(
-    f"app/readers/{name}.py" for name in {"delimited", "detect", "office"}.union(one.reader for one in FORMATS)
+    f"app/readers/{name}.py"
+    for name in {"delimited", "detect", "inner_pictures", "office"}.union(one.reader for one in FORMATS)
 )
 # Their errors reach the page; how they name and count things too.
 BEHIND = (
