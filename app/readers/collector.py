@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from app.readers import cleaning, css, formulas, lists, scripts, struck, symbols, tables
 from app.readers.css import Styles
 from app.readers.lists import List, Lists, whole
+from app.readers.picture_marks import key_of_source, mark_of_source
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -126,9 +127,12 @@ class BlockCollector:
         hides: whether to leave out hidden text, so that the model reads only what a browser shows.
         styles: rules of external style sheets.
         contents: whether to read tables of contents (``nav`` elements) too.
+        marks: whether the places of pictures are marked (``app.readers.picture_marks``).
     """
 
-    def __init__(self, text: str, *, hides: bool, styles: Styles | None = None, contents: bool = True) -> None:
+    def __init__(
+        self, text: str, *, hides: bool, styles: Styles | None = None, contents: bool = True, marks: bool = False
+    ) -> None:
         self._hides = hides
         self._styles = styles or Styles()
         self._contents = contents
@@ -162,6 +166,10 @@ class BlockCollector:
         self._after: list[tuple[int, str]] = []
         self._drawn_titles: list[str] = []  # the title of each open drawing
         self.pictures = 0  # number of pictures without a description
+        self._marks_pictures = marks
+        # marks of pictures, which are put after the present block, or after a picture's caption
+        self._sources: list[str] = []
+        self._had_description = False
         self._initial = False  # whether the open block may be a drop cap: the large first letter of the next block
         self._held = ""
         # the ``_Frame`` of each open element; None for an element whose text stays as it is
@@ -293,6 +301,7 @@ class BlockCollector:
         self._close_block()
         if self._held:
             self._add(self._held, [])
+        self._mark_pictures()
         if self._anchors:
             self.blocks.append(Block("", 0, tuple(self._anchors)))
 
@@ -554,8 +563,13 @@ class BlockCollector:
 
     def _start_image(self, attributes: Mapping[str, str]) -> None:
         alt = " ".join((attributes.get("alt") or attributes.get("aria-label") or "").split())
-        if ("alt" not in attributes or _GENERIC.fullmatch(alt)) and not _is_icon(attributes):
-            self.pictures += not alt or bool(_GENERIC.fullmatch(alt))
+        source = "" if not self._marks_pictures or _is_icon(attributes) else key_of_source(attributes.get("src") or "")
+        plain = ("alt" not in attributes or bool(_GENERIC.fullmatch(alt))) and not _is_icon(attributes)
+        undescribed = plain and (not alt or bool(_GENERIC.fullmatch(alt)))
+        if source:
+            self._sources.append(mark_of_source(source, described=not undescribed))
+        else:
+            self.pictures += undescribed
         if not alt:
             return
         if _FORMULA_IMAGES.intersection(attributes.get("class", "").casefold().split()):
@@ -714,6 +728,17 @@ class BlockCollector:
                 frame.start = 0
             self._after_formula = False
         self._level = 0
+        if self._sources and not self._tables:
+            described = bool(self.blocks) and self.blocks[-1].text.startswith("[Image: ")
+            if not described or self._had_description:
+                self._mark_pictures()
+            else:
+                self._had_description = True
+
+    def _mark_pictures(self) -> None:
+        self.blocks += map(Block, self._sources)
+        self._sources.clear()
+        self._had_description = False
 
     def _add(self, text: str, marked: list[tuple[str, List]]) -> None:
         cell = self._cell()

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.readers import archive, cleaning, encoding, pictures
+from app.readers import archive, cleaning, encoding, picture_marks, pictures
 from app.readers.file_formats import FORMATS, FileFormat, documents, names
 from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step
 
@@ -123,6 +123,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     reader = import_module(f"app.readers.{found.reader}")
     parsed: Parsed = reader.parse(path, {**request, "kind": found.kind}, limits, step)
     parsed.kind, parsed.unit = found.kind, found.unit
+    picture_marks.resolve(parsed, request.get("pictures", {}))
     if len(parsed.sections) > limits.pages:
         raise Refused(f"has more than {limits.pages:,} {parsed.unit}s.", "Split it into smaller files.")
     characters = sum(len(section.text) for section in parsed.sections)
@@ -130,7 +131,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         raise Refused(
             f"has {characters:,} characters; the limit is {limits.characters:,}.", "Split it into smaller files."
         )
-    if not characters and not any(section.picture == "unread" for section in parsed.sections):
+    waiting = request.get("unread") and any(section.pictures for section in parsed.sections)
+    if not characters and not waiting and not any(section.picture == "unread" for section in parsed.sections):
         raise Refused("has no text in it.", "Choose a document with text.")
     if len(parsed.warnings) > _WARNINGS:
         more = len(parsed.warnings) - _WARNINGS

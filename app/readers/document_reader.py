@@ -97,11 +97,15 @@ class _Recognised:
 
     def read(self, password: str | None) -> Document:
         document = self._with_pages(password)
-        if self._recognition.pictures != "all" or not self._keys or self._recognition.stop.is_set():
-            return document
-        known = len(self._pictures)
-        recognise_pictures(self._path, self._digest, password, self._keys, self._recognition, self._pictures)
-        return self._once(unread=True) if len(self._pictures) > known else document
+        which = self._recognition.pictures
+        has_text = any(page.text for page in document.pages)
+        if self._keys and (which == "all" or (which and not has_text)) and not self._recognition.stop.is_set():
+            known = len(self._pictures)
+            recognise_pictures(self._path, self._digest, password, self._keys, self._recognition, self._pictures)
+            if len(self._pictures) > known:
+                return self._once(unread=True)
+        # a document that is nothing but pictures, none of which was read, is refused as one without text
+        return self._once(unread=False) if self._keys and not has_text else document
 
     def _with_pages(self, password: str | None) -> Document:
         """Read the file. Recognise its pages that are pictures."""

@@ -93,7 +93,7 @@ class _File(Package):
         numbering = self.attempt(lambda: Numbering(self.xml(self._part("numbering"), "its lists")), Numbering())
         # name of the part that is being read; relation ids are looked up in this part's relations
         self._reading = self._body
-        self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, progress))
+        self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, self._embedded, progress))
 
     def chapters(self) -> list[Chapter]:
         """Return the main text split by its headings, then notes, comments, headers and footers."""
@@ -141,6 +141,10 @@ class _File(Package):
         if root is None:
             return []
         return docx_drawn.chart(root) if kind.startswith("chart") else docx_drawn.diagram(root)
+
+    def _embedded(self, identity: str) -> str:
+        """Return the name of the part of the picture with this relation id; "" if the file lacks it."""
+        return self.names.find(self.related(self._reading).get(identity, ("", ""))[1]) or ""
 
     def _inserted(self, identity: str) -> list[Block]:
         """Return the text of the embedded document with this relation id. If it cannot be read, add a warning and

@@ -20,6 +20,7 @@ from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import RAISED, SUNK, DocxStyles, Look, Numbered, Style, heading, look, numbered, over
 from app.readers.lines import MONOSPACED
 from app.readers.office import choice
+from app.readers.picture_marks import mark
 from app.readers.sections import Block
 from app.readers.tables import Cell, Row, Table
 
@@ -101,13 +102,15 @@ class Surroundings:
     """Gives ``DocxReader`` access to the other parts of the file.
 
     ``progress`` is called to report progress. ``drawn`` returns the text of a diagram or a chart by relation id.
-    ``inserted`` returns the blocks of an embedded document by relation id.
+    ``inserted`` returns the blocks of an embedded document by relation id, ``picture`` the name of a picture's part, or
+    "" if the file lacks it.
     """
 
     styles: DocxStyles = field(default_factory=DocxStyles)
     numbering: Numbering = field(default_factory=Numbering)
     drawn: Callable[[str], list[Block]] = lambda identity: []
     inserted: Callable[[str], list[Block]] = lambda identity: []
+    picture: Callable[[str], str] = lambda identity: ""
     progress: Callable[[], None] = lambda: None
 
 
@@ -480,9 +483,11 @@ class DocxReader:
                 if alt and formulas.looks_like(alt) and len(alt) < _LONGEST_ANCHOR and "." not in alt[-5:]:
                     self._add(formulas.tex(alt))
                 elif any(local(part.tag) == "pic" for part in node.iter()):
-                    self._picture(alt, small=_is_small(node))
+                    blips = (attribute(part, "embed") for part in node.iter() if local(part.tag) == "blip")
+                    self._picture(alt, next(blips, ""), small=_is_small(node))
             elif tag == "shape" and any(local(part.tag) == "imagedata" for part in current):
-                self._picture(" ".join(attribute(current, "alt").split()))
+                held = next(attribute(part, "id") for part in current if local(part.tag) == "imagedata")
+                self._picture(" ".join(attribute(current, "alt").split()), held)
             elif tag == "t":  # the text of a locked drawing
                 if words := _cleaned(current.text or ""):
                     self._boxes.append(Block(words))
@@ -490,14 +495,18 @@ class DocxReader:
                 stack.extend(reversed(current))
         self._depth -= 1
 
-    def _picture(self, alt: str, *, small: bool = False) -> None:
-        """Add a picture's description. Ignore file names and Word's generated descriptions. A picture without a
-        description is counted, unless it is as small as an icon.
+    def _picture(self, alt: str, identity: str, *, small: bool = False) -> None:
+        """Add a picture's description, and mark the picture's place after the paragraph. Ignore file names and Word's
+        generated descriptions. A picture without a description that the file lacks is counted. A picture as small as an
+        icon is ignored.
         """
+        key = self._around.picture(identity) if identity and not small else ""
+        if key:
+            self._boxes.append(Block(mark(key)))
         words = _AUTOMATIC.sub("", alt).strip()
         if words and not NAMELESS.match(words):
             self._add(f"[Image: {words}]")
-        elif not small:
+        elif not small and not key:
             self.pictures += 1
 
     def _box(self, node: ElementTree.Element) -> None:

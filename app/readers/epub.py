@@ -24,6 +24,7 @@ from app.readers.css import Styles
 from app.readers.left_out import told
 from app.readers.markup import decode_html
 from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
+from app.readers.picture_marks import IN_PAGE, named
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
 _CONTAINER = "META-INF/container.xml"
@@ -293,13 +294,14 @@ class _ChapterReader:
         if "<" not in text:
             return [Block(part) for part in cleaning.characters(text).split("\n\n") if part.strip()], None
         is_contents = name == self._package.nav
-        found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents)
+        found = markup.read(text, styles=self._sheets(name, text), contents=not is_contents, marks=True)
         if is_contents and all(block.level or not block.text for block in found.blocks):
             if len(self._package.spine) > 1:
                 return [], None  # the page is only a table of contents, which the app shows elsewhere
-            found = markup.read(text, styles=self._sheets(name, text))
+            found = markup.read(text, styles=self._sheets(name, text), marks=True)
+        base = posixpath.dirname(name)
         self.left_out.update(found.left_out)
-        self.pictures += found.pictures
+        self.pictures += found.pictures + named(found.blocks, lambda source: self._part(base, source))
         for reference in found.framed:
             place = _inside(posixpath.dirname(name), reference)[0]
             if place in self._names:
@@ -307,6 +309,10 @@ class _ChapterReader:
             else:
                 self.warnings.append(f"A part of “{posixpath.basename(name)}” is not in the book: {reference}.")
         return found.blocks, None
+
+    def _part(self, base: str, key: str) -> str:
+        """Return the name of a picture's part from its key in a page of the folder ``base``; "" if there is none."""
+        return "" if key.startswith(IN_PAGE) else self._names.find(_inside(base, key)[0]) or ""
 
     def linked(self) -> list[str]:
         """Return the files outside the spine that the files read so far link to or embed as frames."""

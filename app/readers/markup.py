@@ -23,6 +23,7 @@ from app.readers.collector import PUT_AWAY, BlockCollector
 from app.readers.css import Styles
 from app.readers.left_out import told
 from app.readers.parsed import Limits, Opening, Parsed, Refused, Step
+from app.readers.picture_marks import IN_PAGE, named, with_keys
 from app.readers.sections import Block, by_headings, finish, split_levels
 
 _PIECE = 1 << 16  # characters between two progress reports
@@ -75,20 +76,21 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 def parsed(pages: Sequence[str], progress: Callable[[], None]) -> Parsed:
     """Read a web page, and the pages in its frames after it."""
-    found = read(pages[0], progress)
+    found = read(pages[0], progress, marks=True)
     for inner in pages[1:]:
         frame = read(inner, progress)
         found.blocks += frame.blocks
         found.left_out.update(frame.left_out)
     progress()
+    found.pictures += named(found.blocks, lambda source: source if source.startswith(IN_PAGE) else "")
     sections, outline = finish(by_headings(found.blocks, split_levels(found.blocks)))
     first = next((block.text for block in found.blocks if block.level), "")
     warnings = told(found.left_out, (block.text for block in found.blocks))
     if found.framed and len(pages) == 1:
         one = len(found.framed) == 1
         parts = "1 part of the page is" if one else f"{len(found.framed)} parts of the page are"
-        named = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")
-        warnings.append(f"{parts} in another file and not read: {named}. Open what you need by itself.")
+        some = ", ".join(found.framed[:_NAMED]) + (", …" if len(found.framed) > _NAMED else "")
+        warnings.append(f"{parts} in another file and not read: {some}. Open what you need by itself.")
     if found.pictures:
         warnings.append(f"Pictures without a description, whose words are not read: {found.pictures:,}.")
     title = found.title.strip() or first
@@ -131,6 +133,7 @@ def read(
     styles: Styles | None = None,
     *,
     contents: bool = True,
+    marks: bool = False,
     depth: int = 0,
 ) -> Markup:
     """Read HTML or XHTML.
@@ -140,17 +143,19 @@ def read(
         progress: called after each piece, to report progress.
         styles: rules of the style sheets that the markup links to.
         contents: whether to read tables of contents (``nav`` elements) too.
+        marks: whether the places of pictures are marked (``app.readers.picture_marks.named``).
         depth: nesting depth of this page; 0 if it is not embedded in another page.
     """
+    text = with_keys(text) if marks else text
     text = _PASSED_OVER.sub("", text.replace("\0", "").replace(PUT_AWAY, ""))
     text = _NO_TAG.sub(lambda found: PUT_AWAY * len(found[0]), text)
     text = _ENDLESS_TAG.sub(r"<\1>", text)
     text = _WINDOWS_NUMBER.sub(lambda number: html.unescape(number[0]), text)
-    found = _collected(text, progress, styles, hides=True, contents=contents)
+    found = _collected(text, progress, styles, hides=True, contents=contents, marks=marks)
     # Hidden text is read too if a hidden element was never closed, or if all text is hidden, because a script may show
     # it.
     if found.lost or not found.blocks:
-        found = _collected(text, progress, styles, hides=False, contents=contents)
+        found = _collected(text, progress, styles, hides=False, contents=contents, marks=marks)
     framed = list(dict.fromkeys(found.framed))
     said = Markup(found.blocks, found.title, found.author, found.date, found.left_out, framed)
     said.pictures = found.pictures
@@ -162,9 +167,9 @@ def read(
 
 
 def _collected(
-    text: str, progress: Callable[[], None], styles: Styles | None, *, hides: bool, contents: bool
+    text: str, progress: Callable[[], None], styles: Styles | None, *, hides: bool, contents: bool, marks: bool
 ) -> BlockCollector:
-    collector = BlockCollector(text, hides=hides, styles=styles, contents=contents)
+    collector = BlockCollector(text, hides=hides, styles=styles, contents=contents, marks=marks)
     if not text.strip():
         return collector
     parser = etree.HTMLParser(target=collector, encoding="utf-8", huge_tree=True)

@@ -4,21 +4,24 @@ opens the picture's file. Runs only in the child process (``app.readers.child``)
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import PIL.Image
 import pypdfium2 as pdfium
 from numpy.typing import NDArray
 
-from app.readers import pictures
+from app.readers import archive, picture_marks, pictures
 from app.readers.inner_pictures import LOWEST_WORDS, WIDEST_ICON, PicturePlace, place_of
-from app.readers.parsed import damaged
+from app.readers.parsed import Limits, Refused, damaged
 from app.readers.pdf import open_pdf
 
 _HEAD = 1024  # leading bytes of a file in which a PDF names itself
@@ -41,8 +44,16 @@ def opening(path: Path, password: str | None, beat: Callable[[], None]) -> Itera
     """
     with path.open("rb") as file:
         is_pdf = b"%PDF-" in file.read(_HEAD)
-    if not is_pdf:
-        raise damaged()
+    if not is_pdf and zipfile.is_zipfile(path):
+        with archive.open_bounded(path, Limits()) as files:
+            names = archive.Names(files)
+            yield lambda key: _part(files, names.find(key))
+        return
+    if not is_pdf and not pictures.is_picture(path):
+        text = path.read_bytes().decode("latin-1")
+        inside = {picture_marks.with_keys(found[0]): found[1] for found in picture_marks.DATA.finditer(text)}
+        yield lambda key: _decoded(inside.get(key, ""))
+        return
     document = open_pdf(path, password, beat=beat)
     if document is None:
         raise damaged()
@@ -57,6 +68,20 @@ def opening(path: Path, password: str | None, beat: Callable[[], None]) -> Itera
         yield on_page
     finally:
         document.close()
+
+
+def _part(files: zipfile.ZipFile, name: str | None) -> Pixels | None:
+    try:
+        return opened(archive.read_part(files, name, "a picture")) if name else None
+    except (Refused, *archive.DAMAGE):
+        return None
+
+
+def _decoded(data: str) -> Pixels | None:
+    try:
+        return opened(base64.b64decode(unquote(data)))
+    except ValueError:
+        return None
 
 
 def drawn(document: pdfium.PdfDocument, place: PicturePlace) -> Pixels:

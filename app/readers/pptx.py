@@ -23,6 +23,7 @@ from app.readers.left_out import told
 from app.readers.lists import whole
 from app.readers.office import Package, choice
 from app.readers.parsed import Heading, Limits, Parsed, Section, Step
+from app.readers.picture_marks import mark
 from app.readers.sections import Block, labelled
 from app.readers.tables import Cell, Row, Table
 
@@ -154,10 +155,14 @@ class _Presentation(Package):
         properties = next((node for node in shape.iter() if local(node.tag) == "cNvPr"), None)
         words = " ".join(properties.get("descr", "").split()) if properties is not None else ""
         words = cleaning.characters(words.removesuffix("Description automatically generated").strip())
+        blips = (attribute(node, "embed") for node in shape.iter() if local(node.tag) == "blip")
+        key = self.names.find(self.related(self._part).get(next(blips, ""), ("", ""))[1])
         if words and not NAMELESS.match(words):
             yield Block(f"[Image: {words}]")
-        else:
+        elif not key:
             self._pictures += 1
+        if key:
+            yield Block(mark(key))
 
     def _graphic(self, graphic: ElementTree.Element) -> Iterator[Block]:
         for node in graphic.iter():

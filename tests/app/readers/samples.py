@@ -42,7 +42,11 @@ def shape(text: str, kind: str = "") -> str:
 
 
 def pptx(
-    files: Any, slides: Sequence[str], notes: str = "", more: Sequence[tuple[str, str]] = (), name: str = "talk.pptx"
+    files: Any,
+    slides: Sequence[str],
+    notes: str = "",
+    more: Sequence[tuple[str, str | bytes]] = (),
+    name: str = "talk.pptx",
 ) -> Path:
     """A presentation of slides, each as the XML of its shapes; ``notes`` are those of the first slide."""
     entries = [types("ppt/presentation.xml", "presentationml.presentation")]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import io
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pypdfium2 as pdfium
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from app.readers import ocr, picture_pixels, pictures, read_document, recognition
+from app.readers import detect, ocr, picture_pixels, pictures, read_document, recognition
 from app.readers.inner_pictures import PicturePlace, pictures_on, place_of, without_repeated
 from app.readers.page_images import find_on_page
 from app.readers.parsed import Limits, Parsed
@@ -21,7 +23,9 @@ from app.readers.pdf_lines import page_lines
 from app.readers.picture_words import with_words, words_of
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word, picture_at
 from app.readers.recognition import Recognition
-from tests.app.readers.conftest import assembled, stream
+from engine.errors import DocumentError
+from tests.app.readers import samples
+from tests.app.readers.conftest import Files, assembled, stream
 
 HIGH, LETTER = 12.0, 6.0  # height of a line and width of a letter in the pictures below
 CAPTION = "Figure 2: Passengers of the ferry."
@@ -319,3 +323,84 @@ def test_what_is_no_place_on_a_page_is_told(key: str) -> None:
         place_of(key)
     place = PicturePlace(3, 90, (1.0, 2.0, 3.0, 4.0), 5)
     assert place_of(place.key) == place
+
+
+REPORT = "[picture: Ferry passengers\n0, 30, 60, 90, 120]"
+
+
+def _docx(files: Files) -> Path:
+    picture = (
+        '<w:p><w:r><w:t>Before</w:t></w:r><w:r><w:drawing><extent cx="5400000" cy="5400000"/><docPr id="1"/>'
+        '<a:pic xmlns:a="a"><a:blip r:embed="r7"/></a:pic></w:drawing></w:r></w:p>'
+    )
+    names = 'xmlns:w="w" xmlns:r="r"'
+    body = f"<w:document {names}><w:body>{picture}<w:p><w:r><w:t>After</w:t></w:r></w:p></w:body></w:document>"
+    links = '<Relationships><Relationship Id="r7" Type="x/image" Target="media/i.png"/></Relationships>'
+    parts: list[tuple[str, str | bytes]] = [
+        ("word/document.xml", body),
+        ("word/_rels/document.xml.rels", links),
+        ("word/media/i.png", PNG),
+    ]
+    return files.zipped("a.docx", parts)
+
+
+def _pptx(files: Files) -> Path:
+    picture = '<p:pic><p:nvPicPr><p:cNvPr/></p:nvPicPr><p:blipFill><a:blip r:embed="r1"/></p:blipFill></p:pic>'
+    links = ("ppt/slides/_rels/slide1.xml.rels", samples.relations(("image", "../media/i.png")))
+    shapes = samples.shape("Before") + picture + samples.shape("After")
+    return samples.pptx(files, [shapes], more=[links, ("ppt/media/i.png", PNG)])
+
+
+def _epub(files: Files) -> Path:
+    page = '<html><body><p>Before</p><figure><img src="../i.png" alt="A chart"/></figure><p>After</p></body></html>'
+    return files.epub("a.epub", [("t/one.xhtml", page)], more=[("OPS/i.png", PNG)])
+
+
+def _html(files: Files) -> Path:
+    data = base64.b64encode(PNG).decode()
+    return files.text("a.html", f'<html><p>Before</p><img src="data:image/png;base64,{data}"><p>After</p></html>')
+
+
+PNG = encoded(chart(), "PNG")
+
+
+@pytest.mark.parametrize("made", [_docx, _pptx, _html, _epub], ids=["Word", "PowerPoint", "HTML", "EPUB"])
+def test_pictures_of_other_formats_are_read_at_their_place(files: Files, made: Callable[[Files], Path]) -> None:
+    path = made(files)
+    parsed = detect.parse(path, {}, Limits(), lambda *_: None)
+    text = "\n\n".join(section.text for section in parsed.sections)
+    (key,) = [key for section in parsed.sections for key in section.pictures]
+    assert "\ufdd4" not in text
+    assert "Pictures beside the text that may have words, which are not read: 1." in parsed.warnings
+    with picture_pixels.opening(path, None, lambda: None) as pixels_of:
+        pixels = pixels_of(key)
+        assert pixels is not None
+        assert pixels.shape[:2] == (840, 1240)
+        assert pixels_of("elsewhere.png") is None
+    known = detect.parse(
+        path, {"pictures": {key: record(at(200, 20, "Ferry passengers"), *MARKS)}}, Limits(), lambda *_: None
+    )
+    words = "\n\n".join(section.text for section in known.sections)
+    assert words == text.replace("\n\nAfter", f"\n\n{REPORT}\n\nAfter")
+    assert "Pictures beside the text: 1; words were recognised in 1 and may have slips." in known.warnings
+
+
+def test_a_word_file_that_is_only_a_scan_is_read_or_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _docx(files)
+    with zipfile.ZipFile(path) as held:
+        body = held.read("word/document.xml")
+        parts: list[tuple[str, str | bytes]] = [(name, held.read(name)) for name in held.namelist()[1:]]
+    body = body.replace(b"<w:t>Before</w:t>", b"").replace(b"<w:t>After</w:t>", b"")
+    path = files.zipped("scan.docx", [("word/document.xml", body), *parts])
+
+    def child(found: Any, request: dict[str, Any], *_: object) -> Iterator[dict[str, Any]]:
+        for key in request["keys"]:
+            yield {"type": "picture", "key": key, "words": found, "seconds": 1.0}
+
+    words = record(at(200, 20, "Ferry passengers"), *MARKS)
+    monkeypatch.setattr(recognition, "run_in_child", lambda *args: child(words, *args))
+    assert read_document(path, recognition=Recognition()).pages[0].text == REPORT
+    monkeypatch.setattr(recognition, "run_in_child", lambda *args: child(None, *args))
+    for how in (Recognition(), Recognition(pictures="")):
+        with pytest.raises(DocumentError, match="has no text"):
+            read_document(path, recognition=how)

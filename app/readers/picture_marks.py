@@ -1,0 +1,114 @@
+"""Marks the places of pictures in texts of other formats than PDF, until the words of the pictures take these places.
+
+A reader writes ``mark(key)`` as a paragraph where a picture stands. When the whole file has been read, ``resolve`` puts
+the picture's words there, or tells that they are not known. Runs only in the child process (``app.readers.child``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.readers.parsed import Parsed
+from app.readers.sections import Block
+
+_START, _END = "\ufdd4", "\ufdd5"  # Unicode reserves them, so no text has them
+_MARK = re.compile(f"{_START}([^{_START}{_END}]{{1,1001}}){_END}")
+IN_PAGE = "data:"
+"""Begins the key of a picture whose data stands in the page."""
+
+DATA = re.compile(r"data:image/[a-z+.-]{1,20};base64,([A-Za-z0-9+/=%\s]{100,})")
+"""Matches the address of a picture that has its data, up to the data."""
+
+_LONGEST_SCHEME = 12  # leading characters of an address in which the colon of its scheme is
+_DIGITS = 64  # characters of a hash
+_LONGEST_KEY = 1_000  # maximum characters of a key
+_UNDESCRIBED = "?"  # begins the source of a picture without a description; no address of a file begins with it
+_GAP = re.compile(r"\n{3,}")
+_REPEATED = 3  # minimum number of places with the same picture that make it a logo or an ornament
+
+
+def mark(key: str) -> str:
+    """Return the mark for the place of a picture in a text."""
+    return f"{_START}{key}{_END}"
+
+
+def with_keys(text: str) -> str:
+    """Replace each address that has a picture's data, in a page of HTML, by the picture's key, which is a hash."""
+    return DATA.sub(lambda found: f"{IN_PAGE}{hashlib.sha256(found[1].encode()).hexdigest()}", text)
+
+
+def key_of_source(source: str) -> str:
+    """Return the key of a picture from the address in a page of HTML: the key that ``with_keys`` put there, or the
+    address itself if it is relative; "" if the picture is elsewhere.
+    """
+    if source.startswith(IN_PAGE):
+        return source if len(source) == len(IN_PAGE) + _DIGITS else ""
+    return "" if ":" in source[:_LONGEST_SCHEME] or source.startswith("//") or len(source) > _LONGEST_KEY else source
+
+
+def mark_of_source(source: str, *, described: bool) -> str:
+    """Return the mark of a picture in a page of HTML, before the page's place in the file is known (``named``)."""
+    return mark(f"{'' if described else _UNDESCRIBED}{source}")
+
+
+def named(blocks: list[Block], name: Callable[[str], str]) -> int:
+    """Give the marks of a page of HTML their keys ``name(source)``. If the key is "", drop the mark. Return the number
+    of dropped marks of pictures without a description.
+    """
+    dropped = 0
+
+    def changed(found: re.Match[str]) -> str:
+        nonlocal dropped
+        key = name(found[1].removeprefix(_UNDESCRIBED))
+        dropped += not key and found[1].startswith(_UNDESCRIBED)
+        return mark(key) if key else ""
+
+    for block in blocks:
+        if _START in block.text:
+            block.text = _MARK.sub(changed, block.text)
+    blocks[:] = [block for block in blocks if block.text or block.anchors]
+    return dropped
+
+
+def resolve(parsed: Parsed, known: Mapping[str, Any]) -> None:
+    """Put the words of pictures at their marks, and add warnings. A picture that stands in several places is read at
+    the first; in many places it is a logo, and not read.
+
+    Args:
+        known: records of recognised pictures by key (``app.readers.recognition.PictureRecords``).
+    """
+    places = Counter(key for section in parsed.sections for key in _MARK.findall(section.text))
+    if not places:
+        return
+    from app.readers import inner_pictures, picture_words
+    from app.readers.recognised import bracketed
+
+    seen: set[str] = set()
+    waiting = with_words = 0
+
+    def words(found: re.Match[str]) -> str:
+        nonlocal with_words
+        key = found[1]
+        if places[key] >= _REPEATED or key in seen or key not in known:
+            return ""
+        seen.add(key)
+        read = picture_words.words_of(known[key]) if known[key] else ""
+        with_words += bool(read)
+        before, after = found.string[: found.start()], found.string[found.end() :]
+        alone = (not before or before.endswith("\n\n")) and (not after or after.startswith("\n\n"))
+        return bracketed(read if alone else read.replace("\n", "; ")) if read else ""
+
+    for section in parsed.sections:
+        keys = [key for key in _MARK.findall(section.text) if places[key] < _REPEATED and key not in known]
+        section.pictures = list(dict.fromkeys(keys))
+        waiting += len(section.pictures)
+        section.text = _GAP.sub("\n\n", _MARK.sub(words, section.text)).strip()
+        section.label = _MARK.sub("", section.label)
+    for heading in parsed.outline:
+        heading.title = _MARK.sub("", heading.title)
+    parsed.title = _MARK.sub("", parsed.title)
+    parsed.warnings += inner_pictures.told(len(seen), with_words, waiting)
