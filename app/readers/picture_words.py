@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +43,8 @@ _CAPTION = re.compile(
     r"|plate|map|karte|scheme|box|figura|tableau)\b\.?\s?(?:\d|[IVX]+\b|[A-Z]\b)",
     re.I,
 )  # matches the beginning of a caption
+_LABEL = 3  # maximum words of the name of an axis mark
+_TICK = re.compile(r"(?<=\w)[-–—_]$")  # matches a drawn mark that was read as a hyphen
 _AXIS_REACH = 8.0  # maximum distance, in line heights, between an axis and the name beside it
 
 
@@ -81,6 +83,9 @@ def words_of(record: dict[str, Any], shows: Shows = lambda box: True) -> str:
     ]
     if not page.lines:
         return ""
+    for line in page.lines:
+        if len(line.words) <= _LABEL:  # the mark of an axis stands close behind its name
+            line.words[-1] = replace(line.words[-1], text=_TICK.sub("", line.words[-1].text))
     sideways = _names_of_axes([line for line in page.lines if _is_sideways(line)])
     upright = [line for line in page.lines if not _is_sideways(line)]
     page.lines = upright

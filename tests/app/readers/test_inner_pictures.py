@@ -87,6 +87,10 @@ def test_a_legend_and_labels_that_are_no_numbers_stay_together() -> None:
     ]
 
 
+def test_the_mark_behind_a_name_is_no_hyphen() -> None:
+    assert words_of(record(at(20, 20, "Salaries-"), at(200, 20, "-9.80"))) == "Salaries, -9.80"
+
+
 def test_a_table_that_is_a_picture_keeps_its_rows() -> None:
     rows = [("Vessel", "Built", "Crew"), ("Aurora", "1990", "24"), ("Corvus", "2000", "31"), ("Dorado", "2010", "15")]
     table = record(*(at(20 + 150 * c, 20 + 30 * r, cell) for r, row in enumerate(rows) for c, cell in enumerate(row)))
