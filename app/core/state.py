@@ -702,7 +702,7 @@ def _look_at_pictures(
     fit = state.experience.corrected(model, state.engine.measure(found))
     time = state.experience.reading_on(model, fit)
     state.set(job, pictured=Pictured(found, pictures, fit.tokens - fit.kept, time))
-    if state.current.stage is Stage.UNREAD and not job.cancelled:
+    if state.source is AnswersFrom.PASSAGES and not job.cancelled:
         state.read_pictured()
 
 
