@@ -21,7 +21,8 @@ real models. Several decoding loops (rows) are measured. Each row first decodes 
 passes are recorded as CUDA graphs. The note of a row says whether its tokens equal those of plain decoding.
 
 Parts:
-    kernels    copy bandwidth, speed of a matrix product, and attention kernels, each checked against the plain path
+    kernels    copy bandwidth, speed of a matrix product, attention kernels, each checked against the plain path, and
+               products with the weights of GGUF files
     checks     CUDA graphs while a book's KV is saved, decoding on a full GPU, and how much memory can be pinned
     resident   TriForce's 7B with all KV on the device
     spilled    the same 7B with all KV in host memory
@@ -55,6 +56,7 @@ from typing import Any
 import psutil
 import torch
 
+from engine.bench import card_products
 from engine.bench.peers import generate
 from engine.bench.report import (
     STAND_IN,
@@ -203,6 +205,8 @@ def _kernels(sizes: Sizes) -> Iterator[Figure]:
         for keys in [count for count in _KEYS if count <= sizes.context]:
             for queries in _QUERIES:
                 yield from _attention(device, dtype, heads, group, keys, queries, rate)
+    if device.type == "cuda":
+        yield from card_products.figures(device, rate, _recorded_ms)
 
 
 def _attention(
@@ -265,19 +269,24 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
 
 
 def _replayed_ms(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
-    """Return the milliseconds of one call of a kernel. Several calls are recorded as one CUDA graph and replayed, so
-    that launches by the host do not count.
-    """
-    recorder = graphs.recorder_for(q.device)
+    """Return the milliseconds of one call of a kernel. Several calls are recorded together (``_recorded_ms``)."""
 
     def work() -> None:
         for _ in range(_CALLS):
             kernel(q, k, v, q.shape[3] ** -0.5)
 
+    return _recorded_ms(q.device, work) / _CALLS
+
+
+def _recorded_ms(device: torch.device, work: Callable[[], object]) -> float:
+    """Return the milliseconds of ``work``, recorded as one CUDA graph and replayed, so that launches by the host do not
+    count.
+    """
+    recorder = graphs.recorder_for(device)
     replay = work if recorder is None else recorder.record(work)
-    timer = recorder or graphs.CudaRecorder(q.device)
+    timer = recorder or graphs.CudaRecorder(device)
     replay()
-    ms = min(timer.milliseconds(replay) for _ in range(_TIMES)) / _CALLS
+    ms = min(timer.milliseconds(replay) for _ in range(_TIMES))
     timer.forget()
     return ms
 

@@ -1,0 +1,414 @@
+"""Computes linear layers and embeddings on an NVIDIA GPU with exactly the weights of a GGUF file, in about as many
+bytes as the file has.
+
+The quants and scales of a file's blocks are put into another order, in which the kernels of
+``engine.model.kernels.block_products`` read them (``planes_of``). Scales of six bits take eight, so a weight of Q4_K
+takes 0.578 bytes instead of 0.5625; weights of Q6_K and Q8_0 take no more than in the file.
+
+A product over a few rows reads these planes directly. For more rows, one matrix at a time is expanded to bfloat16 on
+the GPU, as for a prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.errors import is_out_of_memory
+from engine.model.kernels.block_products import (
+    CARD_FORMATS,
+    HALVES,
+    LANES,
+    LOW_BITS,
+    MOST_BLOCK_ROWS,
+    POWERS,
+    STEP,
+    TILE,
+    CardFormat,
+    Planes,
+    kernels_of,
+    may_multiply_blocks,
+)
+from engine.model.kernels.formats import RUN, Bits
+from engine.model.products import SmallLinear, fixed, linear, replace
+from engine.model.products.blocks import FLOATS, BlockEmbedding, BlockLinear, Stored
+
+_log = logging.getLogger(__name__)
+
+# Minimum rows for which a matrix is expanded before the product. With fewer rows, reading the planes once for every
+# ``MOST_BLOCK_ROWS`` rows moves fewer bytes.
+_EXPANDED_FROM = 2 * MOST_BLOCK_ROWS + 1
+# Number of weights whose order is changed at a time. It limits the memory for quants of one byte each.
+_WEIGHTS_AT_ONCE = 1 << 24
+_BYTE_BITS = 8
+# Number of outputs, steps of inputs, and rows in the test of ``multiplies_blocks``. The last tile is incomplete.
+_PROBE_OUTPUTS = 40
+_PROBE_STEPS = 12
+_PROBE_ROWS = (1, 11, 32)
+# Maximum error of a product in ``multiplies_blocks``, relative to the largest result: results are rounded to bfloat16.
+_NEAR = 8e-3
+
+
+# From the blocks of a file to the order of the kernels --------------------------------------------------------------
+
+
+def planes_of(blocks: torch.Tensor, kind: int, inputs: int) -> Planes:
+    """Put the weights of a matrix into the order in which the kernels read them, on the device of ``blocks``.
+
+    Args:
+        blocks: rows of a file as bytes (outputs, bytes of a row), in the order of outputs.
+        kind: GGML's number for the format, a key of ``CARD_FORMATS``.
+        inputs: number of weights in a row.
+    """
+    form = CARD_FORMATS[kind]
+    rows = max(1, _WEIGHTS_AT_ONCE // inputs // TILE) * TILE
+    parts = [_planes(piece, form, inputs) for piece in blocks.split(rows)]
+    return parts[0] if len(parts) == 1 else Planes(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+
+def _planes(rows: torch.Tensor, form: CardFormat, inputs: int) -> Planes:
+    blocks = rows.view(len(rows), -1, form.form.bytes)
+    tiles, steps = -(-len(rows) // TILE), -(-inputs // STEP)
+
+    def tiled(x: torch.Tensor, width: int) -> torch.Tensor:
+        """Pad (outputs, n) to whole tiles and steps: (tiles, 16, steps, width)."""
+        padded = functional.pad(x, (0, steps * width - x.shape[1], 0, tiles * TILE - len(x)))
+        return padded.view(tiles, TILE, steps, width)
+
+    quants = tiled(_quants(blocks, form).flatten(1), STEP)
+    # An input is 16 m + 4 t + 2 r + e, with m = 2 a + b; an output is g + 8 u. The axes are T u g S a b t r e.
+    axes = quants.view(tiles, 2, 8, steps, 2, 2, 4, 2, 2)
+    low = _words(axes & ((1 << LOW_BITS) - 1), LOW_BITS)
+    high = _words(axes >> LOW_BITS, form.high_bits)
+    scales, factors = _scales(blocks, form)
+    small = [tiled(each.flatten(1), form.groups).transpose(1, 2) for each in scales]
+    held = torch.cat(small, dim=-1).contiguous().view(torch.uint8)
+    if not factors:
+        return Planes(low, high, held, rows.new_empty(0, dtype=torch.float16))
+    both = [functional.pad(each, (0, 0, 0, tiles * TILE - len(rows))).view(tiles, TILE, -1) for each in factors]
+    return Planes(low, high, held, torch.stack(both, dim=-1).transpose(1, 2).contiguous())
+
+
+def _words(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Pack ``bits`` bits of each quant into words (tiles, steps, 32, bits), as ``Step.pair`` of the kernels reads them.
+
+    Args:
+        x: the bits, as bytes with the axes of ``_planes``.
+    """
+    tiles, steps = x.shape[0], x.shape[3]
+    if not bits:
+        return x.new_empty(tiles, steps, LANES, 0, dtype=torch.int32)
+    first, second = x.unbind(7)
+    pairs = first | (second << bits)  # T u g S a b t e
+    if bits == LOW_BITS:
+        ordered = pairs.permute(0, 3, 2, 6, 4, 1, 7, 5)
+    elif bits == 2:
+        fours = pairs[:, :, :, :, :, 0] | (pairs[:, :, :, :, :, 1] << 4)  # T u g S a t e
+        ordered = fours.permute(0, 3, 2, 5, 4, 6, 1)
+    else:
+        fours = pairs[:, :, :, :, :, 0] | (pairs[:, :, :, :, :, 1] << 2)
+        eights = fours[:, 0] | (fours[:, 1] << 4)  # T g S a t e
+        ordered = eights.permute(0, 2, 1, 4, 5, 3)
+    return ordered.flatten().view(torch.int32).view(tiles, steps, LANES, bits)
+
+
+def _quants(blocks: torch.Tensor, form: CardFormat) -> torch.Tensor:
+    """Unpack the quants (outputs, blocks, weights) of blocks (outputs, blocks, bytes), one in a byte."""
+    words, found = form.form.word_offsets, []
+    for run in range(form.form.values // RUN):
+        whole = torch.zeros((), dtype=torch.uint8, device=blocks.device)
+        for part in form.form.quants:
+            start, mask = words[part.words[run]], (1 << part.count) - 1
+            if part.spread:
+                shifts = range(part.shifts[run], part.shifts[run] + RUN)
+                bits = torch.stack([blocks[..., start + at // 8] >> (at % 8) for at in shifts], dim=-1)
+            else:
+                bits = blocks[..., start : start + RUN] >> part.shifts[run]
+            whole = whole | ((bits & mask) << part.at)
+        found.append(whole)
+    quants = torch.cat(found, dim=-1)
+    return quants ^ 0x80 if form.form.flips else quants
+
+
+def _scales(blocks: torch.Tensor, form: CardFormat) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Read the scales of each group and, if the format has them, the numbers to subtract or add: (outputs, blocks,
+    groups) each. Also return the factors (outputs, blocks) of INTEGERS, one of each kind.
+    """
+    count = 2 if form.has_least else 1
+    if form.scale == POWERS:
+        return [blocks[..., :1]], []
+    halves = [blocks[..., at : at + 2].contiguous().view(torch.float16) for at in form.form.halves[:count]]
+    if form.scale == HALVES:
+        return halves, []
+    wholes = [_whole_numbers(blocks, bits, form) for bits in (form.form.scale, form.form.least)[:count]]
+    wholes[0] = wholes[0] - form.form.scale_zero
+    return wholes, [half.squeeze(-1) for half in halves]
+
+
+def _whole_numbers(blocks: torch.Tensor, parts: Sequence[Bits], form: CardFormat) -> torch.Tensor:
+    """Unpack the integers of all groups (outputs, blocks, groups) as int8."""
+    words, found = form.form.word_offsets, []
+    for group in range(form.form.values // form.group):
+        whole = torch.zeros((), dtype=torch.uint8, device=blocks.device)
+        for part in parts:
+            byte, shift = divmod(part.shifts[group], _BYTE_BITS)
+            bits = blocks[..., words[part.words[group]] + byte] >> shift
+            whole = whole | ((bits & ((1 << part.count) - 1)) << part.at)
+        found.append(whole)
+    return torch.stack(found, dim=-1).view(torch.int8)
+
+
+# Layers ---------------------------------------------------------------------------------------------------------------
+
+
+class CardWeights(nn.Module):
+    """A matrix of weights on a GPU, in the order of the kernels.
+
+    Args:
+        planes: the weights.
+        kind: GGML's number for the format of the file.
+        outputs, inputs: size of the matrix.
+    """
+
+    def __init__(self, planes: Planes, kind: int, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.kind, self.outputs, self.inputs = kind, outputs, inputs
+        self.low, self.high, self.scales, self.factors = map(fixed, planes)
+
+    @classmethod
+    def of(cls, stored: Stored, device: torch.device) -> CardWeights:
+        """Copy a matrix from a file to a GPU, and release the file's memory."""
+        data = stored.data if stored.order is None else stored.data[torch.from_numpy(stored.order)]
+        made = cls(planes_of(data.to(device), stored.kind, stored.inputs), stored.kind, len(data), stored.inputs)
+        stored.release()
+        return made
+
+    @property
+    def planes(self) -> Planes:
+        return Planes(self.low, self.high, self.scales, self.factors)
+
+    def product(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        before: torch.Tensor | None = None,
+    ) -> None:
+        """Multiply x (rows, inputs) by the weights, with the arguments of ``BlockKernels.product``, but for any number
+        of rows.
+        """
+        kernels = kernels_of(x.device, self.kind)
+        for start in range(0, len(x), MOST_BLOCK_ROWS):
+            some = slice(start, start + MOST_BLOCK_ROWS)
+            kernels.product(
+                self.planes, x[some], out[some], self.outputs, bias, None if before is None else before[some]
+            )
+
+    def expand(self, out: torch.Tensor) -> None:
+        """Write the weights to ``out`` (outputs, inputs)."""
+        kernels_of(self.low.device, self.kind).expand(self.planes, out)
+
+    def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Dequantize the weights of the outputs ``ids`` (n,): (n, inputs)."""
+        out = torch.empty(len(ids), self.inputs, dtype=dtype, device=self.low.device)
+        kernels_of(self.low.device, self.kind).expand(self.planes, out, ids)
+        return out
+
+
+class CardLinear(SmallLinear):
+    """A linear layer in bfloat16 on a GPU, whose weights have the values of a GGUF file.
+
+    Args:
+        parts: the weights, or those of several joined layers in the order of outputs.
+    """
+
+    def __init__(self, parts: Sequence[CardWeights], bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.in_features, self.out_features = parts[0].inputs, sum(part.outputs for part in parts)
+        self.bias = None if bias is None else fixed(bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.in_features)
+        if len(rows) >= _EXPANDED_FROM:
+            return functional.linear(x, self.unpacked(), self.bias)
+        out = x.new_empty(len(rows), self.out_features)
+        self._write(rows, out, None)
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def add_to(self, hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Add the product of x to ``hidden`` in place. Few rows take no further launch. Both are contiguous."""
+        rows = x.reshape(-1, self.in_features)
+        if len(rows) >= _EXPANDED_FROM:
+            return hidden.add_(self(x))
+        into = hidden.view(-1, self.out_features)
+        self._write(rows, into, into)
+        return hidden
+
+    def _write(self, x: torch.Tensor, out: torch.Tensor, before: torch.Tensor | None) -> None:
+        x = x.contiguous()
+        for part, start in self._placed():
+            columns = slice(start, start + part.outputs)
+            bias = None if self.bias is None else self.bias[columns]
+            part.product(x, out[:, columns], bias, None if before is None else before[:, columns])
+
+    def unpacked(self) -> torch.Tensor:
+        """Dequantize the weights (out, in) to bfloat16."""
+        first = next(self.parts.parameters())
+        whole = torch.empty(self.out_features, self.in_features, dtype=torch.bfloat16, device=first.device)
+        for part, start in self._placed():
+            part.expand(whole[start : start + part.outputs])
+        return whole
+
+    def _placed(self) -> Iterator[tuple[Any, int]]:
+        """Yield each part with the index of its first output."""
+        start = 0
+        for part in self.parts:
+            yield part, start
+            start += int(part.outputs)
+
+
+class CardEmbedding(nn.Module):
+    """An embedding on a GPU, whose rows have the values of a GGUF file.
+
+    Args:
+        weights: the rows.
+        given: the embedding that this replaces.
+    """
+
+    bias = None
+
+    def __init__(self, weights: CardWeights, given: BlockEmbedding) -> None:
+        super().__init__()
+        self.weights, self.dtype = weights, given.dtype
+        self.embed_scale, self.embed_norm = given.embed_scale, given.embed_norm
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.weights.rows(ids.flatten(), self.dtype).view(*ids.shape, -1)
+        rows = rows if self.embed_scale is None else rows * self.embed_scale.to(self.dtype)
+        return rows if self.embed_norm is None else self.embed_norm(rows)
+
+
+def joined(layers: Sequence[nn.Module]) -> CardLinear | None:
+    """Join layers with the same input, so that neighbouring layers of one format take one launch. The given layers have
+    no weights afterwards. None if a layer is no ``CardLinear`` on a GPU, or if a part's outputs fill no whole tiles.
+    """
+    parts: list[CardWeights] = []
+    for layer in layers:
+        if not isinstance(layer, CardLinear) or next(layer.parts.parameters()).device.type != "cuda":
+            return None
+        parts += [part for part in layer.parts if isinstance(part, CardWeights)]
+    if any(part.outputs % TILE for part in parts):
+        return None
+    merged: list[CardWeights] = []
+    for part in parts:
+        if merged and merged[-1].kind == part.kind:
+            last = merged.pop()
+            planes = Planes(*(torch.cat(pair) for pair in zip(last.planes, part.planes, strict=True)))
+            part = CardWeights(planes, part.kind, last.outputs + part.outputs, part.inputs)
+        merged.append(part)
+    biases = [layer.bias for layer in layers]
+    bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])  # type: ignore[operator]
+    for layer in layers:
+        layer.parts = nn.ModuleList()
+    return CardLinear(merged, bias)
+
+
+def to_card(module: nn.Module, device: torch.device) -> None:
+    """Replace the linear layers and embeddings of a module that keep the blocks of a file by layers on a GPU. A matrix
+    of plain numbers becomes an ordinary layer in the layer's dtype. The file is read one matrix at a time.
+    """
+    known: dict[int, CardWeights] = {}
+    for path, layer in list(module.named_modules()):
+        if isinstance(layer, BlockLinear):
+            replace(module, path, _linear_on(layer, device, known))
+        elif isinstance(layer, BlockEmbedding):
+            replace(module, path, CardEmbedding(_weights_on(layer.stored, device, known), layer))
+
+
+def _weights_on(stored: Stored, device: torch.device, known: dict[int, CardWeights]) -> CardWeights:
+    """Copy a matrix to a GPU. A tied embedding and head share their bytes in the file, and then on the GPU."""
+    address = stored.data.data_ptr()
+    if address not in known:
+        known[address] = CardWeights.of(stored, device)
+    return known[address]
+
+
+def _linear_on(layer: BlockLinear, device: torch.device, known: dict[int, CardWeights]) -> nn.Module:
+    bias = None if layer.bias is None else layer.bias.detach().to(device, layer.dtype)
+    if all(part.kind in CARD_FORMATS for part in layer.parts):
+        return CardLinear([_weights_on(part, device, known) for part in layer.parts], bias)
+    whole = linear(layer.values().to(layer.dtype).to(device), bias)
+    for part in layer.parts:
+        part.release()
+    return whole
+
+
+# Whether they can be used -----------------------------------------------------------------------------------------
+
+
+def multiplies_kinds(kinds: Sequence[int]) -> bool:
+    """Whether all weights of a file in these formats (GGML's numbers) can stay on a GPU as they are stored."""
+    return all(kind in CARD_FORMATS or kind in FLOATS for kind in kinds)
+
+
+def multiplies_blocks(device: torch.device, kinds: Sequence[int]) -> bool:
+    """Whether the kernels for these formats can be compiled and are right on this GPU: the weights that they expand are
+    exactly those of the file, and products are near. Each format is tested once per process.
+
+    Raises:
+        RuntimeError: memory ran out, so that the kernels could not be tested.
+    """
+    if not (multiplies_kinds(kinds) and may_multiply_blocks(device)):
+        return False
+    here = torch.device(device.type, device.index or 0)
+    return all(_is_right(here, kind) for kind in sorted({*kinds} & CARD_FORMATS.keys()))
+
+
+_right: dict[tuple[torch.device, int], bool] = {}
+
+
+def _is_right(device: torch.device, kind: int) -> bool:
+    if (device, kind) not in _right:
+        name = CARD_FORMATS[kind].form.name
+        try:
+            right = _is_exact(device, kind)
+            if not right:
+                _log.warning("GGUF files are expanded on %s: the kernels for %s are wrong there", device, name)
+        except (OSError, RuntimeError, AttributeError, ImportError, KeyError, TypeError) as error:
+            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+                raise
+            _log.info("GGUF files are expanded on %s: %s cannot be multiplied there (%s)", device, name, error)
+            right = False
+        _right[device, kind] = right
+    return _right[device, kind]
+
+
+def _is_exact(device: torch.device, kind: int) -> bool:
+    form = CARD_FORMATS[kind].form
+    inputs = _PROBE_STEPS * STEP
+    size = inputs // form.values * form.bytes
+    data = torch.randint(0, 256, (_PROBE_OUTPUTS, size), generator=torch.Generator().manual_seed(kind)).to(torch.uint8)
+    blocks = data.view(_PROBE_OUTPUTS, -1, form.bytes)
+    for at in form.halves:
+        # factors of a usual size: the upper byte of a float16 number near 0.01, or an exponent near that of 1
+        blocks[..., at if form.has_exponent else at + 1] = 120 if form.has_exponent else 0x21
+    stored = Stored(data, kind, inputs)
+    values, weights = stored.values(), CardWeights.of(stored, device)
+    out = torch.empty(_PROBE_OUTPUTS, inputs, dtype=torch.float32, device=device)
+    weights.expand(out)
+    if not torch.equal(out.cpu(), values):
+        return False
+    for rows in _PROBE_ROWS:
+        x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(rows)).bfloat16()
+        made = torch.empty(rows, _PROBE_OUTPUTS, dtype=torch.bfloat16, device=device)
+        weights.product(x.to(device), made)
+        expected = x.float() @ values.t()
+        if not bool((made.cpu().float() - expected).abs().max() < _NEAR * expected.abs().max()):
+            return False
+    return True
