@@ -588,7 +588,7 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         draft_name=draft.name if draft else None,
         draft_parameters=draft.parameters if draft else None,
         kv_note=KV_NOTES[config.kv],
-        weights_note=weights_note(session.config, target.device),
+        weights_note=weights_note(session.config, target.config, target.device),
         middle_note=session.hierarchy.middle_note,
         sampling=target.sampling,
         can_quote=session.tokenizer.bytes_of is not None,

@@ -27,6 +27,7 @@ from engine.model.architectures import DRAFT_HEAD, display_name, is_distilled, i
 from engine.model.backends.program import pack
 from engine.model.decoder import Decoder
 from engine.model.families import FAMILIES
+from engine.model.products.card_blocks import CardLinear
 from engine.model.products.norms import fuse_norms
 from engine.model.products.packed import PackedLinear
 from engine.model_files import SETTINGS
@@ -82,7 +83,7 @@ def partial_head(target: Any, token_ids: torch.Tensor) -> PartialHead:
     """
     ids = token_ids.to(target.device)
     head = target.lm_head
-    rows = head.rows(ids) if isinstance(head, PackedLinear) else head.weight[ids]
+    rows = head.rows(ids) if isinstance(head, PackedLinear | CardLinear) else head.weight[ids]
     linear = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
     linear.weight = nn.Parameter(rows.detach().clone(), requires_grad=False)
     return PartialHead(linear, ids, int(target.config.vocab_size))

@@ -22,7 +22,7 @@ from engine import foreign, model_files
 from engine.errors import ModelError
 from engine.model import gguf_settings, weights
 from engine.model.architectures import kv_sources
-from engine.model.families import FULL, LAYOUTS, GgufLayout
+from engine.model.families import FAMILIES, FULL, LAYOUTS, GgufLayout
 from engine.model.families.gguf_layout import EXPERTS, FACTORS, STATE_DECAY, STATE_NORM, Header
 from engine.model.gguf_header import BLOCKS, Tensor, floats, read
 from engine.model.weights import GGUF_INDEX as INDEX
@@ -32,6 +32,7 @@ __all__ = ["describe"]
 
 _TIED = "lm_head.weight"
 _FLOAT = 0  # GGML's number for the format float32
+_HALF_BYTES = 2  # bytes of a number in bfloat16
 # Prefixes of the names that a layer's tensors have if they compute keys and values.
 _KV_TENSORS = ("attn_k.", "attn_v.", "attn_k_norm.")
 _BLOCK, _DECODER = "blk.", "model.layers."  # prefixes of a decoder block's weights, in the file and in transformers
@@ -48,7 +49,7 @@ _HEAD_NAMES = {
 _COPIES, _OF_TARGET = ("nextn.embed_tokens", "nextn.shared_head_head"), ("model.embed_tokens.", "lm_head.")
 _TOKENS = "tokenizer.ggml.tokens"
 
-Blocks = Literal["all", "decoder", "none"]
+Blocks = Literal["all", "card", "decoder", "none"]
 
 
 # From a file to a folder of settings ---------------------------------------------------------------------------------
@@ -132,6 +133,51 @@ def keeps_blocks(weights: str, device: Any) -> bool:
     return weights == "stored" and device.type == "cpu" and native.own() is not None
 
 
+def kinds_of(folder: Path) -> list[int]:
+    """Return GGML's numbers for the formats of all matrices in a file. A tensor with the matrices of several experts
+    counts as unknown: -1.
+    """
+    shapes = [(kind, len(shape)) for _, kind, shape, *_ in weights.gguf_index(folder)["tensors"]]
+    return sorted({kind if axes == 2 else -1 for kind, axes in shapes if axes > 1})
+
+
+def card_bytes(folder: Path) -> tuple[int, int]:
+    """Bytes that the weights of the decoder blocks and all other weights take on a GPU that keeps the file's blocks
+    (``engine.model.products.card_blocks``).
+    """
+    from engine.model.kernels.block_products import CARD_FORMATS
+
+    blocks = others = 0.0
+    for name, kind, shape, *_ in weights.gguf_index(folder)["tensors"]:
+        form = CARD_FORMATS.get(kind)
+        size = math.prod(shape) * (form.bytes_per_weight if form else _HALF_BYTES)
+        blocks, others = (blocks + size, others) if name.startswith(_BLOCK) else (blocks, others + size)
+    return int(blocks), int(others)
+
+
+def keeps_on_card(config: Any, name: str, weights: str, dtype: Any, devices: Sequence[Any]) -> bool:
+    """Whether products on these devices (``torch.device``) are on GPUs and read weights that have exactly the values of
+    a model's GGUF file. Other models, and families with other layers than Llama's, are expanded: nothing else has been
+    tried.
+
+    Args:
+        config: the model's configuration.
+        name: the model's folder, or its name on the hub.
+        weights: the value of the setting ``weights``.
+        dtype: the ``torch.dtype`` of activations.
+    """
+    import torch
+
+    from engine.model.products.card_blocks import multiplies_blocks
+
+    if weights != "stored" or dtype is not torch.bfloat16 or not FAMILIES[config.model_type].plain:
+        return False
+    if any(device.type != "cuda" for device in devices) or not is_described(Path(name)):
+        return False
+    kinds = kinds_of(Path(name))
+    return all(multiplies_blocks(device, kinds) for device in devices)
+
+
 def fitted_bytes(folder: Path) -> int:
     """Bytes that the weights of the decoder blocks take on a GPU after rounding (``FITTED``). A file is rounded if it
     does not fit the GPU.
@@ -165,10 +211,10 @@ def build(folder: Path, config: Any, dtype: Any, attention: str, blocks: Blocks,
     Args:
         dtype: dtype of activations.
         attention: name of the attention implementation.
-        blocks: the layers that keep the file's blocks: "all" are linear layers, embeddings and experts; "decoder" are
-            the linear layers and experts of decoder blocks; "none" are no layers. All other weights are expanded in
-            memory: to float32 with "all", because our own kernels take float32 and few weights are left, otherwise to
-            ``dtype``.
+        blocks: the layers that keep the file's blocks: "all" and "card" are linear layers, embeddings and experts;
+            "decoder" are the linear layers and experts of decoder blocks; "none" are no layers. All other weights are
+            expanded in memory: to float32 with "all", because our own kernels take float32 and few weights are left,
+            otherwise to ``dtype``.
         device: the ``torch.device`` for weights outside of decoder blocks, such as the embedding; None: host memory.
 
     Raises:
@@ -325,7 +371,7 @@ def _takes_blocks(model: Any, name: str, stored: Any, dtype: Any, blocks: Blocks
 
     path, _, last = name.rpartition(".")
     module = model.get_submodule(path)
-    included = blocks == "all" or (blocks == "decoder" and name.startswith(_DECODER))
+    included = blocks in ("all", "card") or (blocks == "decoder" and name.startswith(_DECODER))
     # Routers of experts are expanded, not kept in blocks.
     included = included and not chooses(".".join(name.split(".")[3:]))
     if not included or last != "weight" or not isinstance(module, nn.Linear | nn.Embedding):

@@ -36,6 +36,7 @@ from engine.model.families import FAMILIES, MAMBA, RECURRENT
 from engine.model.host_weights import wait_in_host
 from engine.model.kv_shape import Split
 from engine.model.mxfp4 import holding_stored
+from engine.model.products.card_blocks import to_card
 from engine.model.products.norms import fuse_norms
 from engine.model.products.quantized import Linear4, Linear8, quantize
 from engine.model.products.reduced import reduce
@@ -90,16 +91,19 @@ def load(
         )
     _check_weights(name, config)
     attention.register()
-    keeps_blocks = packed and gguf.keeps_blocks(weights, device)
-    found = pick_dtype(config, dtype, device)
+    found, devices = pick_dtype(config, dtype, device), split.devices if split else (device,)
+    on_card = packed and gguf.keeps_on_card(config, name, weights, found, devices)
+    keeps_blocks = on_card or (packed and gguf.keeps_blocks(weights, device))
     model, used = _as_stored(name, config, found, weights, device, keeps_blocks, len(in_host))
     recurrent.install(model)
     # Experts stay in transformers' own code if every device has a kernel for grouped products.
-    grouped = all(multiplies_groups(each, used) for each in (split.devices if split else (device,)))
+    grouped = all(multiplies_groups(each, used) for each in devices)
     own_experts = (packed and not grouped) or weights != "stored"
     fused = packed and device.type == "cuda"
 
     def convert(number: int, block: torch.nn.Module) -> None:
+        if on_card:
+            to_card(block, split.devices[split.part_of[number]] if split else device)
         if own_experts or number in in_host:
             experts.install([block], family)
         if not keeps_blocks:
@@ -149,7 +153,7 @@ def _as_stored(
     if not (described and keeps_blocks):
         _check_memory(name, config, dtype, rounded_to, device, waiting)
     if described:
-        blocks: gguf.Blocks = "all" if keeps_blocks else "decoder"
+        blocks: gguf.Blocks = "decoder" if not keeps_blocks else "card" if KINDS[device.type].gpu else "all"
         model = gguf.build(Path(name), config, dtype, attention.IMPLEMENTATION, blocks, device)
     else:
         model = _from_pretrained(name, config, dtype, rounded_to)
@@ -179,6 +183,8 @@ def place(
             and moved one by one, so that host memory holds one expanded layer, and those that wait there.
     """
     blocks, model.model.layers = model.model.layers, torch.nn.ModuleList()
+    if KINDS[device.type].own_memory:  # an embedding and a head that keep the blocks of a file
+        to_card(model, device)
     model.to(device)  # a single call, so that tied weights stay one tensor
     model.model.layers = blocks
     tiles: bool | None = None  # None until a layer is quantized

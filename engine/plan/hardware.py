@@ -222,7 +222,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     longest = planner.longest_context(shape, limit, kv_room)
     plan = planner.plan(shape, longest, kv_room)
     watch = probe.OtherPrograms()
-    kinds = probe.kinds_of(name, config.weights, device)
+    kinds = probe.kinds_of(name, config.weights, device, model, shape.dtype)
     probed = probe.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv, kinds)
     others = watch.share()
     chosen = planner.complete_config(config, probed, window, shape, left)
@@ -245,7 +245,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
         ),
         speeds=probed,
         kv_note=KV_NOTES[kv],
-        weights_note=planner.weights_note(config, device),
+        weights_note=planner.weights_note(config, model, device),
         thinking=_thinking_of(name, config) if is_target else "",
         others=round(others, 2),
         probed_busy=not cost_model.is_quiet(others),

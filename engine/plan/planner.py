@@ -218,11 +218,12 @@ def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torc
 
 
 def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> EngineConfig:
-    """Set ``weights`` in the configuration to ``FITTED`` if the target is a GGUF file, all GPUs compute products with
-    4-bit weights, and a plain step then takes clearly less time (``_WORTH_ROUNDING``) after one of the books in
-    ``_BOOKS``, because fewer bytes of weights or KV are read or cross a bus. For GPUs on which rounded weights slow
-    down passes over several tokens (``gains_from_tiles``), weights are rounded only if expanded weights would wait in
-    host memory. Return the configuration.
+    """Set ``weights`` in the configuration to ``FITTED`` if the target is a GGUF file whose weights the GPUs cannot
+    multiply as they are stored (``keeps_file``), all GPUs compute products with 4-bit weights, and a plain step then
+    takes clearly less time (``_WORTH_ROUNDING``) after one of the books in ``_BOOKS``, because fewer bytes of weights
+    or KV are read or cross a bus. For GPUs on which rounded weights slow down passes over several tokens
+    (``gains_from_tiles``), weights are rounded only if expanded weights would wait in host memory. Return the
+    configuration.
 
     The decision follows from bytes alone, never from a timing. Otherwise the same card could round the weights at one
     start and not at the next, and the stored KV of all books would be useless.
@@ -235,7 +236,7 @@ def with_fitting_weights(config: EngineConfig, model: Any, draft: Any, devices: 
     from_file = config.weights == "stored" and gguf.is_described(Path(config.model))
     if not from_file or architectures.pick_dtype(model, config.dtype, devices[0]) is not torch.bfloat16:
         return config
-    if not KINDS[devices[0].type].own_memory:
+    if not KINDS[devices[0].type].own_memory or keeps_file(config, model, devices):
         return config
     waits = bool(lay_out(replace(config, middle="stored"), model, draft, devices).in_host)
     if not waits and not (all(map(gains_from_tiles, devices)) and _gains_by_rounding(config, model, draft, devices)):
@@ -280,9 +281,21 @@ def step_bytes(config: EngineConfig, model: Any, draft: Any, devices: Sequence[t
     return max(sum(held) + found.kv.device + moved, bus)
 
 
-def weights_note(config: EngineConfig, device: torch.device) -> str:
-    """Return a note for the person about the format of the target's weights; "" if the format needs no note."""
-    if gguf.is_described(Path(config.model)) and gguf.keeps_blocks(config.weights, device):
+def keeps_file(config: EngineConfig, model: Any, devices: Sequence[torch.device]) -> bool:
+    """Whether the GPUs read the weights of the target's GGUF file as they are stored. ``model`` is the target's
+    configuration.
+    """
+    dtype = architectures.pick_dtype(model, config.dtype, devices[0])
+    return gguf.keeps_on_card(model, config.model, config.weights, dtype, devices)
+
+
+def weights_note(config: EngineConfig, model: Any, device: torch.device) -> str:
+    """Return a note for the person about the format of the target's weights; "" if the format needs no note. ``model``
+    is the target's configuration.
+    """
+    if not gguf.is_described(Path(config.model)):
+        return WEIGHTS_NOTES.get(config.weights, "")
+    if gguf.keeps_blocks(config.weights, device) or keeps_file(config, model, [device]):
         return UNCHANGED_NOTE
     return WEIGHTS_NOTES.get(config.weights, "")
 
@@ -338,8 +351,12 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     block = (architectures.estimate_parameters(model) - embeddings) // layers
     rounds = KINDS[device.type].gpu or config.weights != "stored"
     stored = 0.0 if rounds else architectures.stored_bytes_per_weight(model)
+    whole = int(embeddings * (stored or dtype.itemsize))
     if config.weights == FITTED:
         weights = gguf.fitted_bytes(Path(config.model)) // layers
+    elif keeps_file(config, model, [device]):
+        held, whole = gguf.card_bytes(Path(config.model))
+        weights = held // layers
     else:
         weights = int(block * (stored or bytes_per_weight(config.weights, dtype.itemsize)))
     size = layer_bytes(layers, weights, _size(shape), window, config.retrieval_budget or MIN_BUDGET)
@@ -354,7 +371,9 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     if draft is not None:
         own = 0.0 if KINDS[device.type].gpu else architectures.stored_bytes_per_weight(draft)
         drafts = architectures.estimate_parameters(draft) * (own or dtype.itemsize)
-    return size, int(embeddings * (stored or dtype.itemsize) + drafts)
+        if config.draft and gguf.keeps_on_card(draft, config.draft, "stored", dtype, [device]):
+            drafts = sum(gguf.card_bytes(Path(config.draft)))
+    return size, int(whole + drafts)
 
 
 def host_weights(model: Any, weights_bytes: int) -> HostWeights:
@@ -375,6 +394,8 @@ def _copy_bytes(config: EngineConfig, model: Any, device: torch.device) -> int:
     """
     dtype = architectures.pick_dtype(model, config.dtype, device)
     if config.weights != "stored" or not can_round(model, config.middle, dtype, device):
+        return 0
+    if keeps_file(config, model, [device]):  # these weights have few bits already, and are not copied
         return 0
     block = architectures.estimate_parameters(model) - architectures.embedding_parameters(model)
     return int(block // model.num_hidden_layers * bytes_per_weight(config.middle, dtype.itemsize))

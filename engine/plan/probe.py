@@ -43,6 +43,7 @@ from engine.model.gguf_header import BLOCKS
 from engine.model.pieces import ROPE_NAMES
 from engine.model.products import replace
 from engine.model.products.blocks import BlockExperts, BlockLinear, Stored, shapes_of_experts
+from engine.model.products.card_blocks import to_card
 from engine.model.products.norms import fuse_norms
 from engine.model.products.quantized import quantize
 from engine.plan import cost_model
@@ -96,7 +97,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     if not config.speeds_file:
         return None
     file = Path(config.speeds_file)
-    kinds = kinds_of(config.model, config.weights, decoder.device)
+    kinds = kinds_of(config.model, config.weights, decoder.device, decoder.config, decoder.dtype)
     key = key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv, kinds)
     known = cost_model.load(file, key, time.time())
     if known is not None:
@@ -140,16 +141,22 @@ class OtherPrograms:
         return sum(times) - resting, own.user + own.system, time.monotonic()
 
 
-def kinds_of(model: str, weights: str, device: torch.device) -> dict[str, int]:
+def kinds_of(
+    model: str, weights: str, device: torch.device, config: Any = None, dtype: torch.dtype = torch.float32
+) -> dict[str, int]:
     """The format of each tensor in a model's decoder blocks, as in ``gguf.kinds_of_block``. Empty unless ``device``
     computes with the blocks of a GGUF file.
 
     Args:
         model: the model's folder.
         weights: "stored", or the format to which weights are quantized.
+        config: the model's configuration, which may be None on a processor.
+        dtype: dtype of activations.
     """
     folder = Path(model)
-    return gguf.kinds_of_block(folder) if gguf.is_described(folder) and gguf.keeps_blocks(weights, device) else {}
+    keeps = gguf.is_described(folder) and gguf.keeps_blocks(weights, device)
+    keeps = keeps or gguf.keeps_on_card(config, model, weights, dtype, [device])
+    return gguf.kinds_of_block(folder) if keeps else {}
 
 
 def key_of(
@@ -335,7 +342,7 @@ def _one_layer(
     from transformers import AutoModelForCausalLM
 
     attention.register()
-    one = _settings_of_one_layer(config)
+    one, family = _settings_of_one_layer(config), FAMILIES[config.model_type]
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(one, dtype=dtype, attn_implementation=attention.IMPLEMENTATION)
     model.requires_grad_(False).eval()
@@ -348,15 +355,15 @@ def _one_layer(
     for held in model.model.layers[0].buffers():
         held.zero_()
     _store_in_blocks(model.model.layers[0], kinds, dtype)
-    family = FAMILIES[config.model_type]
-    own_experts = weights != "stored" or not multiplies_groups(device, dtype)
-    experts.install(model.model.layers if own_experts else (), family)
+    if weights != "stored" or not multiplies_groups(device, dtype):
+        experts.install(model.model.layers, family)
     if weights != "stored":
         # The format of each of the file's tensors is not known here. 4 bits are assumed, because most tensors have 4
         # bits.
         quantize(model.model.layers, "4bit" if weights == FITTED else weights, config.model_type)
     if device.type == "cuda":
         fuse_norms(model, family)
+        to_card(model.model.layers[0], device)
     model.model.layers[0].to(device)
     pack(model, family, dtype)
     for name in ROPE_NAMES:

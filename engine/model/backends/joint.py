@@ -7,8 +7,9 @@ for queries and keys together. The product of the down projection also adds its 
 H200, joining products alone shortens a layer of Llama-3.1-8B from 170 us to 155, because small products do not use the
 memory's full bandwidth.
 
-Model families with Llama's layers (``Family.plain``) use this backend. Products whose weights are quantized or stay in
-host memory are not joined.
+Model families with Llama's layers (``Family.plain``) use this backend. Products whose weights are rounded or stay in
+host memory are not joined. Weights that have the values of a GGUF file take one launch for neighbouring layers of one
+format.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch import nn
 from torch.nn import functional
 
 from engine.model.backends.walk import Walk
-from engine.model.products import fixed
+from engine.model.products import card_blocks, fixed
+from engine.model.products.card_blocks import CardLinear
 from engine.model.products.norms import FusedNorm
 from engine.model.products.rotation import Rotation
 
@@ -90,6 +92,8 @@ class JointBlock:
 
 def _add_product(hidden: torch.Tensor, layer: Any, x: torch.Tensor) -> torch.Tensor:
     """Add ``layer(x)`` to ``hidden`` in place."""
+    if isinstance(layer, CardLinear):
+        return layer.add_to(hidden, x)
     if type(layer) is not nn.Linear or layer.bias is not None:
         return hidden.add_(layer(x))
     hidden[0].addmm_(x[0], layer.weight.t())
@@ -105,6 +109,8 @@ def _joined(part: Any, names: Sequence[str], joint_name: str) -> Product:
     if own is not None:
         return own
     layers = [getattr(part, name) for name in names]
+    if (joint := card_blocks.joined(layers)) is not None:
+        return joint
     if any(type(layer) is not nn.Linear or layer.weight.device.type == "cpu" for layer in layers):
         return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
     weight = torch.cat([layer.weight.detach() for layer in layers])

@@ -14,6 +14,7 @@ from torch import nn
 from engine.model.backends.walk import Walk
 from engine.model.experts import Experts
 from engine.model.products import fixed, replace
+from engine.model.products.card_blocks import CardLinear
 from engine.model.products.quantized import Linear4
 from engine.model.products.tiled import MOST_TILED_ROWS, TILE_OUT, TiledLinear4, multiplies_tiles
 from engine.quantization import GROUP
@@ -36,6 +37,8 @@ def tiled_blocks(
         in_host: weights that the model keeps in host memory between passes. The copies hold these weights on the
             devices.
     """
+    if any(isinstance(layer, CardLinear) for layer in model.model.layers.modules()):
+        return None  # these weights have few bits already
     linear = [layer for layer in model.model.layers.modules() if isinstance(layer, nn.Linear)]
     if not linear or any(layer.in_features % GROUP or layer.out_features % TILE_OUT for layer in linear):
         return None

@@ -85,6 +85,13 @@ class CardFormat:
         return STEP // self.group
 
     @property
+    def bytes_per_weight(self) -> float:
+        """Bytes of a weight on a GPU, scales included."""
+        each = (2 if self.scale == HALVES else 1) * (2 if self.has_least else 1) / self.group
+        factors = 2 * (2 if self.has_least else 1) / self.form.values if self.scale == INTEGERS else 0.0
+        return (LOW_BITS + self.high_bits) / 8 + each + factors
+
+    @property
     def negated(self) -> int:
         """Two times the bfloat16 number -(128 + zero), which the kernels add to the sum of 128 and a quant."""
         half = int(torch.tensor(-float(_BIAS + self.zero), dtype=torch.bfloat16).view(torch.int16)) & 0xFFFF

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 # Minimum rows for which a matrix is expanded before the product. With fewer rows, reading the planes once for every
 # ``MOST_BLOCK_ROWS`` rows moves fewer bytes.
 _EXPANDED_FROM = 2 * MOST_BLOCK_ROWS + 1
+# Maximum number of weights that are expanded at a time, 268 MB in bfloat16. Both gates of an 8B fit, its head does not.
+_EXPANDED_AT_ONCE = 1 << 27
 # Number of weights whose order is changed at a time. It limits the memory for quants of one byte each.
 _WEIGHTS_AT_ONCE = 1 << 24
 _BYTE_BITS = 8
@@ -209,9 +212,10 @@ class CardWeights(nn.Module):
                 self.planes, x[some], out[some], self.outputs, bias, None if before is None else before[some]
             )
 
-    def expand(self, out: torch.Tensor) -> None:
-        """Write the weights to ``out`` (outputs, inputs)."""
-        kernels_of(self.low.device, self.kind).expand(self.planes, out)
+    def expand(self, out: torch.Tensor, first: int = 0) -> None:
+        """Write the weights of the outputs from ``first`` on to ``out`` (n, inputs). ``first`` begins a tile."""
+        planes = Planes(*(plane[first // TILE :] if plane.numel() else plane for plane in self.planes))
+        kernels_of(self.low.device, self.kind).expand(planes, out)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Dequantize the weights of the outputs ``ids`` (n,): (n, inputs)."""
@@ -236,10 +240,17 @@ class CardLinear(SmallLinear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
         if len(rows) >= _EXPANDED_FROM:
-            return functional.linear(x, self.unpacked(), self.bias)
+            made = [functional.linear(x, weight, bias) for weight, bias in self._expanded()]
+            return made[0] if len(made) == 1 else torch.cat(made, dim=-1)
         out = x.new_empty(len(rows), self.out_features)
         self._write(rows, out, None)
         return out.view(*x.shape[:-1], self.out_features)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """Dequantize the weights of the outputs ``ids`` (n,) to bfloat16: (n, in). The layer has a single part."""
+        (part,) = self.parts
+        made: torch.Tensor = part.rows(ids, torch.bfloat16)
+        return made
 
     def add_to(self, hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Add the product of x to ``hidden`` in place. Few rows take no further launch. Both are contiguous."""
@@ -256,6 +267,22 @@ class CardLinear(SmallLinear):
             columns = slice(start, start + part.outputs)
             bias = None if self.bias is None else self.bias[columns]
             part.product(x, out[:, columns], bias, None if before is None else before[:, columns])
+
+    def _expanded(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Yield the weights and the bias of some outputs after another, at most ``_EXPANDED_AT_ONCE`` weights if they
+        are whole tiles.
+        """
+        most = max(TILE, _EXPANDED_AT_ONCE // self.in_features // TILE * TILE)
+        if self.out_features <= most:
+            yield self.unpacked(), self.bias
+            return
+        for part, start in self._placed():
+            for first in range(0, part.outputs, most):
+                count = min(most, part.outputs - first)
+                weight = torch.empty(count, self.in_features, dtype=torch.bfloat16, device=part.low.device)
+                part.expand(weight, first)
+                begin = start + first
+                yield weight, None if self.bias is None else self.bias[begin : begin + count]
 
     def unpacked(self) -> torch.Tensor:
         """Dequantize the weights (out, in) to bfloat16."""
@@ -295,8 +322,9 @@ class CardEmbedding(nn.Module):
 
 
 def joined(layers: Sequence[nn.Module]) -> CardLinear | None:
-    """Join layers with the same input, so that neighbouring layers of one format take one launch. The given layers have
-    no weights afterwards. None if a layer is no ``CardLinear`` on a GPU, or if a part's outputs fill no whole tiles.
+    """Join layers with the same input, so that neighbouring layers of one format take one launch. The weights of the
+    given layers become views of the joint weights. None if a layer is no ``CardLinear`` on a GPU, or if a part's
+    outputs fill no whole tiles.
     """
     parts: list[CardWeights] = []
     for layer in layers:
@@ -305,18 +333,26 @@ def joined(layers: Sequence[nn.Module]) -> CardLinear | None:
         parts += [part for part in layer.parts if isinstance(part, CardWeights)]
     if any(part.outputs % TILE for part in parts):
         return None
-    merged: list[CardWeights] = []
-    for part in parts:
-        if merged and merged[-1].kind == part.kind:
-            last = merged.pop()
-            planes = Planes(*(torch.cat(pair) for pair in zip(last.planes, part.planes, strict=True)))
-            part = CardWeights(planes, part.kind, last.outputs + part.outputs, part.inputs)
-        merged.append(part)
+    merged = []
+    for kind, run in groupby(parts, lambda part: part.kind):
+        some = list(run)
+        merged.append(some[0] if len(some) == 1 else _merged(some, kind))
     biases = [layer.bias for layer in layers]
     bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])  # type: ignore[operator]
-    for layer in layers:
-        layer.parts = nn.ModuleList()
     return CardLinear(merged, bias)
+
+
+def _merged(parts: Sequence[CardWeights], kind: int) -> CardWeights:
+    """Join matrices of one format, whose weights become views of the joint weights."""
+    planes = Planes(*(torch.cat(each) for each in zip(*(part.planes for part in parts), strict=True)))
+    start = 0
+    for part in parts:
+        stop = start + part.planes.tiles
+        # INTEGERS alone have factors
+        views = (plane[start:stop] if plane.numel() else plane for plane in planes)
+        part.low, part.high, part.scales, part.factors = map(fixed, views)
+        start = stop
+    return CardWeights(planes, kind, sum(part.outputs for part in parts), parts[0].inputs)
 
 
 def to_card(module: nn.Module, device: torch.device) -> None:
@@ -390,6 +426,7 @@ def _is_right(device: torch.device, kind: int) -> bool:
 
 
 def _is_exact(device: torch.device, kind: int) -> bool:
+    kernels_of(device, kind)  # fails before anything is computed
     form = CARD_FORMATS[kind].form
     inputs = _PROBE_STEPS * STEP
     size = inputs // form.values * form.bytes

@@ -15,6 +15,7 @@ import torch
 
 from engine.model.kernels import block_products
 from engine.model.kernels.block_products import CARD_FORMATS, STEP, TILE, Planes, columns_of
+from tests.engine.gpu.simulated_cuda import Gpu
 
 COMPILER = shutil.which("g++")
 WHY_NOT = "" if COMPILER else "there is no g++, which compiles the kernels for the processor"
@@ -82,3 +83,56 @@ class SimulatedKernels:
             self._negated,
             int(out.dtype is torch.float32),
         )
+
+
+class CardKernels:
+    """``BlockKernels`` of the simulated device. Weights are what the kernels expand them to; products are torch's,
+    because a matrix instruction takes long here, and other tests compare the two. What is read is counted."""
+
+    def __init__(self, gpu: Gpu, kind: int) -> None:
+        self._gpu, self._kernels = gpu, SimulatedKernels(kind)
+        self._known: dict[int, tuple[Planes, torch.Tensor]] = {}
+
+    def product(
+        self,
+        planes: Planes,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        outputs: int,
+        bias: torch.Tensor | None = None,
+        before: torch.Tensor | None = None,
+    ) -> None:
+        gpu: Any = self._gpu
+        gpu.touch(*planes, x, out, bias, before)
+        held, rows, into, added, earlier = (_there(each) for each in (planes, x, out, bias, before))
+
+        def work() -> None:
+            # in float64, so that a row hardly depends on the other rows, as on a card
+            made = (rows.double() @ self._values(held, outputs, rows.shape[1]).double().t()).float()
+            made = made if added is None else made + added.float()
+            into.copy_(made if earlier is None else made + earlier.float())
+
+        gpu.current().enqueue(work)
+
+    def expand(self, planes: Planes, out: torch.Tensor, ids: torch.Tensor | None = None) -> None:
+        gpu: Any = self._gpu
+        gpu.touch(*(planes if ids is None else ()), out)
+        held, into, chosen = (_there(each) for each in (planes, out, ids))
+        gpu.current().enqueue(lambda: self._kernels.expand(held, into, chosen))
+
+    def _values(self, planes: Planes, outputs: int, inputs: int) -> torch.Tensor:
+        """All weights in float32. Planes that are kept cannot be those of another matrix at the same address."""
+        address = planes.low.data_ptr()
+        if address not in self._known or not torch.equal(self._known[address][0].low, planes.low):
+            values = torch.empty(outputs, inputs)
+            self._kernels.expand(planes, values)
+            self._known[address] = Planes(*(plane.clone() for plane in planes)), values
+        return self._known[address][1][:outputs]
+
+
+def _there(x: Any) -> Any:
+    """The numbers of tensors on the simulated device."""
+    if isinstance(x, Planes):
+        return Planes(*map(_there, x))
+    x = x.data if isinstance(x, torch.nn.Parameter) else x
+    return getattr(x, "elem", x)

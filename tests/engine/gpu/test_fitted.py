@@ -34,10 +34,12 @@ def config_of(folder: Path, **options: Any) -> EngineConfig:
 @pytest.mark.usefixtures("at_hand", "tried")
 def test_only_a_file_whose_blocks_are_multiplied_is_called_unchanged(tmp_path: Path) -> None:
     _, folder = described(tmp_path, "qwen2", add_context_length=2048)
-    assert planner.weights_note(config_of(folder), torch.device("cpu")) == UNCHANGED_NOTE
-    assert planner.weights_note(config_of(folder), GPU) == "", "expanded"
-    assert planner.weights_note(config_of(folder, weights=FITTED), GPU) == WEIGHTS_NOTES[FITTED]
-    assert planner.weights_note(config_of(tmp_path), torch.device("cpu")) == "", "no file"
+    settings = loading.settings_of(str(folder), None)
+    assert planner.weights_note(config_of(folder), settings, torch.device("cpu")) == UNCHANGED_NOTE
+    with simulated_cuda("eager"):  # which compiles no kernels
+        assert planner.weights_note(config_of(folder), settings, GPU) == "", "expanded"
+        assert planner.weights_note(config_of(folder, weights=FITTED), settings, GPU) == WEIGHTS_NOTES[FITTED]
+    assert planner.weights_note(config_of(tmp_path), settings, torch.device("cpu")) == "", "no file"
 
 
 def limits(folder: Path) -> tuple[int, int]:

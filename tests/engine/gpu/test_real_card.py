@@ -32,7 +32,9 @@ from engine.model import graphs, loading
 from engine.model.architectures import experts_of
 from engine.model.graphs import Replays
 from engine.model.kernels import cuda
+from engine.model.kernels.block_products import CARD_FORMATS
 from engine.model.kernels.formats import FORMATS
+from engine.model.products import card_blocks
 from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.quantized import Linear4, Linear8
 from engine.model.products.reduced import reduced
@@ -321,6 +323,26 @@ def test_gguf_products(kind: str, rows: int) -> None:
     assert (found - expected).norm() < near * expected.norm()
 
 
+@pytest.mark.parametrize("kind", [form.form.name for form in CARD_FORMATS.values()])
+def test_a_file_s_own_values_are_multiplied(kind: str) -> None:
+    """The kernels compile on this card, expand the file's values bit for bit, and multiply by them."""
+    assert card_blocks.multiplies_blocks(GPU, [number_of(kind)])
+
+
+@pytest.mark.usefixtures("at_hand", "tried")
+def test_a_session_with_a_file_s_own_values(tmp_path: Path) -> None:
+    """It answers at every level, recorded passes included, and its weights take the bytes of the file."""
+    _, folder = described(tmp_path, "qwen3", add_context_length=2048)
+    session = opened(str(folder), None, dtype="bfloat16")
+    try:
+        assert any(isinstance(part, card_blocks.CardLinear) for part in session.target.model.modules())
+        read(session, SHORT)
+        plain = ask(session, QUESTIONS[0], "plain").token_ids
+        assert ask(session).token_ids == plain
+    finally:
+        session.close()
+
+
 @pytest.mark.parametrize("kind", [*GGUF_KINDS, "mixed"])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3moe"])
 @pytest.mark.usefixtures("at_hand", "tried")
@@ -367,6 +389,7 @@ def test_gguf_is_rounded_where_the_card_has_no_room(tmp_path: Path, monkeypatch:
     room = 1 << 30
     with monkeypatch.context() as card:
         card.setattr(planner.kinds, "free_memory", lambda _: room)
+        card.setattr(planner.gguf, "keeps_on_card", lambda *_: False)
         card.setattr(planner, "gains_from_tiles", lambda _: False)  # else it may be rounded where there is room, too
         while not planner.lay_out(config, settings, None, [GPU]).in_host:
             assert planner.with_fitting_weights(config, settings, None, [GPU]).weights == "stored"

@@ -89,7 +89,7 @@ def test_products_are_exact_but_for_the_order_of_sums(name: str) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("on_processor")
-def test_a_layer_adds_its_bias_and_what_was_there_before() -> None:
+def test_a_layer_adds_its_bias_and_what_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [stored("Q4_K", 32), stored("Q6_K", 16, seed=2), stored("Q4_K", 16, seed=3)]
     bias = torch.randn(64)
     values = torch.cat([part.values() for part in parts])
@@ -107,6 +107,11 @@ def test_a_layer_adds_its_bias_and_what_was_there_before() -> None:
     assert SimulatedKernels.launches == 3, "each matrix is expanded once"
     layer(many[:, :40])
     assert SimulatedKernels.launches == 3 + 2 * 3, "one launch for up to 32 rows of a matrix"
+    whole = layer(many)
+    monkeypatch.setattr(card_blocks, "_EXPANDED_AT_ONCE", 16 * 512)
+    SimulatedKernels.launches = 0
+    assert torch.equal(layer(many), whole)
+    assert SimulatedKernels.launches == 4, "a large matrix is expanded piece by piece"
 
 
 @pytest.mark.parametrize("name", [form.form.name for form in CARD_FORMATS.values()])
