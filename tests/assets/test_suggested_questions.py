@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
+import pickle
+import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.events import AnswerDone, BookRead, Event
 from engine.threads import AVX2, PROCESSOR
+from tests.nursery import Nursery
+from tests.processes import begun
 
 pytest.importorskip("torch")
 
@@ -74,16 +76,26 @@ def answers(document: Document, dtype: str, questions: Sequence[str]) -> list[st
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-def test_the_suggested_questions_are_answered_word_for_word(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suggested_questions_are_answered_word_for_word(
+    kernels: str, tmp_path: Path, nursery: Nursery | None
+) -> None:
     dtype, processor = KERNELS[kernels]
-    monkeypatch.setenv(PROCESSOR, processor)
     document = excerpt()
     book = plain(" ".join(page.text for page in document.pages))
     questions = [asked["question"] for asked in ASKED["questions"]]
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
-        found = child.submit(answers, document, dtype, questions).result()
+    order, said = tmp_path / "order", tmp_path / "said"
+    order.write_bytes(pickle.dumps((document, dtype, questions)))
+    command = [sys.executable, "-m", "tests.assets.test_suggested_questions", str(order)]
+    child = begun(command, said, {**os.environ, PROCESSOR: processor}, nursery=nursery)
+    assert child.wait() == 0, said.read_text(encoding="utf-8")
+    found = pickle.loads(order.read_bytes())
     for asked, passage in zip(ASKED["questions"], found, strict=True):
         assert phrase_of(asked["question"]) in passage, (kernels, asked["question"], passage)
         assert asked["answer_contains"] in passage, (kernels, asked["question"], passage)
         assert passage in book, (kernels, passage)
         assert passage.endswith("."), (kernels, passage)
+
+
+if __name__ == "__main__":  # the process of one kind of kernel
+    given = Path(sys.argv[1])
+    given.write_bytes(pickle.dumps(answers(*pickle.loads(given.read_bytes()))))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
@@ -21,6 +22,7 @@ from tests.app.running import Running
 from tests.e2e.steps import (
     DEMO_VIEW,
     PATIENCE,
+    PHONE,
     WIDE,
     Open,
     Scheme,
@@ -207,24 +209,48 @@ def open_kept(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
         yield open_it
 
 
+Kept = Callable[..., AbstractContextManager[Page]]
+
+
 @pytest.fixture(scope="module")
-def kept() -> list[Page]:
-    """The page that a file's tests share, once one of them has needed it."""
-    return []
+def pages() -> dict[tuple[int, tuple[int, int]], Page]:
+    """The pages that a file's tests share, by server and size, once a test has needed them."""
+    return {}
 
 
 @pytest.fixture
-def page(request: pytest.FixtureRequest, open_kept: Open, scripted: Server, kept: list[Page]) -> Iterator[Page]:
-    """A wide page with the scripted engine, for all tests of a file that give their own book and begin their own chat,
-    and leave nothing else behind: opening one takes longer than most of them. A test that fails leaves anything
+def kept(request: pytest.FixtureRequest, open_kept: Open, pages: dict[tuple[int, tuple[int, int]], Page]) -> Kept:
+    """``kept(server, size, **options)`` -> a page for all tests of a file that give their own book and begin their own
+    chat, and leave nothing else behind: opening one takes longer than most of them. A test that fails leaves anything
     behind: the next one, or itself tried again, gets another page."""
-    if not kept:
-        kept.append(open_kept(scripted))
-        at_rest(kept[0])  # a test that failed may have left an answer that is being written
-    kept[0].bring_to_front()
-    yield kept[0]
-    if request.node.stash.get(FAILED, False):
-        kept.pop().close()
+
+    @contextmanager
+    def share(server: Server, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[Page]:
+        key = server.port, size
+        if key not in pages:
+            pages[key] = open_kept(server, size, **options)
+            at_rest(pages[key])  # a test that failed may have left an answer that is being written
+        pages[key].bring_to_front()
+        pages[key].set_viewport_size({"width": size[0], "height": size[1]})
+        yield pages[key]
+        if request.node.stash.get(FAILED, False):
+            pages.pop(key).close()
+
+    return share
+
+
+@pytest.fixture
+def page(kept: Kept, scripted: Server) -> Iterator[Page]:
+    """A wide page with the scripted engine."""
+    with kept(scripted) as shared:
+        yield shared
+
+
+@pytest.fixture
+def phone(kept: Kept, scripted: Server) -> Iterator[Page]:
+    """The same on a phone."""
+    with kept(scripted, PHONE, scheme="light") as shared:
+        yield shared
 
 
 @pytest.fixture(scope="session")

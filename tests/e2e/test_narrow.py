@@ -41,9 +41,9 @@ def top(page: Page, selector: str) -> float:
     return box["y"]
 
 
-def test_a_low_screen_leaves_half_of_it_to_the_chat(scripted: Server, open_page: Open) -> None:
+def test_a_low_screen_leaves_half_of_it_to_the_chat(page: Page) -> None:
     """At 200 % zoom 70 of 400 pixels were left."""
-    page = open_page(scripted, LOW, "light")
+    page.set_viewport_size({"width": LOW[0], "height": LOW[1]})
     read_text(page, "Low Letters of a Keeper", "low.txt")
     clean_page(page)
     assert top(page, "#ask-row") - bottom(page, "#map") >= LOW[1] / 2
@@ -54,6 +54,8 @@ def test_a_low_screen_leaves_half_of_it_to_the_chat(scripted: Server, open_page:
         assert tool.evaluate("(tool, [x, y]) => tool.contains(document.elementFromPoint(x, y))", middle), tool
     page.click("#open-find")
     page.wait_for_selector("#find", state="visible")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#find", state="hidden")
 
 
 def test_a_book_that_is_too_long_can_be_asked_at_once_on_every_screen(scripted: Server, open_page: Open) -> None:
@@ -74,8 +76,8 @@ def test_a_book_that_is_too_long_can_be_asked_at_once_on_every_screen(scripted: 
     answered(page)
 
 
-def test_a_narrow_screen_cuts_nothing_off(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, PHONE, "light")
+def test_a_narrow_screen_cuts_nothing_off(phone: Page) -> None:
+    page = phone
     give(page, SAMPLE)
     until(page, lambda: "76 pages" in page.inner_text("#book-line"))
     page.wait_for_selector('#trifold[data-stage="ready"]')
@@ -119,8 +121,8 @@ def test_of_a_server_elsewhere_only_what_is_known_is_shown(scripted: Server, ope
     assert "Memory of the book" not in told
 
 
-def test_a_tablet_has_room_for_the_title_and_marks_wait_for_their_page(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, TABLET, "light")
+def test_a_tablet_has_room_for_the_title_and_marks_wait_for_their_page(page: Page) -> None:
+    page.set_viewport_size({"width": TABLET[0], "height": TABLET[1]})
     with_answer(page)
     page.evaluate("document.querySelector('#setup-chip').hidden = true")  # of a model that another test did not get
     parts = page.locator("#top > *:visible, #book-head > *:visible").all()
@@ -145,10 +147,11 @@ def test_a_tablet_has_room_for_the_title_and_marks_wait_for_their_page(scripted:
         route.continue_()
     page.wait_for_selector('#page-sheet[data-state="drawn"]')
     page.wait_for_selector("#page-marks i", state="visible")
+    page.unroute_all()
 
 
-def test_a_long_label_of_a_citation_is_seen_whole_on_a_phone(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, PHONE, "light")
+def test_a_long_label_of_a_citation_is_seen_whole_on_a_phone(phone: Page) -> None:
+    page = phone
     with_answer(page)
     cite, answer = page.locator("#chat .cite.quoted").first, page.locator("#chat .bot.message").last
     short = cite.bounding_box()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
+from tests.e2e.gallery import SCHEMES
 from tests.e2e.scripted_server import WARNING
 from tests.e2e.steps import (
     PHONE,
@@ -20,6 +21,7 @@ from tests.e2e.steps import (
     answer_length,
     answered,
     ask,
+    chat_is_shown,
     clean_page,
     give_text,
     has_read,
@@ -380,8 +382,8 @@ def test_parts_are_called_what_they_are_and_what_is_not_there_is_not_shown(scrip
     assert page.inner_text("#choose-form .tf-line").split() == ["Sections", "to", "Read", "these", "sections"]
 
 
-def test_a_file_chosen_before_the_scripts_have_come_is_taken(scripted: Server, open_page: Open) -> None:
-    page, text = open_page(scripted), "Book Chosen early"
+def test_a_file_chosen_before_the_scripts_have_come_is_taken(page: Page) -> None:
+    text = "Book Chosen early"
     held: list[Route] = []
     page.route("**/ui/main.js", lambda route: held.append(route))
     page.reload(wait_until="commit")
@@ -389,7 +391,9 @@ def test_a_file_chosen_before_the_scripts_have_come_is_taken(scripted: Server, o
     give_text(page, text)
     until(page, lambda: bool(held))
     held[0].continue_()
+    page.unroute_all()
     has_read(page, text.encode())
+    chat_is_shown(page)
 
 
 def test_nothing_jumps_while_an_answer_streams(page: Page) -> None:
@@ -476,15 +480,17 @@ def test_a_new_chat_waits_for_the_end_of_the_answer(page: Page) -> None:
     until(page, lambda: questions(page) == 0)
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_everything_can_be_read(scripted: Server, open_page: Open, size: tuple[int, int], scheme: str) -> None:
-    page = open_page(scripted, size, scheme)
+def test_everything_can_be_read(scripted: Server, open_page: Open, size: tuple[int, int]) -> None:
+    page = open_page(scripted, size, "dark")
     with_book(page)
     ask(page, "Who kept the north light?")
     answered(page)
-    page.wait_for_timeout(300)
-    assert page.evaluate(CONTRAST) == []
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_selector(f'html[data-theme="{scheme}"]')
+        page.wait_for_timeout(300)
+        assert page.evaluate(CONTRAST) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("footer:not(#columns footer)").count() == 0, "Gradio's"
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
+from tests.e2e.conftest import Kept
 from tests.e2e.gallery import SCHEMES
 from tests.e2e.steps import (
     PHONE,
     READ_SECONDS,
     SCREENSHOTS,
     WIDE,
-    Open,
     Server,
     answer_length,
     answered,
@@ -55,6 +56,20 @@ WITNESS = """
 NUMBER = re.compile(r"[\d,]+")
 
 
+@pytest.fixture
+def page(kept: Kept, app: Server) -> Iterator[Page]:
+    """A page of the product, for all tests of this file."""
+    with kept(app) as shared:
+        yield shared
+
+
+@pytest.fixture
+def endless_page(kept: Kept, endless: Server) -> Iterator[Page]:
+    """The same with a model whose answers have no end."""
+    with kept(endless) as shared:
+        yield shared
+
+
 def with_book(page: Page, book: Path) -> None:
     """The short book, open and read."""
     if page.locator('#trifold[data-stage="ready"]').count() == 0 or "Orr" not in page.inner_text("#book-title"):
@@ -68,8 +83,7 @@ def number(text: str) -> int:
     return int(found[0].replace(",", ""))
 
 
-def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, short_book: Path) -> None:
-    page = open_page(app)
+def test_a_book_is_given_read_and_asked_about(page: Page, short_book: Path) -> None:
     give(page, short_book)
     page.wait_for_selector('#trifold[data-map="yes"]', timeout=READ_SECONDS)
     page.wait_for_selector('#trifold[data-stage="ready"]', timeout=READ_SECONDS)
@@ -91,8 +105,7 @@ def test_a_book_is_given_read_and_asked_about(app: Server, open_page: Open, shor
     assert page.locator("#chat .trouble").count() == 0
 
 
-def test_a_third_document_is_the_only_one_that_is_read(app: Server, open_page: Open) -> None:
-    page = open_page(app)
+def test_a_third_document_is_the_only_one_that_is_read(page: Page) -> None:
     texts = [f"The {name} of Orre. " + f"The {name} lay in the harbour. " * 12 for name in ("boat", "bell", "lamp")]
     read_text(page, texts[0], "boat.txt")
     tokens = [number(page.inner_text("#book-line").split("·")[1])]
@@ -108,8 +121,8 @@ def test_a_third_document_is_the_only_one_that_is_read(app: Server, open_page: O
     assert abs(int(restored) - tokens[1]) <= ENDS, "of the two before it, at most their end is read again"
 
 
-def test_words_and_figures_come_while_it_answers(endless: Server, open_page: Open, short_book: Path) -> None:
-    page = open_page(endless)
+def test_words_and_figures_come_while_it_answers(endless_page: Page, short_book: Path) -> None:
+    page = endless_page
     with_book(page, short_book)
     long_answers(page)
     page.evaluate(WITNESS)
@@ -122,8 +135,8 @@ def test_words_and_figures_come_while_it_answers(endless: Server, open_page: Ope
 
 
 @pytest.mark.parametrize("moment", ["#stop", "#chat .bot .caret"], ids=["at once", "while it writes"])
-def test_stop_works_at_any_moment(endless: Server, open_page: Open, short_book: Path, moment: str) -> None:
-    page = open_page(endless)
+def test_stop_works_at_any_moment(endless_page: Page, short_book: Path, moment: str) -> None:
+    page = endless_page
     with_book(page, short_book)
     long_answers(page)
     ask(page, "Continue the story.")
@@ -135,8 +148,7 @@ def test_stop_works_at_any_moment(endless: Server, open_page: Open, short_book: 
     assert "stopped" in page.locator("#chat .under").last.inner_text()
 
 
-def test_asking_again_and_a_new_chat(app: Server, open_page: Open, short_book: Path) -> None:
-    page = open_page(app)
+def test_asking_again_and_a_new_chat(page: Page, short_book: Path) -> None:
     with_book(page, short_book)
     answer_length(page)
     clean_page(page)
@@ -157,8 +169,7 @@ def test_asking_again_and_a_new_chat(app: Server, open_page: Open, short_book: P
     until(page, lambda: questions(page) >= 1)
 
 
-def test_a_reload_keeps_the_chat(app: Server, open_page: Open, short_book: Path) -> None:
-    page = open_page(app)
+def test_a_reload_keeps_the_chat(page: Page, short_book: Path) -> None:
     with_book(page, short_book)
     answer_length(page)
     ask(page, "What is kept in the book of lamps?")
@@ -170,8 +181,7 @@ def test_a_reload_keeps_the_chat(app: Server, open_page: Open, short_book: Path)
     assert page.get_attribute("#trifold", "data-stage") == "ready"
 
 
-def test_plain_decoding_says_so(app: Server, open_page: Open, short_book: Path) -> None:
-    page = open_page(app)
+def test_plain_decoding_says_so(page: Page, short_book: Path) -> None:
     with_book(page, short_book)
     unfold_settings(page)
     page.get_by_text("Plain: piece by piece").click()
@@ -180,26 +190,28 @@ def test_plain_decoding_says_so(app: Server, open_page: Open, short_book: Path) 
     ask(page, "Find: lies eleven miles from the mainland")
     answered(page)
     assert page.get_attribute("#trifold", "data-mode") == "plain"
+    page.click("#how > button")
+    page.click("#mode input[value='hierarchical']")
+    page.click("#how > button")
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_looks(app: Server, open_page: Open, short_book: Path, size: tuple[int, int]) -> None:
+def test_looks(app: Server, kept: Kept, short_book: Path, size: tuple[int, int]) -> None:
     """Pictures for the eye; what can be measured in them is measured."""
-    page = open_page(app, size)
-    with_book(page, short_book)
-    SCREENSHOTS.mkdir(exist_ok=True)
-    for scheme in SCHEMES:
-        page.emulate_media(color_scheme=scheme)
-        page.wait_for_selector(f'html[data-theme="{scheme}"]')
-        page.wait_for_timeout(400)
-        picture = SCREENSHOTS / f"chat-{'wide' if size == WIDE else 'phone'}-{scheme}.png"
-        page.screenshot(path=str(picture))
-        assert picture.stat().st_size > 10_000
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    with kept(app, size) as page:
+        with_book(page, short_book)
+        SCREENSHOTS.mkdir(exist_ok=True)
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_selector(f'html[data-theme="{scheme}"]')
+            page.wait_for_timeout(400)
+            picture = SCREENSHOTS / f"chat-{'wide' if size == WIDE else 'phone'}-{scheme}.png"
+            page.screenshot(path=str(picture))
+            assert picture.stat().st_size > 10_000
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_reading_can_be_stopped_and_what_was_read_answers(app: Server, open_page: Open) -> None:
-    page = open_page(app)
+def test_reading_can_be_stopped_and_what_was_read_answers(page: Page) -> None:
     page.evaluate("fetch('/books/sample', {method: 'POST', body: '{}'})")
     page.wait_for_selector("#stop-reading", state="visible", timeout=READ_SECONDS)
     until(page, lambda: bool(re.search(r"[1-9]\d\s%", page.inner_text("#map-words"))), READ_SECONDS / 1000)
