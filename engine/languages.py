@@ -49,8 +49,15 @@ _SENTENCE_END = re.compile(
 _CAPITAL = "[A-ZÀ-ÖØ-Þ]"
 # A full stop after these ends no sentence: titles, initials, and abbreviations that stand before a name.
 _ABBREVIATION = re.compile(
-    r"\b(?:Mrs?|Ms|Dr|St|Capt|Col|Gen|Prof|Rev|Lt|Sgt|Hon|Hr|Fr|Mme|Mlle|vs|cf|vgl|bzw|z|e\. ?g|i\. ?e|d\. ?h|u\. ?a"
+    r"\b(?:Mrs?|Ms|Dr|St|Capt|Col|Gen|Prof|Rev|Lt|Sgt|Hon|Hr|Fr|Mme|Mlle|Messrs|[Aa]pprox|vs|cf|vgl|bzw|z"
+    r"|e\. ?g|i\. ?e|d\. ?h|u\. ?a"
     rf"|{_CAPITAL})\.$"
+)
+# A full stop after these ends a sentence only before a word that often begins one.
+_COMPANY = re.compile(r"\b(?:Inc|Ltd|Corp|Co|Bros)\.$")
+_BEGINS = re.compile(
+    r"\s+(?:The|This|These|That|Those|It|Its|He|She|They|We|I|You|In|On|At|By|For|From|With|As|If|When|After|Before|No"
+    r"|A|An|All|Each|Both|Our|Their|His|Her|There|However|But|And|Under|Since|While|Der|Die|Das|Es|Er|Sie)\b|\s*\n\s*\n"
 )
 _BEFORE_NUMBER = re.compile(r"\b(?:[Nn]os?|Nr|pp?|vol|ch|chap|Kap|Bd|Art|Abs|fig|Fig|Abb|sec|ca)\.$")
 _ITEM_NUMBER = re.compile(r"\n[ \t]*(?:[-*+•][ \t]+)?[*_]*\d{1,3}\.$")
@@ -108,6 +115,8 @@ def _goes_on(text: str, end: int) -> bool:
     before = f"\n{text[:end]}"[-_LONGEST_BEFORE:] if end < _LONGEST_BEFORE else text[end - _LONGEST_BEFORE : end]
     if _ABBREVIATION.search(before) or _ITEM_NUMBER.search(before):
         return True
+    if _COMPANY.search(before):
+        return _BEGINS.match(text, end) is None
     if _BEFORE_NUMBER.search(before):
         return _NUMBER_AFTER.match(text, end) is not None
     return _DAY.search(before) is not None and _GERMAN_MONTH.match(text, end) is not None

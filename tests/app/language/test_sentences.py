@@ -25,6 +25,8 @@ def _cut(text: str) -> list[str]:
     [
         "Capt. Ahab met Dr. Holt and J. P. Marsh.",
         "He paid approx. ten pounds, e.g. for oil.",
+        "Approx. 40 lamps and approx. Ten Mile Road.",
+        "He works for Acme Inc. Holding of Hull and Bray Co. Ltd. Westhaven.",
         "“Stop!” he said.",
         "See no. 5, p. 12 and Nr. 7.",
         "Am 3. Mai 2024 kam z. B. Karl, d. h. Anna kam.",
@@ -41,6 +43,7 @@ def test_a_full_stop_within_a_sentence_does_not_end_it(whole: str) -> None:
     "parts",
     [
         ["Was it so?", "No.", "He left."],
+        ["The owner is Acme Inc.", "The tenant is Bray Ltd."],
         ["„Halt.“", "Dann ging er."],
         ["»Halt.«", "Dann ging er."],
         ["Il dit « non. »", "Puis il part."],
