@@ -36,7 +36,7 @@ from app.core.whole_files import sweep, write_whole
 from app.readers.recognition import Recognition, is_kept
 from app.sealed import BROKEN, seal, unseal
 from engine.document import Document, OutlineItem, Page
-from engine.errors import DocumentError, NoTextLayer, TrifoldError
+from engine.errors import DocumentError, NoTextLayer, PasswordNeeded, TrifoldError
 from engine.sources import bytes_hash, code_hash
 
 logger = logging.getLogger(__name__)
@@ -475,7 +475,14 @@ class TextCache:
         if recognition and not pictures:
             recognition = replace(recognition, pictures="")
         name = f"{'' if pictures else _UNPICTURED}{TEXT if comments else TEXT_ALONE}"
-        document = self._text(path, password, recognition, comments, name, not changed)
+        try:
+            document = self._text(path, password, recognition, comments, name, not changed)
+        except DocumentError as error:
+            # a file that lacks its password or its text layer can still be read in another way
+            if changed and not isinstance(error, PasswordNeeded | NoTextLayer):
+                cause = f"“{path.name}” cannot be read: the disk has changed it since it was added."
+                raise DocumentError(cause, "Add its file again.") from error
+            raise
         return replace(document, warnings=(CHANGED, *document.warnings)) if changed else document
 
     def _text(

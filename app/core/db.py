@@ -604,8 +604,8 @@ def _definitions(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
 
 
 def _is_damaged(error: sqlite3.Error) -> bool:
-    said = str(error)
-    return any(words in said for words in ("not a database", "malformed", "vtable constructor failed", "fts5"))
+    said = ("not a database", "malformed", "unsupported file format", "vtable constructor failed", "fts5")
+    return any(words in str(error) for words in said)
 
 
 def _is_empty(path: Path) -> bool:
@@ -663,7 +663,7 @@ def _table_columns() -> dict[str, tuple[str, ...]]:
 
 
 def _columns_of(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
-    tables = ("books", "chats", "messages", "notes", "app_state")
+    tables = ("books", "chats", "messages", "notes", "app_state", "sums")
     return {table: tuple(row["name"] for row in connection.execute(f"PRAGMA table_info({table})")) for table in tables}
 
 

@@ -111,3 +111,37 @@ def test_a_search_index_that_lacks_a_word_is_made_again(file: Path) -> None:
     connection.commit()
     connection.close()
     assert len(Chats(Database(file)).search("deposit")) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE sums SET sum = 'g' || substr(sum, 2) WHERE kind = 'notes'",
+        "UPDATE sums SET kind = 'notez' WHERE kind = 'notes'",
+        "DELETE FROM sums",  # as of rows that an older program wrote while this one changed the tables
+    ],
+)
+def test_a_damaged_or_missing_checksum_is_no_changed_row(file: Path, damage: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute(damage)
+    connection.commit()
+    connection.close()
+    assert Database(file).notice == ""
+    swap(file, b"1,485 pounds.", b"1,985 pounds.")
+    assert Database(file).notice == CHANGED.format(1, 1, 0, "“What is the deposit?”, “Lease.pdf”"), "new ones are made"
+
+
+def test_damage_to_the_checksums_definition_or_the_files_format_is_mended(file: Path) -> None:
+    """The library was only in memory from then on, at every start."""
+    sound, before = file.read_bytes(), everything(file)
+    for content in (
+        sound.replace(b"sum TEXT NOT NULL", b"sul TEXT NOT NULL"),
+        sound[:47] + b"\x05" + sound[48:],  # the version of the format in which the tables are defined
+    ):
+        assert content != sound
+        file.write_bytes(content)
+        database = Database(file)
+        assert database.trouble == ""
+        assert database.notice.startswith("The library was damaged: 2 chats")
+        database.close()
+        assert everything(file) == before

@@ -12,8 +12,10 @@ import pytest
 from app.core import books
 from app.core.books import TextCache
 from app.core.settings import SAMPLE_BOOKS
+from app.readers import read_document
 from app.sealed import seal, unseal
 from engine.document import Document, OutlineItem
+from engine.errors import DocumentError
 from tests.app.scripted import book
 
 BOOK = replace(book(3, 5), outline=(OutlineItem("The Light é", 2, 0),), warnings=("Page 3 is a picture.",))
@@ -199,3 +201,20 @@ def test_a_file_that_the_disk_has_changed_is_said_and_mended_by_adding_it_again(
     assert add() == path
     assert path.read_bytes() == b"The lamp was lit."
     assert read(path) == BOOK
+
+
+def test_a_changed_file_that_can_no_longer_be_read_is_said_to_have_changed(tmp_path: Path) -> None:
+    """A zeroed file was "not a document", with the advice to choose one of another kind."""
+    library = books.Books(tmp_path / "books")
+    with library.receive("lamp.txt") as incoming:
+        incoming.write(b"The lamp was lit.")
+        path = library.path(incoming.keep())
+    path.write_bytes(bytes(17))
+    with pytest.raises(DocumentError) as raised:
+        TextCache(read_document)(path)
+    assert raised.value.cause == "“book.txt” cannot be read: the disk has changed it since it was added."
+    assert raised.value.remedy == "Add its file again."
+    beside = tmp_path / "book.txt"
+    beside.write_bytes(bytes(17))
+    with pytest.raises(DocumentError, match="is not a document"):
+        TextCache(read_document)(beside)

@@ -88,7 +88,7 @@ NOT_SHOWN = frozenset(
         "Cantarell", "Cascadia Mono", "DejaVu Sans", "DejaVu Sans Mono", "Roboto", "Segoe UI", "Ubuntu", "False",
         "action aloud", "action main", "missing nearly", "attachment; filename*=utf-8''{}",
         # SQL of checksums.
-        "{}new.{}; INSERT INTO sums VALUES ('{}', new.{}, {});", "sum IS NOT {}", "CAST({} AS BLOB)",
+        "{}new.{}; INSERT INTO sums VALUES ('{}', new.{}, {});", "{} WHERE sum IS NOT {}", "CAST({} AS BLOB)",
         # What the model is asked.
         "These are answers to one question, each from another part of one book, in the order of the book. Put them "
         "together into one answer to the question. Say nothing that is not in them, and do not speak of parts.",
@@ -99,7 +99,7 @@ NOT_SHOWN = frozenset(
         # Words of the database, of logs, and of diagnostics that are sent to somebody.
         "Value", "malformed: its log is damaged", "malformed: there is only its log",
         "malformed: its tables are defined differently", "no row", "not a database",
-        "unable to open", "vtable constructor failed", "in parts", "a number out of range", "Model {}",
+        "unable to open", "unsupported file format", "vtable constructor failed", "in parts", "a number out of range", "Model {}",
         "When {}", "no stub is needed",
         # Pieces of sentences; the entries have these whole.
         "It stays", "They stay", "Part", "Parts", "do its {} notes", "does its note",
