@@ -151,6 +151,7 @@ class NoteStore:
         """Change the person's own words or the colour of a note.
 
         Args:
+            colour: the new colour; "" keeps the present one.
             seen: the words that the person began to change; None replaces any words.
 
         Raises:
@@ -161,7 +162,7 @@ class NoteStore:
             before = self.get(id)
             if seen is not None and before.words not in (seen, words):
                 raise ChangedMeanwhile(before)
-            note = replace(before, words=words, colour=colour)
+            note = replace(before, words=words, colour=colour or before.colour)
             _check(note)
             self._put(note)
         return note

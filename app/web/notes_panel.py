@@ -61,8 +61,11 @@ class NoteAsked(RequestBody):
 
 
 class ChangeAsked(NoteAsked):
-    """A request to change a note. ``seen``: the words that the note had when the person began to change them."""
+    """A request to change a note. ``seen``: the words that the note had when the person began to change them.
+    ``colour``: its new colour; "" if it keeps the present one.
+    """
 
+    colour: Text = ""
     seen: Text | None = None
 
 

@@ -140,7 +140,8 @@ function edit(item, note) {
   leave.addEventListener("click", end);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const colour = form.querySelector("input:checked").value;
+    const picked = form.querySelector("input:checked").value;
+    const colour = picked === note.colour ? "" : picked; // one that another tab has given meanwhile stays
     const told = await call("/notes/change", { id: note.id, words: words.value.trim(), colour, seen });
     if (told.cause) return tell(told); // the text stays in the field
     if (told.now !== undefined) {

@@ -63,6 +63,7 @@ def test_who_changes_a_note_second_sees_the_words_of_the_first(store: NoteStore)
     store.change(kept.id, "Ours, of both", "rose", seen="Ours, of the first tab")
     assert store.get(kept.id).words == "Ours, of both"
     assert store.change(kept.id, "Ours, of both", "blue", seen="Ours").colour == "blue", "the words are the same"
+    assert store.change(kept.id, "Mine", "", seen="Ours, of both").colour == "blue", "the colour of another tab"
 
 
 def test_two_tabs_that_note_one_passage_at_once_lose_no_words(store: NoteStore) -> None:

@@ -99,8 +99,8 @@ NOT_SHOWN = frozenset(
         # Words of the database, of logs, and of diagnostics that are sent to somebody.
         "Value", "malformed: its log is damaged", "malformed: there is only its log",
         "malformed: its tables are defined differently", "no row", "not a database",
-        "unable to open", "unsupported file format", "vtable constructor failed", "in parts", "a number out of range", "Model {}",
-        "When {}", "no stub is needed",
+        "unable to open", "vtable constructor failed", "in parts", "a number out of range", "Model {}",
+        "When {}", "unsupported file format", "no stub is needed",
         # Pieces of sentences; the entries have these whole.
         "It stays", "They stay", "Part", "Parts", "do its {} notes", "does its note",
         "The book says so", "Your notes say so", "the book", "your notes", ">in your notes,", ">word for word,",
