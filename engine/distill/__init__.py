@@ -32,9 +32,9 @@ from engine.config import EngineConfig
 from engine.devices import KINDS
 from engine.distill import corpus
 from engine.distill.corpus import CHARACTERS_PER_TOKEN, Corpus, Prompts
-from engine.distill.training import Training, started_from
+from engine.distill.training import HeadTraining, Training, head_started_from, started_from
 from engine.errors import OptionError, UnsupportedModel
-from engine.model import distilled, loading
+from engine.model import distilled, loading, own_head
 from engine.model.architectures import display_name, experts_of, recurrent_layers
 from engine.model.decoder import Decoder
 from engine.model.products.quantized import wide_dtype
@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--shards", type=int, default=SHARDS, help=f"shards of 24,576 tokens of text (default {SHARDS})")
     p.add_argument("--epochs", type=int, default=EPOCHS, help=f"passes over the text (default {EPOCHS})")
+    p.add_argument("--head", action="store_true", help="make a draft head (MTP) instead of a draft of --layers layers")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--threads", type=int, help="processor threads (default: all)")
@@ -198,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
     device = pick_device(options.device)
     if not KINDS[device.type].has_64_bits:  # drawing the target's tokens needs 64-bit numbers
         raise OptionError(f"Drafts are not distilled on devices of the kind {device.type}.", "Use --device cpu.")
-    names = ("model", "layers", "head_tokens", "shards", "epochs", "seed")
+    names = ("model", "head", "layers", "head_tokens", "shards", "epochs", "seed")
     claim(
         options.work,
         {name: getattr(options, name) for name in names} | {"characters": sum(map(len, texts)), "books": len(texts)},
@@ -210,13 +211,21 @@ def main(arguments: Sequence[str]) -> int:
     prompts = Prompts(tokenizer, texts, EngineConfig.num_sink_tokens)
     written = Corpus(target.model, prompts, ends, options.work, options.seed)
     token_ids = frequent_tokens(tokenizer, texts, written.shard(0).tokens, sorted(ends), options.head_tokens)
-    draft, config = started_from(target.model, options.layers, token_ids)
-    training = Training(target.model, draft, written, options.shards, options.epochs, options.work, options.seed)
+    if options.head:
+        draft, config = head_started_from(target.model, token_ids)
+    else:
+        draft, config = started_from(target.model, options.layers, token_ids)
+    training = (HeadTraining if options.head else Training)(
+        target.model, draft, written, options.shards, options.epochs, options.work, options.seed
+    )
     training.run(sys.stderr)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{options.out.name}-", dir=options.out.parent) as folder:
         made = Path(folder) / options.out.name
-        distilled.save(draft, config, token_ids, target.model, made)
+        if options.head:
+            own_head.save(draft, config, target.model, made)
+        else:
+            distilled.save(draft, config, token_ids, target.model, made)
         made.rename(options.out)
     sys.stdout.write(f"The draft is in {options.out}; use it with --model {options.model} --draft {options.out}\n")
     return 0

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from engine.distill.corpus import ROWS, Corpus, CorpusShard, logits_of
-from engine.model import beside, distilled
+from engine.model import beside, distilled, own_head
 from engine.model.architectures import logits_divisor
 from engine.model.products.quantized import wide_dtype
 
@@ -32,6 +32,8 @@ WARM_UP_STEPS = 30  # number of first steps in which the learning rate rises lin
 BATCH_ROWS = 4
 SAVE_EVERY_S = 120.0
 LOG_EVERY = 10
+AHEAD = 2
+"""Number of tokens that a draft head learns to propose, one after another."""
 
 
 def ends_of(count: int, draft_layers: int) -> list[int]:
@@ -64,6 +66,26 @@ def started_from(target: Any, num_layers: int, token_ids: torch.Tensor) -> tuple
     draft.lm_head = distilled.partial_head(target, token_ids)
     draft.set_input_embeddings(target.get_input_embeddings())
     return draft, config
+
+
+def head_started_from(target: Any, token_ids: torch.Tensor) -> tuple[Any, Any]:
+    """Make a draft head (``engine.model.own_head``) in float32 whose layer is a copy of the target's last layer, and
+    whose projection adds the embedding and the hidden state. Return the head and its configuration.
+
+    Args:
+        target: a transformers causal LM.
+        token_ids: (tokens,), the tokens whose probabilities it learns.
+    """
+    config = own_head.config_of(target.config)
+    head = own_head.skeleton(config, torch.float32, target.device)
+    head.set_attn_implementation("sdpa")
+    head.model.layers[0].load_state_dict(target.model.layers[own_head.layer_of(target.config)].state_dict())
+    head.model.norm.load_state_dict(target.model.norm.state_dict())
+    width = torch.eye(config.hidden_size, device=target.device)
+    head.model.fusion.projection.weight.data.copy_(torch.cat([width, width], dim=1))
+    head.lm_head = distilled.partial_head(target, token_ids)
+    head.set_input_embeddings(target.get_input_embeddings())
+    return head, config
 
 
 class Training:
@@ -182,3 +204,29 @@ class Training:
     def _log(self, row: dict[str, Any]) -> None:
         with (self._folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps({name: round(value, 4) for name, value in row.items()}) + "\n")
+
+
+class HeadTraining(Training):
+    """Trains a draft head on the target's hidden states. The head learns the distributions of the next ``AHEAD``
+    tokens: of the first from the target's hidden state, and of each further token from its own output, as in use.
+    """
+
+    def _distributions(self, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        head, model = self._draft.lm_head.linear, self._draft.model
+        divisor = logits_divisor(self._draft.config)
+        expected, given = [], []
+        with torch.autocast(self._target.device.type, self._wide, enabled=self._wide is not torch.float32):
+            states = hidden
+            for ahead in range(1, AHEAD + 1):
+                following = tokens[:, ahead:]
+                fused = model.fusion(model.embed_tokens(following), states[:, : following.shape[1]])
+                states = model(inputs_embeds=fused, use_cache=False).last_hidden_state
+                for found, source in ((expected, hidden[:, ahead:]), (given, states)):
+                    logits = head(source.to(head.weight.dtype)).float() / divisor
+                    found.append(functional.log_softmax(logits, -1))
+        return torch.cat(expected, dim=1), torch.cat(given, dim=1)
+
+    @torch.no_grad()
+    def _overlap(self, hidden: torch.Tensor, given: torch.Tensor) -> float:
+        count = hidden.shape[1] - 1
+        return super()._overlap(hidden[:, 1:], given[:, :count])

@@ -4,12 +4,17 @@ by a few rows of it.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import save_file
 
 from engine.errors import VocabularyMismatch
-from engine.model import attention
+from engine.model import attention, weights
+from engine.model_files import SETTINGS
 
 if TYPE_CHECKING:
     from engine.model.decoder import Decoder
@@ -24,6 +29,7 @@ _SAMPLED_ROWS = 16
 # the draft is refused, because it was distilled from another model. Rows of the same model can differ by rounding,
 # because weights are stored and loaded in several dtypes.
 _TOLERANCE = 0.01
+_READABLE = 0o644
 
 
 def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
@@ -71,3 +77,22 @@ def sample_of(target: Any) -> torch.Tensor:
     with torch.inference_mode():
         rows: torch.Tensor = target.get_input_embeddings()(ids)
     return rows
+
+
+def write(
+    folder: Path,
+    config: Any,
+    own: Mapping[str, torch.Tensor],
+    target: Any,
+    told: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Write the folder of a draft of the model ``target``: its settings, its own weights in bfloat16, and other tensors
+    as they are (``told``).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {**own, SAMPLE: sample_of(target)}
+    halves = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in stored.items()}
+    save_file({**halves, **(told or {})}, folder / weights.SINGLE, metadata={"format": "pt"})
+    (folder / weights.SINGLE).chmod(_READABLE)
+    settings = json.dumps(config.to_dict(), indent=1, sort_keys=True)
+    (folder / SETTINGS).write_text(settings + "\n", encoding="utf-8")

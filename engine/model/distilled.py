@@ -12,13 +12,12 @@ rejection sampling makes up for tokens that are never proposed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from engine.errors import ModelError
@@ -30,13 +29,11 @@ from engine.model.families import FAMILIES
 from engine.model.products.card_blocks import CardLinear
 from engine.model.products.norms import fuse_norms
 from engine.model.products.packed import PackedLinear
-from engine.model_files import SETTINGS
 
 _TOKEN_IDS = "head.token_ids"
 # A draft is refused if the parameters that its configuration describes are more than this multiple of the parameters in
 # its file.
 _MAX_DESCRIBED = 2
-_READABLE = 0o644
 _AGAIN = "Distil it again: python -m engine.distill."
 
 
@@ -98,20 +95,8 @@ def save(draft: Any, config: Any, token_ids: torch.Tensor, target: Any, folder: 
         token_ids: (tokens,), the tokens that the draft can produce.
         target: the model whose embedding and head the draft shares.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    own = {
-        name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
-        for name, tensor in draft.state_dict().items()
-        if not name.startswith(beside.SHARED)
-    }
-    told = {
-        _TOKEN_IDS: token_ids.to("cpu", torch.int32),
-        beside.SAMPLE: beside.sample_of(target).to("cpu", torch.bfloat16),
-    }
-    save_file({**own, **told}, folder / weights.SINGLE, metadata={"format": "pt"})
-    (folder / weights.SINGLE).chmod(_READABLE)
-    settings = json.dumps(config.to_dict(), indent=1, sort_keys=True)
-    (folder / SETTINGS).write_text(settings + "\n", encoding="utf-8")
+    own = {name: tensor for name, tensor in draft.state_dict().items() if not name.startswith(beside.SHARED)}
+    beside.write(folder, config, own, target, {_TOKEN_IDS: token_ids.to("cpu", torch.int32)})
 
 
 def load(name: str, target: Decoder) -> Decoder:

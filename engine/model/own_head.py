@@ -146,11 +146,16 @@ def settings_in(name: str, config: Any) -> Any | None:
     return config_of(config)
 
 
+def layer_of(config: Any) -> int:
+    """The index of the target's layer that a head's layer is like: the last that keeps the whole context."""
+    kinds = layer_kinds(config)
+    return max((at for at, kind in enumerate(kinds) if kind == FULL), default=config.num_hidden_layers - 1)
+
+
 def config_of(config: Any) -> Any:
-    """Make the configuration of a head from the target's: one layer of those that keep the whole context."""
-    said, kinds = config.to_dict(), layer_kinds(config)
+    """Make the configuration of a head from the target's."""
+    said, layer = config.to_dict(), layer_of(config)
     count = said["num_hidden_layers"]
-    layer = max((at for at, kind in enumerate(kinds) if kind == FULL), default=count - 1)
     for key, value in said.items():
         if isinstance(value, list) and len(value) == count:
             said[key] = [value[layer]]
@@ -205,6 +210,23 @@ def skeleton(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
     model = beside.skeleton(config, dtype, device)
     model.model.fusion = Fusion(getattr(model.model, FAMILIES[config.model_type].last_norm), config.hidden_size)
     return model
+
+
+def save(head: Any, config: Any, target: Any, folder: Path) -> None:
+    """Write a head's folder: its weights in bfloat16 under their published names, and the rows that identify its
+    target.
+
+    Args:
+        head: the trained model.
+        config: the configuration from ``config_of``.
+        target: the model whose hidden states, embedding and head it uses.
+    """
+    found = {}
+    for name, values in head.state_dict().items():
+        if (prefix := next((own for own in _NAMES.values() if name.startswith(own)), None)) is not None:
+            stored = next(stored for stored, own in _NAMES.items() if own == prefix)
+            found[stored + name.removeprefix(prefix)] = values
+    beside.write(folder, config, found, target)
 
 
 def _stored(folder: Path) -> dict[str, torch.Tensor]:

@@ -100,6 +100,30 @@ def test_the_command_makes_a_draft_that_changes_no_answer(
     assert fast.figures.middle.proposed > 0
 
 
+def test_the_command_makes_a_head_that_changes_no_answer(
+    tiny: Callable[..., str], books: Path, book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the published form, from a training that brings it nearer. It is refused beside another model."""
+    monkeypatch.setattr(training, "WARM_UP_STEPS", 2)
+    monkeypatch.setattr(training, "LEARNING_RATE", 1e-2)
+    target = tiny("llama", spread=0.1)
+    given = words(target, books, tmp_path, shards=1, epochs=8, head_tokens=VOCABULARY)
+    assert main([*given, "--head"]) == 0
+    log = [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert log[-1]["divergence"] < 0.8 * log[0]["divergence"]
+    assert log[-1]["accepted"] > log[0]["accepted"] + 0.02
+    stored = load_file(tmp_path / "draft" / "model.safetensors")
+    assert stored["mtp.fc.weight"].shape == (64, 128)
+    assert {name.partition(".")[0] for name in stored} == {"mtp", "target"}
+    fast, plain = answers(target, str(tmp_path / "draft"), book)
+    assert fast.token_ids == plain.token_ids
+    assert fast.figures.middle.accepted > 0
+    with pytest.raises(VocabularyMismatch, match="another model"):
+        answers(tiny("llama", seed=1), str(tmp_path / "draft"), book)
+    with pytest.raises(ModelError, match="by itself"):
+        answers(str(tmp_path / "draft"), str(tmp_path / "draft"), book)
+
+
 def test_training_brings_the_draft_nearer(tiny: Callable[..., str], books: Path, tmp_path: Path) -> None:
     main(words(tiny("llama", spread=0.05), books, tmp_path, shards=1, epochs=20))
     log = [json.loads(line) for line in (tmp_path / "work" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
