@@ -327,7 +327,8 @@ def _add_model(parser: Parser) -> None:
     group.add_argument(
         "--draft",
         metavar="NAME",
-        help="draft model: a folder, a GGUF file, a hub id, or none; reader-draft: the draft for the reader",
+        help="draft model: a folder, a GGUF file, a hub id, or none, which leaves a draft head of the model's own; "
+        "reader-draft: the draft for the reader",
     )
     group.add_argument("--context", type=int, metavar="N", help="window in tokens (the model's own)")
     meanings = _engine_meanings()

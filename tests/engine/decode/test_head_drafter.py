@@ -155,7 +155,7 @@ def test_what_is_proposed_has_the_law_that_is_told(with_head: Callable[[str], st
     assert total_variation(proposed, p[0]) > noise(p[0], draws), "or judging had nothing to do"
 
 
-FIXED = {"num_draft_tokens": 3, "num_pending_tokens": 6}
+FIXED = {"num_draft_tokens": 3, "num_pending_tokens": 6, "num_lookup_tokens": 0}
 
 
 @pytest.mark.parametrize(("kind", "lengths"), [("llama", {}), ("qwen3_5_text", FIXED), ("qwen3_5_moe_text", FIXED)])
@@ -163,9 +163,7 @@ def test_no_head_changes_an_answer(
     kind: str, lengths: dict[str, Any], with_head: Callable[[str], str], book: Document
 ) -> None:
     """Of a recurrent model too, whose states go back after a rejection. The head is found in the model's own files."""
-    session = Session.load(
-        EngineConfig(model=with_head(kind), context=4096, retrieval_budget=256, num_lookup_tokens=0, **lengths)
-    )
+    session = Session.load(EngineConfig(model=with_head(kind), context=4096, retrieval_budget=256, **lengths))
     assert session.draft is not None
     assert session.draft.name.endswith("own draft head")
     list(session.read(book))

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from engine.model import attention, graphs, loading
 from engine.model.backends.recorded import RecordedBackend
 from engine.model.graphs import Replays
 from engine.session import Session
+from tests.engine.heads import add_head
 from tests.engine.tape import TapeRecorder
 from tests.engine.test_equality import QUESTION, answer, load, read
 
@@ -222,7 +224,7 @@ def test_recordings_of_other_memory_are_void() -> None:
     assert replays.replayed == 2
 
 
-def test_who_asks_for_none_gets_none(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_for_none_gets_none(tiny: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert graphs.recorder_for(CPU) is None
     taped(monkeypatch, TapeRecorder())
     pair = tiny("llama"), tiny("llama", seed=1, layers=1, width=32)
@@ -230,6 +232,8 @@ def test_who_asks_for_none_gets_none(tiny: Callable[..., str], monkeypatch: pyte
     assert "middle" in load(*pair).hierarchy.recorded()
     # RoPE that looks at its positions cannot be recorded.
     assert "middle" not in load(tiny("phi3-longrope"), None).hierarchy.recorded()
+    # A replay does not hand out the hidden states that a draft head reads.
+    assert not load(add_head(tiny("llama"), tmp_path / "head"), None).hierarchy.recorded()
 
 
 def test_a_pass_of_fixed_shape_is_the_pass(tiny: Callable[..., str]) -> None:
