@@ -214,7 +214,8 @@ class HeadTraining(Training):
     def _distributions(self, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         head, model = self._draft.lm_head.linear, self._draft.model
         divisor = logits_divisor(self._draft.config)
-        expected, given = [], []
+        expected: list[torch.Tensor] = []
+        given: list[torch.Tensor] = []
         with torch.autocast(self._target.device.type, self._wide, enabled=self._wide is not torch.float32):
             states = hidden
             for ahead in range(1, AHEAD + 1):
