@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 SECRET_FILE = "page.key"
 USED_FILE = "page.used"
 TOKEN_SECONDS = 24 * 3600
+_USED_KEPT = 100  # number of used tokens that are kept longer than ``TOKEN_SECONDS``
 LONGEST_CHALLENGE = 64
 """Maximum characters of a challenge (``LoginTokens.prove``); further ones are ignored."""
 
@@ -119,7 +120,11 @@ class LoginTokens:
         now = self._clock()
         made = int(content.partition(".")[0])
         with self._lock:
-            self._used = {used: when for used, when in self._used.items() if now - when <= TOKEN_SECONDS}
+            # the newest stay whatever the clock says: it may be wrong now, and go back to when they were valid
+            newest = [*self._used][-_USED_KEPT:]
+            self._used = {
+                used: when for used, when in self._used.items() if now - when <= TOKEN_SECONDS or used in newest
+            }
             if content in self._used or not 0 <= now - made + 1 <= TOKEN_SECONDS:
                 return False
             self._used[content] = made

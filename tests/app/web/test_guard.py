@@ -133,6 +133,17 @@ def test_a_login_token_of_another_data_folder_opens_nothing(stranger: TestClient
     assert stranger.get("/", params={"token": LoginTokens("o" * 43).issue()}).status_code == 401
 
 
+def test_a_used_token_stays_used_when_the_clock_was_wrong_for_a_while() -> None:
+    now = [1e9]
+    tokens = LoginTokens(SECRET, clock=lambda: now[0])
+    used = tokens.issue()
+    assert tokens.redeem(used)
+    now[0] += 2 * TOKEN_SECONDS
+    assert tokens.redeem(tokens.issue())
+    now[0] -= 2 * TOKEN_SECONDS
+    assert not tokens.redeem(used)
+
+
 def test_a_login_token_grows_old() -> None:
     now = [1_000_000.0]
     tokens = LoginTokens(SECRET, clock=lambda: now[0])
