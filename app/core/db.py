@@ -324,6 +324,7 @@ class Database:
             connection = _open_file(fresh)
             try:
                 salvage.restore(found, connection)
+                row_sums.put_back(_sums(path), connection)
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 connection.close()
@@ -343,6 +344,7 @@ class Database:
         self._notice = f"The library was damaged: {again} could be read. The damaged file is kept as {kept.name}."
         logger.error("%s", self._notice)
         self._say_what_is_missing(connection, path)
+        self._say_what_changed(connection)
         ledger.confirm(connection, path)
         return connection
 
@@ -563,6 +565,15 @@ def _carried_over(path: Path) -> sqlite3.Connection:
     with suppress(sqlite3.Error, OSError):
         salvage.restore(salvage.read(path, _table_columns()), memory)
     return memory
+
+
+def _sums(path: Path) -> list[tuple[Any, ...]]:
+    """The checksums in a damaged file, as far as SQLite can read them; none if its log hides newer ones."""
+    with suppress(sqlite3.Error, OSError, UnicodeDecodeError):
+        if _size(path) and not salvage.hides_transactions(path):
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as damaged:
+                return damaged.execute("SELECT sum, kind, row FROM sums").fetchall()
+    return []
 
 
 def _check(connection: sqlite3.Connection) -> None:

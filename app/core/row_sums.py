@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Iterable
 from operator import eq
+from typing import Any
 
 # The key of each table, and the other columns that are summed. Times are left out, because versions of SQLite write
 # fractions differently.
@@ -82,6 +84,13 @@ def watch(connection: sqlite3.Connection) -> None:
                 f"CREATE TEMP TRIGGER IF NOT EXISTS sums_{table}_{event} AFTER {event} ON main.{table} "
                 f"BEGIN {steps} END"
             )
+
+
+def put_back(sums: Iterable[tuple[Any, ...]], connection: sqlite3.Connection) -> None:
+    """Give rows that were salvaged from a damaged file their former checksums (checksum, table, key), so that
+    ``changed`` finds those that are not what was written.
+    """
+    connection.executemany("UPDATE sums SET sum = ? WHERE kind = ? AND row = ?", sums)
 
 
 def changed(connection: sqlite3.Connection) -> str:

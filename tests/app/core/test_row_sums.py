@@ -145,3 +145,12 @@ def test_damage_to_the_checksums_definition_or_the_files_format_is_mended(file: 
         assert database.notice.startswith("The library was damaged: 2 chats")
         database.close()
         assert everything(file) == before
+
+
+def test_a_changed_row_of_a_damaged_file_is_named(file: Path) -> None:
+    """It was salvaged with a new checksum, and only the file was said to be damaged."""
+    swap(file, b"name TEXT NOT NULL DEFAULT", b"nane TEXT NOT NULL DEFAULT")
+    swap(file, b"Anna", b"Anne")
+    notice = Database(file).notice
+    assert notice.startswith("The library was damaged: 2 chats")
+    assert notice.endswith(CHANGED.format(1, 0, 0, "“People”"))
