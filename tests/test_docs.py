@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
 from pathlib import Path
@@ -74,3 +75,22 @@ def test_the_path_of_a_question_is_counted_right() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+def test_what_is_said_of_a_card_is_in_its_file() -> None:
+    """Four figures of the table had been measured and were in no file."""
+    runs = json.loads((ROOT / "assets/measurements/gpu.json").read_text(encoding="utf-8"))["runs"]
+    known = [(run["part"], figure) for run in runs for figure in run["figures"] if figure["unit"] == "ms/token"]
+    text = (ROOT / "engine/docs/gpus.md").read_text(encoding="utf-8")
+    section = text.partition("## Measured on an H200")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split("|") for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 6
+    for name, *cells in rows:
+        for cell in filter(None, map(str.strip, cells)):
+            shown, ratio = re.fullmatch(r"([\d,.]+)(?: \((\d\.\d\dx)\))?", cell.strip()).groups()
+            places = len(shown.partition(".")[2])
+            assert [
+                figure
+                for part, figure in known
+                if f"{figure['value']:,.{places}f}" == shown and (ratio is None or ratio in figure["note"])
+            ], (name, cell)

@@ -1,11 +1,12 @@
-"""Runs the measurements that need a GPU, in one script of less than ten minutes; needs torch and transformers only.
+"""Runs the measurements that need a GPU, in one script of less than twelve minutes; needs torch and transformers only.
 
     python -m engine.bench.gpu --out gpu.json
+    python -m engine.bench.gpu --model FOLDER --draft FOLDER
     python -m engine.bench.gpu --table gpu.json
     python -m engine.bench.gpu --share gpu.json
 
-The script runs the parts of ``SCRIPT`` one after another. After seven minutes it starts no further part, and prints the
-names of the parts that are left out. After nine minutes it ends itself, even if a measurement is still running.
+The script runs the parts of ``SCRIPT`` one after another. After ten minutes it starts no further part, and prints the
+names of the parts that are left out. After twelve minutes it ends itself, even if a measurement is still running.
 ``--part`` runs a single part in its full size.
 
 Each figure is written to the file as soon as it is measured, with the date and the device. Before measuring, the script
@@ -15,20 +16,25 @@ text of an issue on GitHub, but sends nothing.
 An error ends its part and is recorded. After some errors, such as an illegal memory access, a process can no longer use
 the GPU. Then a new process takes the place of this process and runs the remaining parts.
 
-The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models.
-Their text and acceptance are those of the small pair. Their weights, KV and arithmetic cost as much as those of the
-real models. Several decoding loops (rows) are measured. Each row first decodes an answer that is not measured, in which
-passes are recorded as CUDA graphs. The note of a row says whether its tokens equal those of plain decoding.
+The models are stand-ins (``engine.bench.synthetic_weights``): a trained small pair grown into the sizes of real models,
+with vocabularies of their sizes. Their text and acceptance are those of the small pair. Their weights, KV and
+arithmetic cost as much as those of the real models. Several decoding loops (rows) are measured. Each row first decodes
+an answer that is not measured, in which passes are recorded as CUDA graphs. The note of a row says whether its tokens
+equal those of plain decoding. Because the small pair's acceptance is not that of real models, the row ``hierarchical``
+is measured again with set acceptance rates (``rows.set_acceptance``), which its name says. ``--model`` and ``--draft``
+name a real pair, which is measured with its own acceptance and gets its own file.
 
 Parts:
+    resident   rows with all KV on the device, greedily and at temperature 0.6 with top-p 0.9
+    passes     verifications of several lengths, replayed and launched one by one, and matrix products of these lengths
+    spilled    rows with all KV in host memory
+    checks     CUDA graphs while a book's KV is saved, decoding on a full GPU, and how much memory can be pinned
+    pair       rows of the real pair that --model and --draft name
     kernels    copy bandwidth, speed of a matrix product, attention kernels, each checked against the plain path, and
                products with the weights of GGUF files
-    checks     CUDA graphs while a book's KV is saved, decoding on a full GPU, and how much memory can be pinned
-    resident   TriForce's 7B with all KV on the device
-    spilled    the same 7B with all KV in host memory
-    two_cards  the same 7B with all KV in host memory, on one GPU with one bus and on two GPUs with two
-    gqa        8B at 128K, with KV on the device and in host memory, compared with transformers' offloaded cache
     reading    reading 128K tokens, then two questions
+    two_cards  the 7B with all KV in host memory, on one GPU with one bus and on two GPUs with two
+    gqa        8B at 128K, with KV on the device and in host memory, compared with transformers' offloaded cache
     contexts   contexts from 8K to 512K
     middle     passes over the retrieval cache with the stored weights, and with a copy in 4 bits
     graphs     rows with and without CUDA graphs, and how often a round waits for the GPU
@@ -73,6 +79,7 @@ from engine.bench.synthetic_weights import named, synthetic_pair
 from engine.bench.workloads import DRAFT, SAMPLE, TARGET
 from engine.config import GRAPHS, GREEDY, EngineConfig
 from engine.decode import prefill
+from engine.decode.rounds import pass_ms
 from engine.devices import answers, empty_caches, pin
 from engine.document import Document, Page
 from engine.errors import ResourceError
@@ -82,6 +89,9 @@ from engine.kv.offload import Placement
 from engine.model import graphs
 from engine.model.kernels import Kernel, cuda
 from engine.model.kv_shape import Split
+from engine.model.products import linear
+from engine.model.products.quantized import Linear4, Linear8
+from engine.model.products.tiled import multiplies_tiles, tiled
 from engine.plan import planner, probe
 from engine.plan.memory_budget import PINNED_SHARE, Share
 from engine.plan.planner import Resources
@@ -93,8 +103,8 @@ _QUERIES = (1, 8, 64)
 _KEYS = (32_768, 131_072)
 _GB = 1e9
 # Seconds after which no new measurement begins. A running measurement may continue until ``END_S``.
-LIMIT_S = 420
-END_S = 540
+LIMIT_S = 600
+END_S = 700
 """Seconds after which the script ends itself, even if a measurement is still running because of a slow bus, a compiler
 or a driver that hangs.
 """
@@ -132,49 +142,78 @@ class Sizes:
     budget: int = 4096
     device: str = "cuda"
     temperatures: tuple[float, ...] = (0.0,)
+    acceptances: tuple[float, ...] = ()
 
 
-PARTS = ("kernels", "checks", "resident", "spilled", "two_cards", "gqa", "reading", "contexts", "middle", "graphs")
+# Temperatures of most rows: greedy, and the temperature of TriForce's tables
+_BOTH = (0.0, 0.6)
+# Acceptance rates that are set, because the acceptance of stand-in weights is not that of real models
+_ACCEPTANCES = (0.8, 0.9, 0.95)
+# Numbers of tokens in the passes that the part ``passes`` times
+_LENGTHS = (1, 2, 4, 8, 16, 32, 64)
 USUAL = {
-    "kernels": Sizes("llama-3.1-8b", 131_072, 0),
+    "resident": Sizes("llama-2-7b", 122_880, 64, temperatures=_BOTH, acceptances=_ACCEPTANCES),
+    "passes": Sizes("llama-3.1-8b", 32_768, 0),
+    "spilled": Sizes("llama-2-7b", 122_880, 24, temperatures=_BOTH, acceptances=_ACCEPTANCES),
     "checks": Sizes("llama-3.1-8b", 8_192, 64),
-    "resident": Sizes("llama-2-7b", 124_928, 128, temperatures=(0.0, 0.6)),
-    "spilled": Sizes("llama-2-7b", 124_928, 48, temperatures=(0.0, 0.6)),
-    "two_cards": Sizes("llama-2-7b", 124_928, 48),
+    "pair": Sizes("", 32_768, 64, temperatures=_BOTH),
+    "kernels": Sizes("llama-3.1-8b", 131_072, 0),
+    "two_cards": Sizes("llama-2-7b", 32_768, 32),
     "gqa": Sizes("llama-3.1-8b", 130_048, 128),
     "reading": Sizes("llama-3.1-8b", 130_048, 32),
     "contexts": Sizes("llama-3.1-8b", 524_288, 64),
     "middle": Sizes("llama-3.1-8b", 32_768, 128),
     "graphs": Sizes("llama-2-7b", 32_768, 128),
 }
+PARTS = tuple(USUAL)
 SCRIPT = (
-    ("kernels", USUAL["kernels"]),
+    ("resident", USUAL["resident"]),
+    ("resident", replace(USUAL["resident"], shape="llama-3.1-8b")),
+    ("passes", USUAL["passes"]),
+    ("spilled", USUAL["spilled"]),
     ("checks", USUAL["checks"]),
-    ("resident", Sizes("llama-3.1-8b", 122_880, 64)),
-    ("spilled", Sizes("llama-2-7b", 122_880, 24)),
-    ("two_cards", Sizes("llama-2-7b", 32_768, 32)),
-    ("reading", USUAL["reading"]),
-    ("resident", Sizes("llama-2-7b", 32_768, 64)),
-    ("middle", Sizes("llama-3.1-8b", 32_768, 64)),
-    ("spilled", Sizes("llama-2-7b", 32_768, 32)),
+    ("pair", USUAL["pair"]),
+    ("kernels", USUAL["kernels"]),
+    ("two_cards", USUAL["two_cards"]),
 )
-"""The parts that the script runs, the most informative part first. A context is cut if its KV does not fit in
-memory.
+"""The parts that the script runs, the most informative part first; none of them measures what another one does. A
+context is cut if its KV does not fit in memory.
 """
 
 
-def measure(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
-    """Measure all figures of one of the ``PARTS`` of the script."""
+@dataclass(frozen=True)
+class RealPair:
+    """The folders of real models, for the part ``pair``. The app's folders of settings of GGUF files are such folders
+    too.
+    """
+
+    model: str
+    draft: str | None = None
+
+    def session(self, sizes: Sizes) -> Session:
+        """Load the models."""
+        return Session.load(EngineConfig(model=self.model, draft=self.draft, device=sizes.device))
+
+
+def measure(part: str, sizes: Sizes, book: Path, pair: RealPair | None = None) -> Iterator[Figure]:
+    """Measure all figures of one of the ``PARTS`` of the script.
+
+    Args:
+        pair: the models of the part ``pair``.
+    """
     if part == "kernels":
         yield from _kernels(sizes)
         return
     if part == "two_cards":
         yield from _two_cards(sizes, book)
         return
-    with _bench(sizes, book) as bench:
+    with _bench(sizes, book, None, pair) as bench:
         sizes = _cut_to_memory(bench, part, sizes)
         layers = bench.session.full.shape.layers
-        placements = {"resident": Placement.resident(layers), "spilled": Placement.spread(layers, 0, layers)}
+        whole = Placement.resident(layers)
+        placements = {"resident": whole, "pair": whole, "spilled": Placement.spread(layers, 0, layers)}
+        if part == "passes":
+            yield from _passes(bench, sizes)
         if part == "reading":
             yield from _reading(bench.session, book, sizes)
         if part == "checks":
@@ -266,6 +305,52 @@ def _checks(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
     held.clear()  # kept until here, so that the answer was decoded on a full card
     yield Figure("checks", "a card that is full: layers that made room", spilled, "layers", "", note)
     yield Figure("checks", "host memory that is pinned in one piece", _pinned(device) / _GB, "GB", "", "0: not at all")
+
+
+def _passes(bench: Bench, sizes: Sizes) -> Iterator[Figure]:
+    """Time verifications of several lengths, with and without CUDA graphs, and matrix products of these lengths."""
+    session, own = bench.session, bench.session.config
+    session.full.place(Placement.resident(session.full.shape.layers), sizes.context + _ANSWERS)
+    bench.prefill(sizes.context)
+    case = bench.workloads.cases("prose", sizes.context)[0]
+    for setting in GRAPHS:
+        bench.reshape(replace(own, graphs=setting))
+        bench.start(case)
+        for _ in session.hierarchy.record_ahead(case.prompt):
+            pass
+        context = bench.context_of(case, 0.0, 1.0)
+        for count in _LENGTHS:
+            before = _replayed(session)
+            spent = [pass_ms(context.backend, session.full, context.tokens, count, None) for _ in range(_TIMES)]
+            note = "replayed" if _replayed(session) - before == _TIMES else "launched one by one"
+            what = f"graphs {setting}: a verification of {count} tokens after {sizes.context:,}"
+            yield Figure("passes", what, min(spent), "ms", "", note)
+    bench.reshape(own)
+    yield from _products(session)
+
+
+def _replayed(session: Session) -> int:
+    """Number of verifications that have been replayed."""
+    replays = session.hierarchy.recorded().get("verify")
+    return replays.replayed if replays else 0
+
+
+def _products(session: Session) -> Iterator[Figure]:
+    """Time products of the size of a layer's largest matrix, in the dtype of activations and with quantized weights."""
+    device, dtype, config = session.target.device, session.target.dtype, session.target.config
+    whole = linear(torch.randn(config.intermediate_size, config.hidden_size, device=device).to(dtype), None)
+    layers: dict[str, Any] = {str(dtype).removeprefix("torch."): whole}
+    if dtype is torch.bfloat16 and multiplies_tiles(device):
+        layers |= {"4 bits": tiled(Linear4(whole)), "8 bits": tiled(Linear8(whole))}
+    for name, layer in layers.items():
+        if layer is None:
+            continue
+        held = sum(each.nbytes for each in (*layer.parameters(), *layer.buffers()))
+        for count in _LENGTHS:
+            x = torch.randn(count, config.hidden_size, device=device).to(dtype)
+            ms = _recorded_ms(device, lambda layer=layer, x=x: [layer(x) for _ in range(_CALLS)]) / _CALLS
+            what = f"product of {count} tokens with {config.intermediate_size:,} x {config.hidden_size:,}, {name}"
+            yield Figure("passes", what, ms, "ms", "", f"{held / ms / 1e6:,.0f} GB/s")
 
 
 def _replayed_ms(kernel: Kernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> float:
@@ -376,17 +461,16 @@ def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Siz
     bench.prefill(sizes.context)
     seconds = time.perf_counter() - began
     yield Figure(part, f"{name}: reading {sizes.context:,} tokens", seconds, "s")
-    for result in bench.one_by_one(sizes.context):
+    for result in bench.one_by_one(sizes.context, sizes.acceptances):
         yield _decoded(part, name, result)
-        if result.row == "plain" and name == "resident":
-            kv = session.full.kv_bytes().total
-            weights = sum(p.numel() * p.element_size() for p in session.target.model.parameters())
-            floor = (weights + kv) / copy_rate(session.target.device) * 1000.0
+        if result.row == "plain" and name != "spilled":
+            read = session.target.bytes_read_by_step + session.full.kv_bytes().total
+            floor = read / copy_rate(session.target.device) * 1000.0
             what = f"{name}: plain step over memory's floor, T={result.temperature}"
-            yield Figure(part, what, result.ms_per_token / floor, "x", "1.25x")
+            yield Figure(part, what, result.ms_per_token / floor, "x", "1.25x", f"{read / _GB:.2f} GB at the copy rate")
     spilled = len(session.full.placement.spilled)
-    if name == "resident" and spilled:
-        yield Figure(part, "resident: layers for which there was no room", spilled, "layers")
+    if name != "spilled" and spilled:
+        yield Figure(part, f"{name}: layers for which there was no room", spilled, "layers")
     if part == "gqa" and name == "spilled" and session.target.device.type == "cuda":
         yield _offloaded(bench, sizes)
 
@@ -394,15 +478,28 @@ def _placed(bench: Bench, part: str, name: str, placement: Placement, sizes: Siz
 def _decoded(part: str, name: str, result: Measurement) -> Figure:
     targets = {"resident": "3.5x", "spilled": "12x"} if part in ("resident", "spilled") else {}
     ratio = f"{result.ratio_to_plain:.2f}x of plain" if result.ratio_to_plain else ""
-    rate = result.acceptance.get("verify")
-    accepted = f", verify {rate:.2f}" if rate is not None else ""
-    same = {True: ", identical to plain", False: f", differs at {result.first_difference}", None: ""}[
+    same = {True: "identical to plain", False: f"differs at {result.first_difference}", None: ""}[
         result.identical_to_plain
     ]
-    what = f"{name}: {result.row}, {result.context:,} tokens, T={result.temperature}"
-    return Figure(
-        part, what, result.ms_per_token, "ms/token", targets.get(name, ""), f"{STAND_IN}; {ratio}{accepted}{same}"
-    )
+    rate = result.settings.get("acceptance")
+    given = "" if rate is None else f", acceptance set to {rate}"
+    what = f"{name}: {result.row}, {result.context:,} tokens, T={result.temperature}{given}"
+    weights = "" if part == "pair" else STAND_IN
+    note = f"{weights}; " * bool(weights) + ", ".join(filter(None, [ratio, same]))
+    return Figure(part, what, result.ms_per_token, "ms/token", targets.get(name, ""), note, _details(result))
+
+
+def _details(result: Measurement) -> dict[str, float | None]:
+    """The rates, the tokens a round and the time of each level that explain the time of a row."""
+    found = result.acceptance
+    rates = {
+        "middle level's tokens, accepted of judged": found["retrieval_judged"],
+        "drafted tokens at the full level, accepted of judged": found["drafted_judged"],
+        "drafted tokens at the middle level, accepted of proposed": found["middle"],
+        "copied tokens, accepted of proposed": found["lookup"],
+        "tokens a round": result.mean_acceptance_length,
+    }
+    return rates | {f"{stage} ms a token": ms for stage, ms in result.time_split.items()}
 
 
 def _offloaded(bench: Bench, sizes: Sizes) -> Figure:
@@ -510,12 +607,12 @@ def _waits(bench: Bench, sizes: Sizes, setting: str) -> Figure:
 
 
 @contextmanager
-def _bench(sizes: Sizes, book: Path, split: Split | None = None) -> Iterator[Bench]:
-    """Make a bench on stand-in models. Before that, free the memory of the previous bench, whose objects may still be
-    alive in reference cycles.
+def _bench(sizes: Sizes, book: Path, split: Split | None = None, pair: RealPair | None = None) -> Iterator[Bench]:
+    """Make a bench on stand-in models, or on a real pair. Before that, free the memory of the previous bench, whose
+    objects may still be alive in reference cycles.
     """
     _give_back()
-    with closing(_session(sizes, sizes.context + _STEP, split)) as session:
+    with closing(pair.session(sizes) if pair else _session(sizes, sizes.context + _STEP, split)) as session:
         text = _long_enough(session, book.read_text(encoding="utf-8"), sizes.context)
         yield Bench(session, _ids(session, text), _options(sizes))
 
@@ -577,6 +674,8 @@ def _options(sizes: Sizes) -> argparse.Namespace:
         tokens=sizes.tokens,
         temperature=list(sizes.temperatures),
         top_p=0.9,
+        top_k=None,
+        repetition_penalty=None,
         rows=["plain", "hierarchical", "hierarchical_lookup"],
         workloads=["prose"],
         repeats=1,
@@ -595,24 +694,29 @@ def run(
     label: str = "",
     is_over: Callable[[], bool] = lambda: False,
     here: dict[str, Any] | None = None,
+    pair: RealPair | None = None,
 ) -> None:
     """Measure one of the ``PARTS`` of the script. Write each figure to the file when it is measured, and print all
-    figures at the end.
+    figures at the end. The part ``pair`` has a file of its own beside ``out``.
 
     Args:
         label: name under which the figures are stored in the file; "" uses ``part``.
         is_over: returns whether the time for all parts is over. It is called after each figure.
         here: description of the machine from ``report.machine``; if it is None, this function is called.
+        pair: the models of the part ``pair``.
     """
     figures: list[Figure] = []
     results: dict[str, Any] = {"runs": []}
-    here = here or machine()
-    with closing(as_they_come(measure(part, sizes, book), part)) as measured:
+    here, model = here or machine(), f"shape {sizes.shape}, {STAND_IN}"
+    if pair is not None:
+        out = out.with_name(f"{out.stem}-pair{out.suffix}")
+        model = " and ".join(Path(name).name for name in (pair.model, pair.draft) if name)
+    with closing(as_they_come(measure(part, sizes, book, pair), part)) as measured:
         for figure in measured:
             figures.append(figure)
             if over := is_over():
                 figures.append(Figure(part, "the rest", "left out, the time is over", ""))
-            results = add_figures(out, label or part, f"shape {sizes.shape}, {STAND_IN}", figures, here)
+            results = add_figures(out, label or part, model, figures, here)
             if over:
                 break
     sys.stdout.write(figure_table({"runs": results["runs"][-1:]}) + "\n")
@@ -632,6 +736,7 @@ def run_script(
     timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
     first: int = 0,
     used: float = 0.0,
+    pair: RealPair | None = None,
 ) -> None:
     """Run the parts of ``SCRIPT`` one after another, until ``LIMIT_S`` seconds have passed. After ``END_S`` seconds the
     process ends in any case.
@@ -639,37 +744,43 @@ def run_script(
     Args:
         first: index of the first part to run.
         used: seconds that earlier processes of this script have taken.
+        pair: the models of the part ``pair``, which is left out without them.
     """
     began, end = clock() - used, timer(max(0.0, END_S - used), _end)
     end.daemon = True
     end.start()
     faulthandler.dump_traceback_later(max(1.0, END_S + _HELD_S - used), exit=True, file=sys.__stderr__ or 2)
     try:
-        _run_parts(book, out, lambda: clock() - began, first)
+        _run_parts(book, out, lambda: clock() - began, first, pair)
     finally:
         faulthandler.cancel_dump_traceback_later()
         end.cancel()
 
 
-def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int) -> None:
+def _run_parts(book: Path, out: Path, used: Callable[[], float], first: int, pair: RealPair | None) -> None:
     here = machine()
     for index, (part, sizes) in enumerate(SCRIPT[first:], start=first):
-        label = f"{part}, {sizes.shape}, {sizes.context:,} tokens"
+        label = ", ".join(filter(None, [part, sizes.shape, f"{sizes.context:,} tokens"]))
         if used() > LIMIT_S:
             sys.stdout.write(f"{label}: left out, the time is over. Alone: --part {part}\n")
             continue
-        run(part, sizes, book, out, label, lambda: used() > LIMIT_S, here)
+        if part == "pair" and pair is None:
+            sys.stdout.write(f"{label}: left out, --model and --draft name no models.\n")
+            continue
+        run(part, sizes, book, out, label, lambda: used() > LIMIT_S, here, pair if part == "pair" else None)
         if index + 1 < len(SCRIPT) and torch.cuda.is_initialized() and not answers(torch.device("cuda")):
-            _restart(book, out, index + 1, used())
+            _restart(book, out, index + 1, used(), pair)
 
 
-def _restart(book: Path, out: Path, first: int, used: float) -> None:
+def _restart(book: Path, out: Path, first: int, used: float, pair: RealPair | None) -> None:
     """Replace this process by a new one, which runs the part ``first`` and all later parts. Done only when necessary,
     because the new process takes some 10 seconds to import torch and transformers.
     """
     sys.stdout.write("The card answers this process no more. A new process runs the parts that are left.\n")
     sys.stdout.flush()
     given = ["--book", str(book), "--out", str(out), "--first", str(first), "--used", f"{used:.1f}"]
+    if pair is not None:
+        given += ["--model", pair.model, *(["--draft", pair.draft] if pair.draft else [])]
     os.execv(sys.executable, [sys.executable, "-m", "engine.bench.gpu", *given])
 
 
@@ -688,6 +799,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure or print figures as the command line asks."""
     parser = argparse.ArgumentParser(prog="python -m engine.bench.gpu", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--part", choices=PARTS, help="measure this alone, in its full size")
+    parser.add_argument("--model", metavar="FOLDER", help="a real model, measured in the part pair with its own file")
+    parser.add_argument("--draft", metavar="FOLDER", help="its draft model")
     parser.add_argument("--book", type=Path, default=SAMPLE, help="a text; repeated where it is too short")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="file of results; parts are added to it")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print a file of results as Markdown")
@@ -710,10 +823,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pass
     except (OSError, ValueError) as error:
         parser.error(f"{options.out} cannot take the figures ({error}): name another file with --out")
+    pair = RealPair(options.model, options.draft) if options.model else None
+    if options.part == "pair" and pair is None:
+        parser.error("name the models of the pair with --model and --draft")
     if options.part:
-        run(options.part, USUAL[options.part], options.book, options.out)
+        run(options.part, USUAL[options.part], options.book, options.out, pair=pair if options.part == "pair" else None)
     else:
-        run_script(options.book, options.out, first=options.first, used=options.used)
+        run_script(options.book, options.out, first=options.first, used=options.used, pair=pair)
     return 0
 
 

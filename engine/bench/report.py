@@ -479,7 +479,8 @@ def write_json(path: Path, session: Session, results: Sequence[Measurement]) -> 
 @dataclass(frozen=True)
 class Figure:
     """One measured number, which is a line of a table. ``part`` names the part of the measurements to which it belongs.
-    ``target`` is the value that it should reach; "" if there is none.
+    ``target`` is the value that it should reach; "" if there is none. ``also`` are numbers that were measured with it,
+    keyed by name: None stands for a rate of which nothing was counted.
     """
 
     part: str
@@ -488,6 +489,7 @@ class Figure:
     unit: str
     target: str = ""
     note: str = ""
+    also: dict[str, float | None] = field(default_factory=dict)
 
 
 def figure_table(results: dict[str, Any]) -> str:
@@ -501,7 +503,9 @@ def figure_table(results: dict[str, Any]) -> str:
         for figure in run["figures"]:
             value = figure["value"]
             shown = value if isinstance(value, str) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-            lines.append(f"| {figure['what']} | {shown} | {figure['unit']} | {figure['target']} | {figure['note']} |")
+            also = [f"{name} {number:,.3g}" for name, number in figure.get("also", {}).items() if number is not None]
+            note = ", ".join(filter(None, [figure["note"], *also]))
+            lines.append(f"| {figure['what']} | {shown} | {figure['unit']} | {figure['target']} | {note} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +43,16 @@ from engine.decode.drafters import Drafter, LookupDrafter, ModelDrafter, NoDraft
 from engine.decode.head_drafter import HeadDrafter
 from engine.decode.levels import Hierarchy, draft_start_ms, selection_ms
 from engine.decode.plans import PlanLimits
-from engine.decode.rounds import Context, full_pass, pass_ms
+from engine.decode.rounds import Context, Judge, full_pass, pass_ms
 from engine.decode.tuning import TUNING, is_slow
-from engine.decode.verify import make_generator, make_sampler
+from engine.decode.verify import (
+    Distributions,
+    SampledTokens,
+    make_generator,
+    make_sampler,
+    rejection_sample,
+    rejection_sample_on_device,
+)
 from engine.events import Round
 from engine.generation import PLAIN_PROBES
 from engine.kv.full import retry_with_spill
@@ -95,6 +103,8 @@ _AGAIN = 2 * PROMPT_QUERIES
 _MEMORY_BYTES = 200_000_000
 # Number of times that a tensor of ``_MEMORY_BYTES`` is summed. The fastest time counts.
 _MEMORY_TIMES = 7
+# The row that is run again with set acceptance rates.
+_SET_ROW = "hierarchical"
 # Rows that cannot run without a draft model. All other rows that speculate can leave it out.
 _DRAFTING = ("hf_assisted", "draft_only")
 
@@ -106,6 +116,22 @@ class NewestChunks:
 
     def score(self, queries: torch.Tensor, keys: Sequence[KeyIndex], num_chunks: int) -> torch.Tensor:
         return torch.arange(1.0, num_chunks + 1, device=queries.device).repeat(len(keys), keys[0].kv_heads, 1)
+
+
+def set_acceptance(rate: float, chances: random.Random) -> Judge:
+    """Make a judge that accepts each token with the probability ``rate``, whatever the models say. It computes and
+    reads all that rejection sampling does, so that a round takes as long as with models whose acceptance is ``rate``.
+    The text is not the target's.
+    """
+
+    def judge(
+        proposed: torch.Tensor, q: Distributions | None, p: Distributions, generator: torch.Generator
+    ) -> SampledTokens:
+        sampled, (offered,) = rejection_sample_on_device(proposed, q, p, generator).read(proposed)
+        accepted = next((at for at in range(len(offered)) if chances.random() >= rate), len(offered))
+        return SampledTokens((*map(int, offered[:accepted]), sampled.tokens[-1]))
+
+    return judge
 
 
 class Bench:
@@ -120,6 +146,7 @@ class Bench:
         self._answered: Context | None = None  # context of the most recent answer
         self._recent: tuple[RetrievalCache, Backend] | None = None
         self._cases: dict[tuple[str, int, int], list[Case]] = {}
+        self._acceptance: float | None = None  # set acceptance rate of the middle level's tokens (``set_acceptance``)
         self._read = 0  # tokens of the book that have been prefilled
         self._reading: tuple[float, float | None] | None = None
         self._llama: LlamaCpp | None = None
@@ -142,24 +169,32 @@ class Bench:
                         cases, {**place, "settings": {**(settings or {}), **remarks(self.session)}}
                     )
 
-    def one_by_one(self, context: int) -> Iterator[Measurement]:
+    def one_by_one(self, context: int, acceptances: Sequence[float] = ()) -> Iterator[Measurement]:
         """Run all rows on one prompt, and yield the measurement of each row as soon as it is made. The first answer of
         each row is not counted, because during this answer passes are recorded as CUDA graphs and costs are learned.
+
+        Args:
+            acceptances: acceptance rates with which the row ``hierarchical`` is run again (``set_acceptance``). The
+                rate is named in the settings of the measurement.
         """
         self.prefill(context)
         (case, *_) = self.workloads.cases("prose", context)
         for temperature in self.options.temperature:
-            self._policies = {}
-            place = {"workload": "prose", "context": context, "temperature": temperature, "settings": {}}
             runs: dict[str, list[Run]] = {}
-            for row in filter(self._can_run, self.options.rows):
-                self.warm(row, case, temperature)
-                run = Run()
-                run.add(self.decode(row, case, temperature))
-                runs[row] = [run]
-                greedy = temperature == 0 and "plain" in runs
-                difference = self._difference([case], run, runs["plain"][0]) if greedy else None
-                yield measurement_of(row, runs, place, difference, None, self._reading)
+            for rate in (None, *acceptances):
+                self._policies, self._acceptance = {}, rate
+                settings = {} if rate is None else {"acceptance": rate}
+                place = {"workload": "prose", "context": context, "temperature": temperature, "settings": settings}
+                for row in filter(self._can_run, self.options.rows if rate is None else [_SET_ROW]):
+                    self.warm(row, case, temperature)
+                    run = Run()
+                    run.add(self.decode(row, case, temperature))
+                    runs[row] = [run]
+                    compares = temperature == 0 and rate is None and "plain" in runs
+                    difference = self._difference([case], run, runs["plain"][0]) if compares else None
+                    line = measurement_of(row, runs, place, difference, None, self._reading)
+                    yield line if rate is None else replace(line, identical_to_plain=None)
+            self._acceptance = None
 
     def reshape(self, config: EngineConfig) -> None:
         """Replace the settings by ``config``, and build the drafter and the retrieval cache anew. The full cache is
@@ -340,7 +375,8 @@ class Bench:
         return queries
 
     def context_of(self, case: Case, temperature: float, top_p: float, repeat: int = 0) -> Context:
-        session, options = self.session, self.options
+        session, options, rate = self.session, self.options, self._acceptance
+        judge = rejection_sample if rate is None else set_acceptance(rate, random.Random(options.seed + repeat))
         return Context(
             session.hierarchy.verify,
             session.full,
@@ -349,6 +385,7 @@ class Bench:
             make_generator(options.seed + repeat, session.target.token_device),
             session.end_ids if case.ends else frozenset(),
             options.tokens,
+            judge=judge,
         )
 
     def _sampling(self, temperature: float, top_p: float) -> SamplingParams:

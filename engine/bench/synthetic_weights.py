@@ -17,7 +17,12 @@ How the function stays the same (W and D are the new width and head_dim, w and d
     layers    New layers are random and add zeros to the residual stream. They have no effect, but they cost KV and
               computation.
 
-The vocabulary stays the small model's. RoPE can be grown only if its type is one of ``_GROWABLE_ROPE``.
+    vocabulary
+              New tokens are never chosen: their logits are far below those of the old tokens. The last component of the
+              residual stream has the same small number in every embedding. No layer reads or writes it, and only the
+              new tokens' rows of the head multiply it, by a large negative number.
+
+RoPE can be grown only if its type is one of ``_GROWABLE_ROPE``.
 """
 
 from __future__ import annotations
@@ -40,11 +45,19 @@ from engine.plan.planner import pick_device
 from engine.prompt import BookTokenizer
 
 _GROWABLE_ROPE = ("default", "linear", "llama3")
+# Number in the last component of every embedding, if the vocabulary grows. It is exact in every dtype, and so small
+# that norms of the other components hardly change.
+_MARK = 2.0**-8
+# Factor of this component in the head's rows for new tokens: within the range of float16, and so large that all new
+# tokens together have almost no probability.
+_SILENCE = -60_000.0
 
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """The shape of a Llama model. The fields have the names of transformers' configuration."""
+    """The shape of a Llama model. The fields have the names of transformers' configuration. A ``vocab_size`` of 0 keeps
+    the small model's vocabulary.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -52,16 +65,17 @@ class LlamaShape:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
+    vocab_size: int = 0
 
 
 SHAPES = {
-    "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128),
-    "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128),
-    "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128),
+    "llama-2-7b": LlamaShape(4096, 11008, 32, 32, 32, 128, 32_000),
+    "llama-2-13b": LlamaShape(5120, 13824, 40, 40, 40, 128, 32_000),
+    "llama-3.1-8b": LlamaShape(4096, 14336, 32, 32, 8, 128, 128_256),
     # The real Llama 3.2 1B has twice as many heads, with half this head_dim. But the bundled draft has a head_dim of
     # 128, and can be grown only into a multiple of 128. Time and memory of a pass are as in the real model.
-    "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128),
-    "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128),
+    "llama-3.2-1b": LlamaShape(2048, 8192, 16, 16, 4, 128, 128_256),
+    "llama-68m": LlamaShape(768, 3072, 2, 6, 6, 128, 32_000),
 }
 
 
@@ -166,7 +180,9 @@ def grown_config(config: Any, shape: LlamaShape, window: int | None = None) -> A
     _check(config, shape)
     grown = type(config)(**config.to_dict())
     for key, value in vars(shape).items():
-        setattr(grown, key, value)
+        setattr(grown, key, value or getattr(config, key))
+    # New tokens need rows of their own in the head. A pass over a token reads no more bytes than with a tied head.
+    grown.tie_word_embeddings = config.tie_word_embeddings and grown.vocab_size == config.vocab_size
     grown.rms_norm_eps = config.rms_norm_eps * config.hidden_size / shape.hidden_size
     grown.max_position_embeddings = window or config.max_position_embeddings
     if getattr(grown, "layer_types", None):
@@ -193,6 +209,10 @@ def grow(small: Any, config: Any, device: torch.device, dtype: torch.dtype) -> A
             else:
                 layer.self_attn.o_proj.weight.zero_()
                 layer.mlp.down_proj.weight.zero_()
+        if config.vocab_size > small.config.vocab_size:
+            large.model.embed_tokens.weight[:, -1] = _MARK
+            large.model.norm.weight[-1] = 1.0
+            large.lm_head.weight[small.config.vocab_size :, -1] = _SILENCE
     return large.eval()
 
 
@@ -205,7 +225,9 @@ def _check(config: Any, shape: LlamaShape) -> None:
         )
     old, group = vars(shape), shape.num_attention_heads // shape.num_key_value_heads
     small = {key: getattr(config, key, None) or 0 for key in old}
-    short = [key for key, value in small.items() if value > old[key]]
+    short = [key for key, value in small.items() if value > (old[key] or value)]
+    if shape.vocab_size > small["vocab_size"] and shape.hidden_size == small["hidden_size"]:
+        short.append("hidden_size (no room for the mark of new tokens)")
     if small["num_attention_heads"] // small["num_key_value_heads"] > group:
         short.append("num_attention_heads per num_key_value_heads")
     if shape.head_dim % max(1, small["head_dim"]):

@@ -34,7 +34,15 @@ from engine.decode.controller import RoundObservation
 from engine.decode.distributions import NO_TOKEN
 from engine.decode.lookup import NO_MATCH
 from engine.decode.tuning import is_slow
-from engine.decode.verify import confidences, draw, joined, rejection_sample, rejection_sample_on_device
+from engine.decode.verify import (
+    Distributions,
+    SampledTokens,
+    confidences,
+    draw,
+    joined,
+    rejection_sample,
+    rejection_sample_on_device,
+)
 from engine.events import Acceptance, Round, TimeSplit, TokenSource
 from engine.kv.retrieval import BoundaryRefresh, ChunkScoring, SelectionRefresh
 from engine.kv.spilling import retry_with_spill
@@ -78,6 +86,12 @@ def check_tokens(sampled: Sequence[int]) -> None:
         raise NotFinite
 
 
+Judge = Callable[[torch.Tensor, Distributions | None, Distributions, torch.Generator], SampledTokens]
+"""A function with the arguments of ``rejection_sample`` that accepts a prefix of proposed tokens and draws the token
+after it.
+"""
+
+
 @dataclass
 class Context:
     """The state of a decoding loop. ``tokens`` are all committed tokens. ``full`` is the full cache with the KV of all
@@ -85,7 +99,8 @@ class Context:
 
     ``sampler`` samples the token after the committed tokens. ``loops`` detects whether the answer only repeats itself
     and must be stopped; None never stops it. ``repeats``: whether the answer is drawn with a seed, so that its text may
-    not depend on earlier answers or on the clock.
+    not depend on earlier answers or on the clock. ``judge`` accepts tokens of the middle level in a verification. Only
+    ``rejection_sample`` gives the text the target's distribution; the bench sets others.
     """
 
     backend: Backend
@@ -97,6 +112,7 @@ class Context:
     max_tokens: int
     loops: LoopDetector | None = None
     repeats: bool = False
+    judge: Judge = rejection_sample
 
     def commit(self, sampled: Sequence[int]) -> Committed:
         """Commit sampled tokens, up to and including the first token that ends the text. Crop the full cache to all
@@ -528,7 +544,8 @@ def _verify(
     proposed = pending.ids(context.backend)
     ids = torch.cat([context.backend.ids(context.tokens[-1:]), proposed])
     p = context.sampler(_verify_pass(context, ids, observer), proposed)
-    sampled = rejection_sample(proposed, pending.distributions(), p, context.generator)
+    judge = context.judge if plan.passes else rejection_sample
+    sampled = judge(proposed, pending.distributions(), p, context.generator)
     if pending.drawn is not None:
         drafter.accept(sampled.tokens[: sampled.num_accepted])
     done = context.commit(sampled.tokens)

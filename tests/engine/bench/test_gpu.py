@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine import bench
-from engine.bench import gpu, report, synthetic_weights
+from engine.bench import gpu, report, rows, synthetic_weights
 from engine.bench.gpu import Sizes
 from engine.bench.report import STAND_IN
 from engine.bench.synthetic_weights import SHAPES
@@ -94,6 +96,20 @@ def test_passes_are_timed_again_with_what_their_row_uses(monkeypatch: pytest.Mon
             opened.options.rows = [row]
             assert len(list(opened.one_by_one(500))) == 1
             assert set(timed) == {used}, row
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.8, 1.0])
+def test_an_acceptance_rate_that_is_set_is_that_of_judged_tokens(rate: float) -> None:
+    """Whatever the models say, here that no proposal is right; the token behind is the one that was drawn."""
+    judge = rows.set_acceptance(rate, random.Random(3))
+    accepted = judged = 0
+    proposed, likeliest = torch.arange(10, 18), torch.arange(100, 109)
+    for _ in range(500):
+        found = judge(proposed, None, likeliest, torch.Generator())
+        count = found.num_accepted
+        assert found.tokens == (*range(10, 10 + count), 100)
+        accepted, judged = accepted + count, judged + min(8, count + 1)
+    assert accepted / judged == pytest.approx(rate, abs=0.03)
 
 
 def test_an_error_is_written_down() -> None:

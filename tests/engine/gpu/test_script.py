@@ -31,6 +31,17 @@ LAYERS = 1
 OPTIONS: dict[str, Any] = {"dtype": "float32", "num_draft_tokens": 1, "num_pending_tokens": 2}
 
 
+def _tiny(part: str, sizes: Sizes) -> Sizes:
+    """One part has a temperature and a rate that is set, as the script has them."""
+    if part != "resident":
+        return Sizes("tiny", 100, 2, 32)
+    return Sizes("tiny", 100, 2, 32, temperatures=sizes.temperatures, acceptances=sizes.acceptances[-1:])
+
+
+ALONE = len(gpu.SCRIPT) - 1
+"""Parts of the script without a real pair."""
+
+
 @pytest.fixture
 def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "tiny", deeper(pair[0]))
@@ -40,8 +51,9 @@ def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         (gpu, "EngineConfig", partial(EngineConfig, **OPTIONS)),
         (gpu, "_QUERIES", (1,)),
         (gpu, "_KEYS", (64,)),
+        (gpu, "_LENGTHS", (1, 3)),
         (gpu, "_FIRST_PIN", 1 << 16),
-        (gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 2, 32)) for part in dict(gpu.SCRIPT))),
+        (gpu, "SCRIPT", tuple((part, _tiny(part, sizes)) for part, sizes in dict(gpu.SCRIPT).items())),
         (probe, "COPY_BYTES", 1 << 16),
         (rows, "_MEMORY_BYTES", 1 << 16),
         (probe, "_MATRIX_WIDTH", 64),
@@ -54,7 +66,7 @@ def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_script_runs_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book, out = tmp_path / "book.txt", tmp_path / "gpu.json"
     book.write_text(TEXT, encoding="utf-8")
@@ -75,20 +87,36 @@ def test_the_script_runs_to_its_end(
     assert gpu._PIECE >= 10 << 20, "torch takes 20 MiB for each smaller tensor"
     monkeypatch.setattr(gpu, "_PIECE", 1 << 20)
     with simulated_cuda("lazy", cards=2, limit=100_000_000) as card:
-        assert gpu.main(["--book", str(book), "--out", str(out)]) == 0
-    assert len(begun) == len(gpu.SCRIPT)  # the kernels have no session, two cards have two
+        assert gpu.main(["--book", str(book), "--out", str(out), "--model", pair[0], "--draft", pair[1]]) == 0
+    assert len(begun) == len(gpu.SCRIPT) - 1  # the kernels have no session, two cards have two
     assert max(begun) < 1000, "a part begins with the weights of the one before"
     results = json.loads(out.read_text(encoding="utf-8"))
     figures = {figure["what"]: figure for run in results["runs"] for figure in run["figures"]}
-    assert len(results["runs"]) == len(gpu.SCRIPT)
+    assert len(results["runs"]) == len(gpu.SCRIPT) - 1
+    (own,) = json.loads((tmp_path / "gpu-pair.json").read_text(encoding="utf-8"))["runs"]
+    assert own["model"] == " and ".join(Path(name).name for name in pair)
+    assert not [figure for figure in own["figures"] if "stand-in" in figure["note"] or "early" in figure["what"]]
     assert not [figure for figure in figures.values() if "early" in figure["what"]], figures
     for what, figure in figures.items():
-        if figure["unit"] == "ms/token" and "T=0.6" not in what:
+        if figure["unit"] == "ms/token" and "acceptance set to 0.95" in what:
+            assert "identical" not in figure["note"], "its text is nobody's"
+            judged = figure["also"]["middle level's tokens, accepted of judged"]
+            assert judged is None or 0.0 <= judged <= 1.0
+            assert figure["also"]["tokens a round"] >= 1.0
+            assert figure["also"]["verify ms a token"] > 0.0
+        elif figure["unit"] == "ms/token" and "T=0.6" not in what:
             assert "identical" in figure["note"] or "differs" in figure["note"]
             assert "differs" not in figure["note"], what
     assert min(left) < 2 << 20, "an answer is decoded on a full card"
     words = " ".join(figures)
-    for told in ("two cards: hierarchical_lookup", "layers that made room", "pinned in one piece", "second question"):
+    for told in (
+        "two cards: hierarchical_lookup",
+        "layers that made room",
+        "pinned in one piece",
+        "T=0.6, acceptance set to 0.95",
+        "a verification of 3 tokens after 100",
+        "product of 3",
+    ):
         assert told in words
     capsys.readouterr()
     assert gpu.main(["--share", str(out)]) == 0
@@ -143,7 +171,7 @@ def test_figures_are_in_the_file_as_they_come_whatever_comes_next(
 
     monkeypatch.setattr(gpu, "measure", figures)
     gpu.run_script(tmp_path, out)
-    assert seen == ["one"] * len(gpu.SCRIPT)
+    assert seen == ["one"] * ALONE
     for run in json.loads(out.read_text(encoding="utf-8"))["runs"]:
         assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
 
@@ -186,7 +214,7 @@ def test_a_card_that_has_failed_takes_no_figure_along(tmp_path: Path, monkeypatc
     monkeypatch.setattr(gpu, "measure", figures)
     gpu.run_script(tmp_path, out)
     runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
-    assert len(runs) == len(gpu.SCRIPT)
+    assert len(runs) == ALONE
     for run in runs:
         assert [figure["what"] for figure in run["figures"]] == ["one", "ended early"]
         assert run["machine"]["gpu"] == "card"
@@ -202,7 +230,7 @@ def test_memory_that_ends_in_a_part_costs_no_other_part(tmp_path: Path, monkeypa
     parts = ("checks", "two_cards", "reading")
     monkeypatch.setattr(gpu, "SCRIPT", tuple((part, Sizes("tiny", 100, 2, 32)) for part in parts))
 
-    def ending(part: str, sizes: Sizes, book: Path) -> Iterator[Figure]:
+    def ending(part: str, sizes: Sizes, book: Path, _: gpu.RealPair | None) -> Iterator[Figure]:
         try:
             for figure in measure(part, sizes, book):
                 yield figure
@@ -270,7 +298,7 @@ def test_parts_are_measured_by_another_process_where_the_card_answers_no_more(
         gpu.main(given)
     assert waited == [gpu.END_S, gpu.END_S - 30.0, gpu.END_S - 60.0]
     runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
-    assert len(runs) == len(gpu.SCRIPT)
+    assert len(runs) == ALONE
     early = [run["figures"][-1]["what"] == "ended early" for run in runs]
     assert early == [True, True] + [False] * (len(runs) - 2)
 
@@ -293,7 +321,7 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
     def figures(part: str, *_: object) -> Iterator[Figure]:
         yield Figure(part, "one", 1.0, "ms")
         ((seconds, work),) = after
-        assert gpu.LIMIT_S < seconds <= 540
+        assert gpu.LIMIT_S < seconds <= 700
         assert started == [True], "once, and it keeps no process alive"
         work()
 
@@ -312,7 +340,7 @@ def test_what_never_ends_is_ended_and_the_figures_stay(
     with pytest.raises(SystemExit, match="0"):
         gpu.run_script(tmp_path, out, timer=Timer)
     assert "The time is over" in capsys.readouterr().out
-    assert held == [(560, True), "cancelled"]
+    assert held == [(720, True), "cancelled"]
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert [figure["what"] for figure in run["figures"]] == ["one"]
     before = out.read_text(encoding="utf-8")
