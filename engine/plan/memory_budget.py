@@ -15,7 +15,13 @@ MIN_CHAT_TOKENS = 256
 """Minimum tokens of the window that stay free after a book, for a question and an answer."""
 
 MEMORY_SHARE = 0.85
-"""Maximum share of the free memory for weights and cache. The rest is for activations and other programs."""
+"""Share of the free memory that weights and cache may always take. The rest is for activations and other programs."""
+
+RESERVE = 1_500_000_000
+"""Maximum bytes of a GPU's free memory that are left to other things than weights and cache, by an estimate for an 8B:
+0.5 GB for a block of prefill, 0.6 GB to draw 64 tokens of 128,256, and 0.4 GB for recorded passes, workspaces and
+kernels that are loaded late. If it is too little, layers are spilled while the program runs.
+"""
 
 PINNED_SHARE = 0.6
 """Maximum share of the free host memory for weights and cache if there is a GPU, because pinned memory cannot be
@@ -51,6 +57,18 @@ _WEIGHT_BUFFERS = 2
 # Approximate number of passes of the target from one verification to the next. Each of these passes copies the weights
 # that wait in host memory.
 _PASSES = 4
+
+
+def usable(free_bytes: int) -> int:
+    """Bytes of a GPU's free memory that weights and cache may take."""
+    return max(int(free_bytes * MEMORY_SHARE), free_bytes - RESERVE)
+
+
+def beside(room: int, taken: int) -> int:
+    """The part of ``room`` (a result of ``usable``) that remains after ``taken`` bytes have been allocated; below 0 if
+    they exceed it.
+    """
+    return usable(min(int(room / MEMORY_SHARE), room + RESERVE) - taken)
 
 
 @dataclass(frozen=True)
@@ -203,8 +221,7 @@ def fitting_budget(
     """
 
     def longest(budget: int) -> int:
-        taken = (int(retrieval_bytes(size, budget) * MEMORY_SHARE) for size in sizes)
-        left = [room - bytes_ for room, bytes_ in zip(devices, taken, strict=True)]
+        left = [beside(room, retrieval_bytes(size, budget)) for room, size in zip(devices, sizes, strict=True)]
         return largest(window, lambda tokens: spread_over(sizes, tokens, left, host, disk) is not None)
 
     most = longest(least)
@@ -306,7 +323,7 @@ def fitted_share(layers: int, size: LayerBytes, room: DeviceRoom) -> Share:
     buffers = _STAGING_BUFFERS * size.buffer
     fixed = room.taken_bytes + layers * size.other_caches
     most = int(room.free_bytes * WEIGHTS_SHARE) - fixed
-    left = int(room.free_bytes * MEMORY_SHARE) - fixed - layers * size.weights
+    left = usable(room.free_bytes) - fixed - layers * size.weights
     if layers * size.weights + buffers > most:
         held = max(0, (most - buffers) // max(1, size.weights) - _WEIGHT_BUFFERS)
         return Share(layers, layers, layers - min(layers - 1, held))

@@ -34,6 +34,7 @@ from engine.plan.memory_budget import (
     retrieval_bytes,
     share_layers,
     spread_over,
+    usable,
 )
 from engine.plan.model_shape import ModelShape
 from engine.plan.round_model import Rates
@@ -159,7 +160,7 @@ def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Mode
         room.taken_bytes + share.layers * layers // target.layers for room, share in zip(rooms, shares, strict=True)
     ]
     held = [bytes_ + retrieval_bytes(part, MIN_BUDGET) for bytes_, part in zip(held, parts, strict=True)]
-    left = [int((room.free_bytes - bytes_) * MEMORY_SHARE) for room, bytes_ in zip(rooms, held, strict=True)]
+    left = [_usable(room.free_bytes - bytes_, on_gpu=free.on_gpu) for room, bytes_ in zip(rooms, held, strict=True)]
 
     def longest(host: int, disk: int) -> int:
         return largest(target.window, lambda count: spread_over(parts, count, left, host, disk) is not None)
@@ -176,6 +177,10 @@ def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Mode
     return ModelFit(
         verdict if loads else "none", tokens, spilled, weights, 1000 * kv.stored, loading, room, loads, free
     )
+
+
+def _usable(bytes_: int, *, on_gpu: bool) -> int:
+    return usable(bytes_) if on_gpu else int(bytes_ * MEMORY_SHARE)
 
 
 def retrieval_gain(target: ModelShape, found: ModelFit, tokens: int = BOOK_TOKENS) -> float | None:

@@ -42,6 +42,7 @@ from engine.plan.memory_budget import (
     KvSize,
     LayerBytes,
     Share,
+    beside,
     fitting_budget,
     interleaved,
     largest,
@@ -51,6 +52,7 @@ from engine.plan.memory_budget import (
     share_layers,
     spread_over,
     to_leave_out,
+    usable,
 )
 from engine.plan.round_model import NO_WEIGHTS, HostWeights, sentence
 from engine.prompt import BookTokens
@@ -269,7 +271,7 @@ def step_bytes(config: EngineConfig, model: Any, draft: Any, devices: Sequence[t
     free = free_resources(device, config, None, layout.others)
     rooms = [free.device, *free.others]
     if config.device_memory == "auto":
-        rooms = [max(0, room - int(MEMORY_SHARE * bytes_)) for room, bytes_ in zip(rooms, held, strict=True)]
+        rooms = [max(0, beside(room, bytes_)) for room, bytes_ in zip(rooms, held, strict=True)]
     host = free.host if config.host_memory != "auto" else max(0, free.host - waiting)
     left = replace(free, device=rooms[0], others=tuple(rooms[1:]), host=host)
     found = plan(shape, tokens, beside_retrieval(shape, left, config.retrieval_budget or MIN_BUDGET))
@@ -439,7 +441,7 @@ def free_resources(
         return Resources(room, 0, disk, (room,) * len(others))
     devices = (device, *others)
     back = released.cards or (released.device, *(0 for _ in others))
-    free = [int((kinds.free_memory(card) + more) * MEMORY_SHARE) for card, more in zip(devices, back, strict=True)]
+    free = [usable(kinds.free_memory(card) + more) for card, more in zip(devices, back, strict=True)]
     rooms = free if device_limit is None else [device_limit] * len(free)
     host = int(available * PINNED_SHARE) if host_limit is None else host_limit
     return Resources(rooms[0], host, disk, tuple(rooms[1:]))
@@ -514,10 +516,11 @@ def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources)
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:
     """Return the bytes of ``free`` that remain for KV after the retrieval cache has been allocated."""
     rooms = (free.device, *free.others)
-    left = [
-        max(0, room - int(retrieval_bytes(_size(part), budget) * MEMORY_SHARE))
-        for room, part in zip(rooms, shape.parts, strict=True)
-    ]
+    taken = [retrieval_bytes(_size(part), budget) for part in shape.parts]
+    if shape.device_kind.own_memory:
+        left = [max(0, beside(room, bytes_)) for room, bytes_ in zip(rooms, taken, strict=True)]
+    else:
+        left = [max(0, room - int(bytes_ * MEMORY_SHARE)) for room, bytes_ in zip(rooms, taken, strict=True)]
     return replace(free, device=left[0], others=tuple(left[1:]))
 
 

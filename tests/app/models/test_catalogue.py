@@ -437,7 +437,7 @@ def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.Monke
     part = fit_pair(target, None, FreeMemory(24 * 10**9, 0, on_gpu=True))
     assert part.verdict == "part"
     retrieval = (MIN_BUDGET + RETRIEVAL_TAIL) * 128 * KIB
-    left = int((24 * 10**9 - 16_000_000_000 - retrieval) * model_fit.MEMORY_SHARE)
+    left = model_fit.usable(24 * 10**9 - 16_000_000_000 - retrieval)
     index = 32 * 8 * (128 + 2) / CHUNK  # a mean key in 8 bits for every eight tokens
     assert part.tokens == pytest.approx(left / (128 * KIB + index), rel=0.001)
     assert f"{part.tokens:,}" in fit_in_words(part)
@@ -516,7 +516,7 @@ def test_a_second_card_counts_and_is_shared_as_the_planner_shares_it() -> None:
     shares = share_layers(32, size, [DeviceRoom(card, taken), DeviceRoom(card)])
     layout = planner.layout_of(shares, devices)
     held = planner.weights_by_device(layout, 32, size, taken)
-    left = [int((card - bytes_) * model_fit.MEMORY_SHARE) for bytes_ in held]
+    left = [model_fit.usable(card - bytes_) for bytes_ in held]
     kv = kv_shape_of(models[0], torch.bfloat16, devices[0]).indexed(CHUNK)
     kv = dataclasses.replace(kv, split=layout.split)
     free = planner.beside_retrieval(kv, planner.Resources(left[0], 0, 0, (left[1],)))

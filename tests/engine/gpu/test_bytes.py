@@ -31,7 +31,6 @@ from engine.plan import planner
 from engine.plan.cost_model import MIN_BUDGET
 from engine.plan.memory_budget import (
     CHUNK,
-    MEMORY_SHARE,
     RETRIEVAL_TAIL,
     DeviceRoom,
     LayerBytes,
@@ -39,6 +38,7 @@ from engine.plan.memory_budget import (
     fitting_budget,
     retrieval_bytes,
     share_layers,
+    usable,
 )
 from engine.plan.round_model import LAUNCH_US, Pass, Rates, RoundModel
 from tests.engine.gpu.counting import DRAFTED, GPU, PASSES, RoundCalls, load_once, round_calls
@@ -134,10 +134,10 @@ def fit(config: EngineConfig, model: Any, draft: Any, memory: int, count: int, b
     used = [weights + part.layers * beside for weights, part in zip(held, kv.parts, strict=True)]
     sizes = [planner._size(part) for part in kv.parts]
     used = [bytes_ - retrieval_bytes(part, MIN_BUDGET) for bytes_, part in zip(used, sizes, strict=True)]
-    rooms_left = [int((free - bytes_) * MEMORY_SHARE) for bytes_ in used]
+    rooms_left = [usable(free - bytes_) for bytes_ in used]
     budget = fitting_budget(sizes, budget, MIN_BUDGET, BOOK, rooms_left, 10**12, 0)
     used = [bytes_ + retrieval_bytes(part, budget) for bytes_, part in zip(used, sizes, strict=True)]
-    left = [max(0, int((free - bytes_) * MEMORY_SHARE)) for bytes_ in used]
+    left = [max(0, usable(free - bytes_)) for bytes_ in used]
     plan = planner.plan(kv, BOOK, planner.Resources(left[0], 10**12, 0, tuple(left[1:])))
     if plan is None:
         return None

@@ -27,14 +27,17 @@ from engine.plan import planner, probe
 from engine.plan.cost_model import CostModel, LayerCost
 from engine.plan.memory_budget import (
     MEMORY_SHARE,
+    RESERVE,
     BookFit,
     DeviceRoom,
     KvSize,
     LayerBytes,
     Share,
+    beside,
     interleaved,
     layer_bytes,
     share_layers,
+    usable,
 )
 from engine.plan.planner import Layout, Resources
 from engine.plan.round_model import HostWeights
@@ -106,7 +109,7 @@ def test_one_card_is_filled_before_the_next_gets_any() -> None:
     assert alone == [Share(32), Share()]
     assert planner.layout_of(alone, CARDS) == Layout(CARDS[0])
     fits = share_layers(32, LAYER, [DeviceRoom(24 * GB, REST), DeviceRoom(24 * GB)])
-    assert fits[0].layers < 16
+    assert fits[0].layers < 20
     assert sum(share.layers for share in fits) == 32
     spilled = share_layers(32, LAYER, [DeviceRoom(16 * GB, REST), DeviceRoom(16 * GB)])
     assert sum(share.layers for share in spilled) == 32
@@ -118,7 +121,7 @@ def test_layers_are_divided_beside_the_retrieval_cache() -> None:
     """A larger budget leaves less KV on the card, by as many bytes."""
     kv, budgets = KvSize(32, stored=131_072, computed=131_072, staged=131_072), (1024, 65_536)
     few, many = (layer_bytes(32, LAYER.weights, kv, 131_072, budget) for budget in budgets)
-    room = DeviceRoom(40 * GB, REST)
+    room = DeviceRoom(35 * GB, REST)
     (with_few,), (with_many,) = (share_layers(32, size, [room]) for size in (few, many))
     taken = (budgets[1] - budgets[0]) * kv.computed
     assert with_many.spilled - with_few.spilled == pytest.approx(taken / few.kv, abs=1)
@@ -166,6 +169,19 @@ def test_a_books_forecast_knows_what_waits(
     session.hierarchy.middle.bits = bits
     Session.measure(session, Document.from_text("Book", "text"))
     assert given == [replace(planner.host_weights(session.target.config, 12_345), for_middle=not bits)]
+
+
+def test_a_fixed_reserve_is_left_and_no_share_of_a_large_card() -> None:
+    """15 % of 16 GB beside a rounded 8B were 2.4 GB, or two layers of a book's KV more than anything needs."""
+    assert usable(5 * GB) == int(5 * GB * MEMORY_SHARE)
+    assert usable(16 * GB) == 16 * GB - RESERVE
+    for free in (GB, 9 * GB, 12 * GB, 100 * GB):
+        assert beside(usable(free), GB // 2) == pytest.approx(usable(free - GB // 2), abs=2)
+    shape, tokens = KvShape(32, 8, 128, torch.bfloat16, CARDS[0]), 122_880
+    with simulated_cuda("eager", limit=16 * GB):
+        found = planner.plan(shape, tokens, planner.free_resources(CARDS[0], CONFIG))
+        assert found is not None
+        assert found.placement.count(Tier.DEVICE) == (16 * GB - RESERVE - found.staging) // (tokens * 4096)
 
 
 def test_the_papers_model_and_book_fit_one_card_of_24_gb() -> None:
