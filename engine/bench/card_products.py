@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -37,27 +37,19 @@ class _Case:
     call: Callable[[torch.Tensor, int], object]
 
 
-def figures(
-    device: torch.device,
-    rate: float,
-    timed: Timed,
-    shapes: Sequence[tuple[int, int]] = SHAPES,
-    rows: Sequence[int] = _ROWS,
-) -> Iterator[Figure]:
+def figures(device: torch.device, rate: float, timed: Timed) -> Iterator[Figure]:
     """Measure products with random weights in each format, and in bfloat16 to compare them with.
 
     Args:
         rate: rate of a copy on the device, in bytes read and written per second.
-        shapes: outputs and inputs of the matrices.
-        rows: numbers of rows that are multiplied.
     """
-    for outputs, inputs in shapes:
+    for outputs, inputs in SHAPES:
         for make in (_unrounded, *map(_stored, _formats())):
             case = make(device, outputs, inputs)
             if isinstance(case, Figure):
                 yield case
                 continue
-            for count in rows:
+            for count in _ROWS:
                 x = torch.randn(count, inputs, device=device).bfloat16()
 
                 def work(case: _Case = case, x: torch.Tensor = x) -> None:

@@ -27,7 +27,9 @@ def test_each_format_is_compared_with_the_bytes_that_it_reads(monkeypatch: pytes
     monkeypatch.setattr(card_products, "_NAMES", ("Q4_0", "Q4_K"))
     monkeypatch.setattr(card_products, "multiplies_blocks", lambda _, kinds: kinds == [2])
     monkeypatch.setattr(card_blocks, "kernels_of", lambda _, kind: SimulatedKernels(kind))
-    whole, four, refused = figures(CPU, 1e6, timed, [(16, 256)], [3])
+    monkeypatch.setattr(card_products, "SHAPES", ((16, 256),))
+    monkeypatch.setattr(card_products, "_ROWS", (3,))
+    whole, four, refused = figures(CPU, 1e6, timed)
     assert whole.what == "product with bfloat16: 3 rows, 16 x 256"
     assert four.what == "product with Q4_0: 3 rows, 16 x 256"
     assert four.value == 0.25, "of three matrices, of which none stays in the cache"

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 import torch
 
-from engine.bench import gpu, rows
+from engine.bench import card_products, gpu, rows
 from engine.bench.gpu import Sizes
 from engine.bench.report import Figure, add_figures, collect
 from engine.bench.synthetic_weights import SHAPES
@@ -52,6 +52,9 @@ def small(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         (gpu, "_QUERIES", (1,)),
         (gpu, "_KEYS", (64,)),
         (gpu, "_LENGTHS", (1, 3)),
+        (card_products, "SHAPES", ((16, 256),)),
+        (card_products, "_ROWS", (1,)),
+        (card_products, "_READ_BYTES", 1 << 16),
         (gpu, "_FIRST_PIN", 1 << 16),
         (gpu, "SCRIPT", tuple((part, _tiny(part, sizes)) for part, sizes in dict(gpu.SCRIPT).items())),
         (probe, "COPY_BYTES", 1 << 16),
