@@ -229,6 +229,7 @@ def round_it(page: Page, data: Path) -> None:
 
     page.route("**/preferences", tight)
     page.click("#open-preferences")
+    page.get_by_text("All models", exact=True).click()
     page.get_by_role("button", name="Use rounded", exact=True).click()
     until(page, lambda: page.inner_text("#model-name") == STARTERS[STARTER_LONG], READ_PATIENCE)
     until(page, lambda: page.get_attribute("#trifold", "data-stage") == "ready", READ_PATIENCE)
