@@ -63,6 +63,7 @@ class Cache:
     limit = 10**9
     waited_s = 0.0
     is_selected = True
+    hidden = None  # no draft head reads along
 
     def __init__(self, name: str, length: int) -> None:
         self.name, self.length, self.num_exact = name, length, length
