@@ -56,8 +56,9 @@ _ABBREVIATION = re.compile(
 # A full stop after these ends a sentence only before a word that often begins one.
 _COMPANY = re.compile(r"\b(?:Inc|Ltd|Corp|Co|Bros)\.$")
 _BEGINS = re.compile(
-    r"\s+(?:The|This|These|That|Those|It|Its|He|She|They|We|I|You|In|On|At|By|For|From|With|As|If|When|After|Before|No"
-    r"|A|An|All|Each|Both|Our|Their|His|Her|There|However|But|And|Under|Since|While|Der|Die|Das|Es|Er|Sie)\b|\s*\n\s*\n"
+    r"\s{1,9}(?:The|This|These|That|Those|It|Its|He|She|They|We|I|You|In|On|At|By|For|From|With|As|If|When|After|Before"
+    r"|No|A|An|All|Each|Both|Our|Their|His|Her|There|However|But|And|Under|Since|While|Der|Die|Das|Es|Er|Sie)\b"
+    r"|\s{0,9}\n\s{0,9}\n"
 )
 _BEFORE_NUMBER = re.compile(r"\b(?:[Nn]os?|Nr|pp?|vol|ch|chap|Kap|Bd|Art|Abs|fig|Fig|Abb|sec|ca)\.$")
 _ITEM_NUMBER = re.compile(r"\n[ \t]*(?:[-*+•][ \t]+)?[*_]*\d{1,3}\.$")
