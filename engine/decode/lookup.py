@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from engine.decode.tuning import TUNING, Tuning
@@ -85,27 +86,45 @@ class LookupIndex:
     """
 
     def __init__(self, tuning: Tuning = TUNING) -> None:
-        self._tokens: list[int] = []
         self._tuning = tuning
-        sizes = (tuning.long_ngram, tuning.ngram, *tuning.short_ngrams)
-        self._places = [_Places(size) for size in sizes]
+        self._clear()
 
     def __len__(self) -> int:
         return len(self._tokens)
 
+    def _clear(self) -> None:
+        self._tokens: list[int] = []
+        sizes = (self._tuning.long_ngram, self._tuning.ngram, *self._tuning.short_ngrams)
+        self._places = [_Places(size) for size in sizes]
+
     def follow(self, tokens: Sequence[int]) -> None:
-        """Make this the index of ``tokens``. Keep the indexed tokens up to the first difference from ``tokens``."""
-        self._crop(common_length(self._tokens, tokens))
+        """Make this the index of ``tokens``. Keep the indexed tokens up to the first difference from ``tokens``. If
+        that fails, the index is empty.
+        """
+        with self._cleared_by_errors():
+            self._crop(common_length(self._tokens, tokens))
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Index the tokens of ``tokens`` that are not indexed yet. ``tokens`` is the whole text, so it begins with the
-        indexed tokens.
+        indexed tokens. If that fails, the index is empty.
         """
-        new = tokens[len(self._tokens) :]
-        self._tokens.extend(new)
-        for places in self._places:
-            places.extend(self._tokens, len(new))
+        with self._cleared_by_errors():
+            new = tokens[len(self._tokens) :]
+            self._tokens.extend(new)
+            for places in self._places:
+                places.extend(self._tokens, len(new))
+
+    @contextmanager
+    def _cleared_by_errors(self) -> Iterator[None]:
+        """Clear the index if the ``with`` block fails, since some n-grams may then be missing, and every later search
+        would fail. The next text is indexed from its beginning.
+        """
+        try:
+            yield
+        except BaseException:
+            self._clear()
+            raise
 
     def find(self, tail: Sequence[int] = (), most: int = TUNING.copy_lengths[-1], least: int = 1) -> LookupMatch:
         """Find the longest earlier occurrence of the end of the text, which is the indexed tokens followed by

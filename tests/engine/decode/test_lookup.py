@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -96,6 +97,22 @@ def test_following_another_text_equals_a_new_index() -> None:
                 ngram = text[at : at + size]
                 ends = [end for end in range(len(text), size - 1, -1) if text[end - size : end] == ngram]
                 assert list(places.of(ngram)) == ends
+
+
+@pytest.mark.parametrize("name", ["extend", "drop_last"])
+def test_an_index_that_broke_off_is_made_anew(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Every later question failed, because n-grams were missing after memory had run out."""
+    text, other = [1, 2, 3, 4, 5] * 6, [1, 2, 3, 4, 5] * 3 + [6, 7] * 9
+    used, new = LookupIndex(), LookupIndex()
+    used.follow(text)
+    with monkeypatch.context() as broken:
+        broken.setattr(used._places[1], name, Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            used.follow(other)
+    used.follow(other)
+    new.follow(other)
+    assert used.find() == new.find() != NO_MATCH
+    used.follow(text)
 
 
 def test_proposal_grows_with_the_match_and_is_a_point_mass() -> None:
