@@ -82,7 +82,8 @@ class Proposal:
     start_ms: float = 0.0
 
 
-def _nothing(device: torch.device) -> Proposal:
+def no_tokens(device: torch.device) -> Proposal:
+    """A proposal without tokens."""
     return Proposal(torch.empty(0, dtype=torch.long, device=device))
 
 
@@ -133,7 +134,7 @@ class NoDrafter:
     """Proposes no tokens. The target on the retrieval cache then makes one token per pass."""
 
     def __init__(self, device: torch.device) -> None:
-        self._nothing = _nothing(device)
+        self._nothing = no_tokens(device)
 
     def begin(self, context: Sequence[int], *, anew: bool = False) -> None:
         pass
@@ -324,7 +325,7 @@ class ModelDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         if count == 0:
-            return _nothing(self.decoder.token_device)
+            return no_tokens(self.decoder.token_device)
         start_ms = self._catch_up(context)
 
         def following(token: torch.Tensor) -> torch.Tensor:

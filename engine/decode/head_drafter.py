@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.decode.acceptance import NO_EARLY_STOP, EarlyStop
-from engine.decode.drafters import FED_IN_A_STEP, READ_AT_ONCE, Proposal, drafted, first_tokens, fitted
+from engine.decode.drafters import FED_IN_A_STEP, READ_AT_ONCE, Proposal, drafted, first_tokens, fitted, no_tokens
 from engine.kv.spilling import retry_with_spill
 from engine.kv.streaming import StreamingCache
 
@@ -100,7 +100,7 @@ class HeadDrafter:
         hint: Sequence[int] = (),
     ) -> Proposal:
         if count == 0 or not self._hidden.start <= len(context) - 2 < self._hidden.stop:
-            return Proposal(torch.empty(0, dtype=torch.long, device=self.decoder.token_device))
+            return no_tokens(self.decoder.token_device)
         start_ms = self._catch_up(context[: self._committed])
         logits, states = self._after(context)
 
