@@ -30,7 +30,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from app.core.atomic_upload import PREFIX, AtomicUpload, clean, unwritable
-from app.core.bookmark import keep_value, kept_value
 from app.core.db import Database
 from app.core.whole_files import sweep, write_whole
 from app.readers.recognition import Recognition, is_kept
@@ -46,7 +45,6 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _COPY_BLOCK = 1 << 20  # number of bytes that are copied at a time
 _ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,7}")  # a file's ending, such as ".pdf"; not the ".2" of "Report v1.2"
 _RECORD = "book.json"
-_GIVEN = "given"  # key of the names that the person gave books, in the database table ``app_state``
 COLLECTION = "collection.json"
 _JSON = "document.json"  # stored name of an uploaded ``book.json``, because that name is taken by the book's record
 _LEAVING = "leaving-"
@@ -113,7 +111,6 @@ class Books:
         self._folder = folder
         self._clock = clock
         self.database = database or Database()
-        self._given = _names(kept_value(self.database, _GIVEN))
         self._sweep()
         self._find_again()
 
@@ -257,7 +254,7 @@ class Books:
     def all(self) -> tuple[Book, ...]:
         """Every book of the library, the last opened first."""
         rows = self.database.rows("SELECT * FROM books WHERE file <> '' ORDER BY opened DESC, added DESC")
-        return tuple(book for book in map(self._book, rows) if self.path(book).is_file())
+        return tuple(book for book in map(_book, rows) if self.path(book).is_file())
 
     def text(self, book: Book) -> Document | None:
         """The cached text of a book, with comments and words of pictures if that is cached, otherwise without; None if
@@ -278,7 +275,8 @@ class Books:
 
     def given(self, sha256: str) -> str:
         """The name that the person gave a book; "" if none."""
-        return self._given.get(sha256, "")
+        rows = self.database.rows("SELECT given FROM books WHERE sha256 = ?", (sha256,))
+        return str(rows[0]["given"]) if rows else ""
 
     def rename(self, sha256: str, name: str) -> Book:
         """Give a book a name. With an empty name, or its title, the book is shown by its title again. The name is
@@ -298,13 +296,7 @@ class Books:
             write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
         except OSError as error:
             raise unwritable(folder, error) from error
-        self._name(sha256, given)
-        return self.get(sha256)
-
-    def _name(self, sha256: str, given: str) -> None:
-        named = {**self._given, sha256: given}
-        self._given = {book: name for book, name in named.items() if name}
-        keep_value(self.database, _GIVEN, self._given)
+        return self._save(sha256, {"given": given})
 
     def forget(self, sha256: str) -> None:
         """Delete a book and everything stored with it, including its chats and notes, which the database deletes with
@@ -322,8 +314,6 @@ class Books:
         except OSError as error:
             raise unwritable(folder, error) from error
         self.database.write(lambda connection: connection.execute("DELETE FROM books WHERE sha256 = ?", (sha256,)))
-        if sha256 in self._given:
-            self._name(sha256, "")
         shutil.rmtree(leaving, ignore_errors=True)
 
     def check_unused(self, sha256: str) -> None:
@@ -357,13 +347,14 @@ class Books:
     def _enter(self, record: dict[str, Any]) -> Book:
         """Add a book, whose folder exists already, to the database."""
         now = self._clock()
-        names = ("sha256", "name", "file", "added", "opened")
-        values = (record["sha256"], record["name"], record["file"], now, now)
+        names = ("sha256", "name", "file", "given", "added", "opened")
+        values = (record["sha256"], record["name"], record["file"], record.get("given", ""), now, now)
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
-                f"INSERT INTO books ({', '.join(names)}) VALUES (?, ?, ?, ?, ?) ON CONFLICT (sha256) DO UPDATE "
-                "SET name = excluded.name, file = excluded.file, opened = excluded.opened",
+                f"INSERT INTO books ({', '.join(names)}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (sha256) DO UPDATE "
+                "SET name = excluded.name, file = excluded.file, opened = excluded.opened, "
+                "given = coalesce(nullif(excluded.given, ''), given)",
                 values,
             )
 
@@ -381,12 +372,8 @@ class Books:
 
     def _load(self, sha256: str) -> Book | None:
         rows = self.database.rows("SELECT * FROM books WHERE sha256 = ? AND file <> ''", (sha256,))
-        book = self._book(rows[0]) if rows else None
+        book = _book(rows[0]) if rows else None
         return book if book is not None and self.path(book).is_file() else None
-
-    def _book(self, row: sqlite3.Row) -> Book:
-        stored = {field.name: row[field.name] for field in fields(Book) if field.name != "given"}
-        return Book(**stored, given=self._given.get(row["sha256"], ""))
 
     def _find_again(self) -> None:
         """Add missing books to the database from their folders. Books are missing if the database was lost or is
@@ -398,8 +385,6 @@ class Books:
                 record = _record(folder)
                 if record is not None:
                     self._enter(record)
-                    if record["given"]:
-                        self._name(folder.name, record["given"])
 
     def _sweep(self) -> None:
         """Remove the files of deletions, uploads and writes that were interrupted when the program ended, from the
@@ -426,10 +411,8 @@ def name_of(file: str) -> str:
     return clean(PurePath(file).name) or "book"
 
 
-def _names(kept: Any) -> dict[str, str]:
-    """The given names as stored, by the books' hashes; empty if nothing valid is stored."""
-    found = kept if isinstance(kept, dict) else {}
-    return {sha256: name for sha256, name in found.items() if isinstance(name, str)}
+def _book(row: sqlite3.Row) -> Book:
+    return Book(**{field.name: row[field.name] for field in fields(Book)})
 
 
 def _record(folder: Path) -> dict[str, Any] | None:

@@ -121,7 +121,17 @@ CREATE TABLE notes (
 );
 """
 
-MIGRATIONS = (FIRST, NAMED, NOTED, row_sums.TABLE)
+GIVEN = """
+ALTER TABLE books ADD COLUMN given TEXT NOT NULL DEFAULT '';
+UPDATE books SET given = coalesce((
+    SELECT names.value FROM app_state, json_each(iif(json_valid(app_state.value), app_state.value, '{}')) AS names
+    WHERE app_state.name = 'given' AND names.key = books.sha256 AND names.type = 'text'
+), '');
+DELETE FROM app_state WHERE name = 'given';
+DELETE FROM sums WHERE kind = 'books';
+"""
+
+MIGRATIONS = (FIRST, NAMED, NOTED, row_sums.TABLE, GIVEN)
 """Migration scripts by version: script n turns version n - 1 into version n. Released scripts are never changed; new
 ones are added at the end.
 """
@@ -483,7 +493,6 @@ def _prepare(connection: sqlite3.Connection) -> None:
     # growing answer is committed twice a second.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
-    row_sums.define(connection)
     while (version := _version(connection)) < VERSION:
         _in_transaction(connection, partial(_migrate, version))
     if version > VERSION:

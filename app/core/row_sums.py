@@ -16,7 +16,7 @@ from typing import Any
 # The key of each table, and the other columns that are summed. Times are left out, because versions of SQLite write
 # fractions differently.
 _TABLES = {
-    "books": ("sha256", "name", "file", "title", "author"),
+    "books": ("sha256", "name", "file", "title", "author", "given"),
     "chats": ("id", "book", "name"),
     "messages": ("id", "chat", "parent", "role", "text", "stopped", "figures", "notes", "trouble"),
     "notes": ("id", "book", "page", "label", "start", "stop", "passage", "said", "words", "colour"),
@@ -27,14 +27,15 @@ _SHARED = 12
 _MOST_NAMED = 5  # maximum number of books and chats that a sentence names
 # the name of the book or chat in which a row is shown, keyed by the row's table
 _SHOWN = {
-    "books": "SELECT coalesce(nullif(title, ''), name) FROM books WHERE sha256 = ?",
+    "books": "SELECT coalesce(nullif(given, ''), nullif(title, ''), name) FROM books WHERE sha256 = ?",
     "chats": "SELECT name FROM chats WHERE id = ?",
     "messages": (
         "SELECT coalesce(nullif(name, ''), (SELECT text FROM messages WHERE chat = chats.id ORDER BY id LIMIT 1)) "
         "FROM chats WHERE id = (SELECT chat FROM messages WHERE id = ?)"
     ),
     "notes": (
-        "SELECT coalesce(nullif(title, ''), name) FROM books WHERE sha256 = (SELECT book FROM notes WHERE id = ?)"
+        "SELECT coalesce(nullif(given, ''), nullif(title, ''), name) FROM books "
+        "WHERE sha256 = (SELECT book FROM notes WHERE id = ?)"
     ),
 }
 _LONGEST_NAME = 60  # maximum characters of a name in a sentence
@@ -47,29 +48,17 @@ def _call(table: str, row: str = "") -> str:
     return f"row_sum({', '.join(f'CAST({row}{column} AS BLOB)' for column in _TABLES[table])})"
 
 
-def _all_rows(table: str) -> str:
-    return f"INSERT INTO sums SELECT '{table}', {_TABLES[table][0]}, {_call(table)} FROM {table};"
-
-
-TABLE = "\n".join(
-    (
-        "CREATE TABLE sums (kind TEXT NOT NULL, row NOT NULL, sum TEXT NOT NULL, PRIMARY KEY (kind, row)) "
-        "WITHOUT ROWID;",
-        *map(_all_rows, _TABLES),
-    )
+TABLE = (
+    "CREATE TABLE sums (kind TEXT NOT NULL, row NOT NULL, sum TEXT NOT NULL, PRIMARY KEY (kind, row)) WITHOUT ROWID;"
 )
-"""The migration that makes the table ``sums``."""
-
-
-def define(connection: sqlite3.Connection) -> None:
-    """Give a connection the function of checksums, which the migration needs."""
-    connection.create_function("row_sum", -1, _sum, deterministic=True)
+"""The migration that makes the table ``sums``. ``changed`` fills it."""
 
 
 def watch(connection: sqlite3.Connection) -> None:
     """Let every row that this connection writes or deletes update its checksum. The triggers belong to the connection,
     so that the file can be opened by programs without the function.
     """
+    connection.create_function("row_sum", -1, _sum, deterministic=True)
     connection.execute("PRAGMA temp_store = MEMORY")
     for table, (key, *_) in _TABLES.items():
         forget = f"DELETE FROM sums WHERE kind = '{table}' AND row = +"  # "+", so that the index is used for any type

@@ -86,13 +86,16 @@ def read(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Salvage:
     found = Salvage()
     for rowid, record in pages.records():
         for table, fits in _FITS.items():
-            if len(record) == len(columns[table]) and fits(record):
-                row = dict(zip(columns[table], record, strict=True))
+            names = columns[table]
+            if len(names) - _ADDED.get(table, 0) <= len(record) <= len(names) and fits(record):
+                row = dict(zip(names, record, strict=False))
                 key = rowid if table == "messages" else record[0]
                 getattr(found, table).setdefault(key, row | {"id": rowid} if table == "messages" else row)
     return found
 
 
+# numbers of columns that later versions have added to tables, which rows of earlier versions lack
+_ADDED = {"books": 1}
 _FITS: dict[str, Callable[[Record], bool]] = {
     "books": lambda row: _is_hash(row[0]) and isinstance(row[1], str),
     "chats": lambda row: isinstance(row[0], str) and _is_hash(row[1]),

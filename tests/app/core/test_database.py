@@ -113,7 +113,32 @@ def test_a_file_of_version_1_loses_nothing(file: Path, version_1: dict[str, list
     kept = {{"desk": "app_state"}.get(table, table): rows for table, rows in version_1.items()}
     found = all_rows(file)
     assert {kind for kind, *_ in found.pop("sums")} == {"books", "chats", "messages"}
-    assert found == {**kept, "notes": []}
+    assert found == {**kept, "notes": [], "books": [(*row, "") for row in kept["books"]]}
+
+
+def test_names_that_were_given_to_books_become_a_column(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were one JSON text: a damaged letter in it was not noticed, and could lose all names."""
+    with monkeypatch.context() as before:
+        before.setattr(module, "MIGRATIONS", module.MIGRATIONS[:4])
+        before.setattr(module, "VERSION", 4)
+        before.setattr(module, "row_sums", Mock(changed=Mock(return_value="")))
+        old = Database(file)
+        books = [(BOOK, "lease.pdf"), ("b" * 64, "minutes.pdf")]
+        old.write(lambda connection: connection.executemany("INSERT INTO books (sha256, name) VALUES (?, ?)", books))
+        row = ("given", module.to_json({BOOK: "Our lease", "c" * 64: "Of no book"}))
+        old.write(lambda connection: connection.execute("INSERT INTO app_state VALUES (?, ?)", row))
+        old.close()
+    sound = file.read_bytes()
+    named = [("lease.pdf", "Our lease"), ("minutes.pdf", "")]
+    for was, becomes, found in (
+        (b"", b"", named),
+        (b'{"aaa', b'["aaa', [(name, "") for name, _ in named]),  # no valid JSON
+        (b"SQLite format", b"SQLite farmat", [(name, "") for name, _ in named]),  # rows without the column
+    ):
+        file.write_bytes(sound.replace(was, becomes))
+        database = Database(file)
+        assert list(map(tuple, database.rows("SELECT name, given FROM books ORDER BY name"))) == found
+        database.close()
 
 
 def test_a_damaged_file_of_version_1_loses_nothing(file: Path, version_1: dict[str, list[tuple[Any, ...]]]) -> None:

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     file = tmp_path / "library.db"
     database = Database(file)
     database.write(
-        lambda connection: connection.execute("INSERT INTO books (sha256, name) VALUES (?, 'Lease.pdf')", (BOOK,))
+        lambda connection: connection.execute("INSERT INTO books (sha256, given) VALUES (?, 'Our lease')", (BOOK,))
     )
     chats = Chats(database)
     for question, answer in (("What is the deposit?", "It is 1,485 pounds."), ("Who lives there?", "Anna does.")):
@@ -52,7 +52,7 @@ def turn_of(chats: Chats, id: str) -> Exchange:
 
 def everything(file: Path) -> list[list[tuple[object, ...]]]:
     connection = sqlite3.connect(file)
-    columns = ("sha256, name FROM books", "id, book, name FROM chats", "* FROM notes")
+    columns = ("sha256, given FROM books", "id, book, name FROM chats", "* FROM notes")
     texts = "id, chat, parent, role, text, stopped, figures, notes FROM messages"
     found = [connection.execute(f"SELECT {each} ORDER BY 1").fetchall() for each in (*columns, texts)]
     connection.close()
@@ -72,12 +72,12 @@ def test_what_was_written_is_not_said_to_have_changed(file: Path) -> None:
 @pytest.mark.parametrize(
     ("was", "becomes", "said"),
     [
-        (b"1,485 pounds.", b"1,985 pounds.", (1, 1, 0, "“What is the deposit?”, “Lease.pdf”")),
-        (b"written twice", b"written thrice"[:13], (0, 1, 0, "“Lease.pdf”")),
+        (b"1,485 pounds.", b"1,985 pounds.", (1, 1, 0, "“What is the deposit?”, “Our lease”")),
+        (b"written twice", b"written thrice"[:13], (0, 1, 0, "“Our lease”")),
         (b"Anna", b"Anne", (1, 0, 0, "“People”")),
         (b"Anna", b"An\xff\xfe", (1, 0, 0, "“People”")),
         (b"People", b"Pebple", (0, 0, 1, "“Pebple”")),
-        (b"Lease.pdf", b"Lease.pdb", (0, 0, 1, "“Lease.pdb”")),
+        (b"Our lease", b"Our leafe", (0, 0, 1, "“Our leafe”")),
     ],
 )
 def test_a_changed_letter_is_said_once(file: Path, was: bytes, becomes: bytes, said: tuple[int, int, int, str]) -> None:
@@ -128,7 +128,7 @@ def test_a_damaged_or_missing_checksum_is_no_changed_row(file: Path, damage: str
     connection.close()
     assert Database(file).notice == ""
     swap(file, b"1,485 pounds.", b"1,985 pounds.")
-    assert Database(file).notice == CHANGED.format(1, 1, 0, "“What is the deposit?”, “Lease.pdf”"), "new ones are made"
+    assert Database(file).notice == CHANGED.format(1, 1, 0, "“What is the deposit?”, “Our lease”"), "new ones are made"
 
 
 def test_damage_to_the_checksums_definition_or_the_files_format_is_mended(file: Path) -> None:
