@@ -63,7 +63,8 @@ class BookParser:
         recognition: Recognition | None = None,
         agreed: Collection[str] = (),
     ) -> Document:
-        """Parse a book into a document. The password that opens a file is remembered.
+        """Parse a book into a document. The password that opens a file is remembered, and so are the title and the
+        pages of each document of a collection.
 
         Args:
             recognition: recognises pages that are pictures; if None, only words that were recognised earlier are used.
@@ -78,6 +79,11 @@ class BookParser:
 
         if members := self._books.members(book):
             parts = [self._unlocked(part, password, how(part)) for part in members]
+            for part, found in zip(members, parts, strict=True):
+                if not part.pages:  # it has not been opened by itself
+                    self._books.remember(
+                        part, title=found.title, author=found.author, pages=len(found.pages), unit=found.unit
+                    )
             return Document.together(parts, sha256=book.sha256)
         return self._unlocked(book, password, how(book))
 

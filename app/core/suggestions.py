@@ -217,7 +217,10 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     if document.members and general and pages_read > document.members[-1].page_offset:
         both = "two" if len(document.members) == 2 else "several"
         # a summary of each of several documents would be long, so none is offered
-        others = [one for one in suggestions(replace(document, members=()), pages_read) if one not in _SUMMARIES]
+        # the outermost entries are the documents' own titles, which are no headings
+        inner = tuple(replace(item, level=item.level - 1) for item in document.outline if item.level)
+        joined = replace(document, members=(), outline=inner)
+        others = [one for one in suggestions(joined, pages_read) if one not in _SUMMARIES]
         return (words[both], words["common"], *others)[:MOST]
     kind = kind_of(document) if general else "story"
     of = words["book" if kind == "story" else "document"]

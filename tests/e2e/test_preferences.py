@@ -156,6 +156,8 @@ def test_a_server_that_does_not_answer_is_told_in_place_and_changes_nothing(page
     assert not page.locator("#setup-chip").is_visible(), "it was seen"
     assert page.inner_text("#model-name") == "Storyteller 27M"
     assert page.get_attribute("#trifold", "data-model") == "ready"
+    page.click('[data-tab="help"]')
+    assert not page.locator("#setup-trouble").is_visible(), "nor does it stand above another tab"
 
 
 def test_what_was_said_of_one_folder_does_not_stay_for_another(page: Page) -> None:

@@ -4,6 +4,7 @@ import { byId, call, made } from "./frame.js";
 
 let setup = { stage: "" };
 let seen = ""; // the error that the person has seen, for which no chip is shown
+let left = ""; // the error whose tab the person has left
 let shown = null; // newest response of /preferences
 let asked = 0; // number of the newest request for /preferences
 
@@ -12,7 +13,7 @@ export function showSetup(news) {
   const ended = setup.stage && !news.stage;
   setup = news;
   byId("trifold").dataset.setup = setup.stage || (setup.cause ? "trouble" : "none");
-  if (setup.stage) seen = "";
+  if (setup.stage) seen = left = "";
   else if (byId("preferences").open) seen = setup.cause; // the open dialog shows the error
   drawChip();
   byId("away").hidden = !setup.away;
@@ -36,7 +37,7 @@ function drawState() {
   bar.hidden = setup.part === null || setup.part === undefined;
   bar.value = setup.part ?? 0;
   byId("setup-stop").hidden = !setup.stoppable;
-  byId("setup-trouble").hidden = !setup.cause;
+  byId("setup-trouble").hidden = !setup.cause || setup.cause === left;
   byId("setup-cause").textContent = setup.cause || "";
   byId("setup-remedy").textContent = setup.remedy || "";
   byId("setup-note").hidden = !setup.note;
@@ -136,6 +137,7 @@ function facts(model) {
 async function use(model, draft, rounded) {
   byId("own-said").textContent = "";
   const said = await call("/models/use", { model, draft, weights: rounded?.weights ?? "", kv: rounded?.kv ?? "" });
+  left = "";
   if (said.cause) showSetup({ ...setup, cause: said.cause, remedy: said.remedy });
 }
 
@@ -256,7 +258,12 @@ function bindHelp() {
   });
 }
 
+// Shows a tab. What went wrong in another one is hidden, since it has been seen there.
 function choose(tab) {
+  if (byId(`tab-${tab}`).hidden && byId("preferences").open) {
+    left = setup.cause;
+    drawState();
+  }
   for (const button of document.querySelectorAll("#preferences [role=tab]")) {
     const on = button.dataset.tab === tab;
     button.setAttribute("aria-selected", String(on));

@@ -80,6 +80,8 @@ def test_documents_are_added_kept_and_opened_again(make_state: Make, tmp_path: P
     assert (both.title, both.pages, both.is_collection) == ("Part a + Part b", 4, True)
     assert state.current.document is not None
     assert [member.title for member in state.current.document.members] == ["Part a", "Part b"]
+    added = state.books.get(b.sha256)
+    assert (added.shown, added.pages) == ("Part b", 2), "the library shows it as if it had been opened by itself"
     chat = state.chat
     assert chat is not None
     more = opened(state, [both, c])  # changed in place: its chats stay
@@ -364,3 +366,4 @@ def test_contents_and_questions_name_the_document() -> None:
     assert suggestions(both, 4)[0] == "Where do the two documents differ?"
     assert not any("three sentences" in question for question in suggestions(both, 4)), "which of them?"
     assert suggestions(both, 1)[0] != "Where do the two documents differ?"
+    assert not any("“Letter”" in question for question in suggestions(both, 4)), "a document's title is no heading"
