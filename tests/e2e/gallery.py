@@ -1,7 +1,7 @@
 """Every state of the page as a picture: ``python -m tests.e2e.gallery [FOLDER]``, with the scripted engine.
 
-Writes STATE-wide|phone-dark|light.png into tests/e2e/screenshots (or FOLDER). For the eye; ``test_page_viewer`` and
-``test_states`` look at the same states with rules.
+Writes STATE-wide|phone-dark|light-en|de.png into tests/e2e/screenshots (or FOLDER). For the eye; ``test_page_viewer``
+and ``test_states`` look at the same states with rules.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -34,12 +35,13 @@ SAMPLE = Path(__file__).resolve().parents[2] / "assets" / "sample" / "the-lampli
 QUESTION = "Where does it say that Maren Holt kept the north light?"
 SIZES = {"wide": WIDE, "phone": PHONE}
 SCHEMES: tuple[Scheme, ...] = ("dark", "light")
+LANGUAGES = ("en", "de")
 SETTLE_MS = 450
 
 
 def press(page: Page, selector: str) -> None:
     """Click what may lie behind a drawer's button on a phone."""
-    page.evaluate(f"document.querySelector('{selector}').click()")
+    page.locator(selector).first.evaluate("(button) => button.click()")
 
 
 def empty(page: Page) -> None:
@@ -95,6 +97,31 @@ def page_open(page: Page) -> None:
     page.wait_for_selector("#page-marks i")
 
 
+def noted(page: Page) -> None:
+    """The notes of two sentences."""
+    page.keyboard.press("Escape")
+    for at in (0, 1):
+        press(page, "#chat button.action[value^='note:']")
+        page.locator("#note-sentences li button").nth(at).click()
+        page.wait_for_selector("#note-sentences", state="hidden")
+    press(page, "#open-notes")
+    page.locator("#notes .note").nth(1).wait_for()
+
+
+def chapters(page: Page) -> None:
+    press(page, "#notes-close")
+    press(page, "#open-contents")
+    page.wait_for_selector("#contents .chapter")
+
+
+def finding(page: Page) -> None:
+    press(page, "#contents-close")
+    press(page, "#open-find")
+    page.fill("#find-words", "north light")
+    page.wait_for_selector("#find-hits button")
+    page.wait_for_selector('#page-sheet[data-state="drawn"]')
+
+
 def race_running(page: Page) -> None:
     page.keyboard.press("Escape")
     press(page, "#race-start")
@@ -124,7 +151,26 @@ def page_of_text(page: Page) -> None:
     page.wait_for_selector("#page-text mark")
 
 
+def several(page: Page) -> None:
+    page.keyboard.press("Escape")
+    book = {"name": "logs.txt", "mimeType": "text/plain", "buffer": b"SHORT Logs of a Keeper"}
+    page.set_input_files("#more-file", book)
+    page.wait_for_selector("#confirm[open]")
+    page.click("#confirm-yes")
+    page.wait_for_selector('#trifold[data-stage="ready"]:has(#documents li + li)', timeout=60_000)
+    shelf(page)
+
+
+def each(page: Page) -> None:
+    page.click("#open-each")
+    page.fill("#each-question", "Who kept the north light?")
+    page.keyboard.press("Enter")
+    page.locator("#each-rows .answer").nth(1).wait_for()
+    page.wait_for_timeout(2_000)
+
+
 def searching(page: Page) -> None:
+    page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     page.keyboard.press("Control+k")
     page.keyboard.type("north light")
@@ -153,7 +199,7 @@ def another_server(page: Page) -> None:
 
 def server_refused(page: Page) -> None:
     page.fill("#remote-address", "http://127.0.0.1:9/v1")
-    page.get_by_role("button", name="Let it answer").click()
+    page.click("#remote-form button[type=submit]")
     page.wait_for_selector("#setup-trouble", state="visible")
 
 
@@ -184,7 +230,7 @@ def how(page: Page) -> None:
 def library(page: Page) -> None:
     page.click("#how > button")
     page.locator("#books button.more").first.dispatch_event("click")
-    page.get_by_role("menuitem", name="Close this book").click()
+    page.get_by_role("menuitem").first.click()  # closes the open book
     page.wait_for_selector('#trifold[data-stage="empty"] #library li')
 
 
@@ -210,10 +256,15 @@ STATES: tuple[Callable[[Page], None], ...] = (
     coloured,
     card,
     page_open,
+    noted,
+    chapters,
+    finding,
     race_running,
     race_replay,
     race_over,
     page_of_text,
+    several,
+    each,
     searching,
     models,
     reading_tab,
@@ -230,17 +281,17 @@ STATES: tuple[Callable[[Page], None], ...] = (
 )
 
 
-def visit(browser: Browser, server: Server, size: str, scheme: Scheme, folder: Path) -> None:
+def visit(browser: Browser, server: Server, size: str, scheme: Scheme, language: str, folder: Path) -> None:
     """Walk through all states in one browser and take their pictures."""
     width, height = SIZES[size]
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme, locale=language)
     page.goto(server.login_address())
     page.wait_for_selector("#ask-box textarea", state="attached", timeout=60_000)
     page.wait_for_selector('#trifold[data-live="yes"]')
     for state in STATES:
         state(page)
         page.wait_for_timeout(SETTLE_MS)
-        page.screenshot(path=str(folder / f"{state.__name__.replace('_', '-')}-{size}-{scheme}.png"))
+        page.screenshot(path=str(folder / f"{state.__name__.replace('_', '-')}-{size}-{scheme}-{language}.png"))
     page.close()
 
 
@@ -248,12 +299,11 @@ def main(folder: Path, chromium: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for size in SIZES:
-            for scheme in SCHEMES:
-                with tempfile.TemporaryDirectory() as data:
-                    port = free_port()
-                    with serving(scripted_command(port, Path(data)), Path(data), port) as server:
-                        visit(browser, server, size, scheme, folder)
+        for size, scheme, language in product(SIZES, SCHEMES, LANGUAGES):
+            with tempfile.TemporaryDirectory() as data:
+                port = free_port()
+                with serving(scripted_command(port, Path(data)), Path(data), port) as server:
+                    visit(browser, server, size, scheme, language, folder)
         browser.close()
 
 
