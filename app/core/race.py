@@ -75,8 +75,9 @@ class Race:
     Args:
         app_state: the open book and the engine.
         verified: stores which pairs of models have passed a race.
-        suggested: returns the questions that the page suggests about the open book. They are asked while the answers
-            whose speed counts have fewer than ``ENOUGH_TOKENS`` tokens.
+        suggested: returns the questions that the page suggests about the open book. If its argument is true, it waits
+            until they have been made. They are asked while the answers whose speed counts have fewer than
+            ``ENOUGH_TOKENS`` tokens.
         most_tokens: maximum tokens of each answer.
     """
 
@@ -84,7 +85,7 @@ class Race:
         self,
         app_state: AppState,
         verified: Verified,
-        suggested: Callable[[], Sequence[str]] = tuple,
+        suggested: Callable[[bool], Sequence[str]] = lambda _: (),
         most_tokens: int = MOST_TOKENS,
     ) -> None:
         self._app_state = app_state
@@ -117,7 +118,7 @@ class Race:
         instead = ""
         if not question.strip() and chat is not None and chat.exchanges:
             told = _last_of(chat)
-            instead = "" if told else next(iter(self._suggested()), "")
+            instead = "" if told else next(iter(self._suggested(False)), "")
             question = told or instead or chat.exchanges[-1].question
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
@@ -131,15 +132,14 @@ class Race:
             raise InputError("The race needs a model on this machine.", "Choose one first.")
         claim = self._app_state.claim()
         self.state = RaceState(running=True, question=question)
-        questions = [question, *(other for other in self._suggested() if other != question)][:MOST_QUESTIONS]
-        run = questions, current.book.sha256, claim, bool(instead)
+        run = question, current.book.sha256, claim, bool(instead)
         work = threading.Thread(target=self._run, args=run, name="trifold-race", daemon=True)
         work.start()
 
-    def _run(self, questions: Sequence[str], book: str, claim: threading.Event, instead: bool) -> None:
-        question = questions[0]
+    def _run(self, question: str, book: str, claim: threading.Event, instead: bool) -> None:
         try:
-            answered = self._answer_all(questions, claim)
+            questions = [question, *(other for other in self._suggested(True) if other != question)]
+            answered = self._answer_all(questions[:MOST_QUESTIONS], claim)
             self._number += 1
             self.result = RaceResult(self._number, book, time.time(), answered, instead)
             self._tell_chat(self.result)

@@ -162,9 +162,12 @@ class Library:
     def _is_recognised(self, book: Book) -> bool:
         return recognition.is_kept(self._state.books.path(book).parent)
 
-    def suggestions(self) -> list[str]:
+    def suggestions(self, wait: bool = False) -> list[str]:
         """Questions worth asking about the pages read so far. For a model that was trained to refuse some questions
         (its card lists the refusals), return only questions that it has answered in a trial after the reading.
+
+        Args:
+            wait: whether to wait until the questions have been made. Otherwise the first call returns none.
         """
         current = self._state.current
         document, read, model = current.document, pages_read(current), self._state.engine.status().model
@@ -189,16 +192,16 @@ class Library:
         def general() -> Sequence[str]:
             return own() or (() if card.only_quotes else suggestions(document, read))
 
-        return self._made_aside(document, read, general)
+        return self._made_aside(document, read, general, wait)
 
-    def _made_aside(self, document: Document, read: int, make: Callable[[], Sequence[str]]) -> list[str]:
+    def _made_aside(self, document: Document, read: int, make: Callable[[], Sequence[str]], wait: bool) -> list[str]:
         """The newest suggestions about a document that a thread has made; [] until the first ones are made. A long book
         takes seconds, in which the page would stand still.
         """
         seen = (id(document), read)
         if self._suggested is None or (self._suggested[0] != seen and self._suggested[1].done()):
             self._suggested = seen, self._aside.submit(lambda: list(make()))
-        if self._suggested[1].done():
+        if wait or self._suggested[1].done():
             self._ready = self._suggested[0][0], self._suggested[1].result()
         return self._ready[1] if self._ready[0] == id(document) else []
 

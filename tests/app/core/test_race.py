@@ -142,7 +142,7 @@ def test_a_short_answer_is_followed_by_further_questions(
     asked: int,
 ) -> None:
     engine = Own(answer=" ".join(f"word{number}" for number in range(words)), word_seconds=0.0)
-    race = Race(ready(engine), Verified(tmp_path / "verified.json"), lambda: QUESTIONS)
+    race = Race(ready(engine), Verified(tmp_path / "verified.json"), lambda _: QUESTIONS)
     race.start(QUESTIONS[0])
     wait_for(lambda: not race.state.running)
     expected = [(question, mode) for question in QUESTIONS[:asked] for mode in ("hierarchical", "plain")]
@@ -167,7 +167,7 @@ def quoting(ready: Make, tmp_path: Path) -> AppState:
 
 
 def raced(state: AppState, tmp_path: Path, question: str) -> RaceResult:
-    one = Race(state, Verified(tmp_path / "verified.json"), lambda: PASSAGES)
+    one = Race(state, Verified(tmp_path / "verified.json"), lambda _: PASSAGES)
     one.start(question)
     wait_for(lambda: not one.state.running)
     assert one.result is not None, one.state.trouble
@@ -264,7 +264,7 @@ def test_a_race_that_differs_takes_the_badge_away(ready: Make, tmp_path: Path) -
     state = ready(Differing(word_seconds=0.001))
     verified = Verified(tmp_path / "verified.json")
     verified.note(model_info(), "selftest", 64, 64)
-    race = Race(state, verified, lambda: QUESTIONS)
+    race = Race(state, verified, lambda _: QUESTIONS)
     race.start("Who?")
     wait_for(lambda: not race.state.running)
     assert race.result is not None

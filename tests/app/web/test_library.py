@@ -127,6 +127,7 @@ def test_lists_are_made_again_only_when_something_was_written(state: AppState, m
     # The thread that opens a book writes down that it is ready after others can see it.
     wait_for(lambda: kept_value(state.chats.database, "open") == [opened, state.current.chat, True])
     library = Library(state, Sample(Path("nowhere")))
+    wait_for(lambda: "tokens" in library.view()["books"][0]["line"])  # so is how long the book is
     first = library._lists()
     assert library._lists() is first
     say(state, "Who?", "Maren.")
