@@ -153,8 +153,9 @@ def page_of_text(page: Page) -> None:
 
 def several(page: Page) -> None:
     page.keyboard.press("Escape")
-    book = {"name": "logs.txt", "mimeType": "text/plain", "buffer": b"SHORT Logs of a Keeper"}
-    page.set_input_files("#more-file", book)
+    page.set_input_files(
+        "#more-file", {"name": "logs.txt", "mimeType": "text/plain", "buffer": b"SHORT Logs of a Keeper"}
+    )
     page.wait_for_selector("#confirm[open]")
     page.click("#confirm-yes")
     page.wait_for_selector('#trifold[data-stage="ready"]:has(#documents li + li)', timeout=60_000)
