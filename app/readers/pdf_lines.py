@@ -298,8 +298,10 @@ def _as_printed(word: str, start: int, box: Box, boxes: CharacterBoxes) -> tuple
     """Return the word as a reader sees it, and the number of letters removed. Of letters drawn twice, only one is kept,
     and superscripts are marked.
     """
-    x0, x1, top, bottom = box
     drawn = len(word)
+    if word.isalpha() and word.isascii() and (drawn <= _PAIR or word[0] != word[1]):
+        return word, 0  # most words
+    x0, x1, top, bottom = box
     if (
         _PAIR < drawn < _LOOK
         and (word[0] == word[1] or not word[0].isascii())

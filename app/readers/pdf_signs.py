@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from ctypes import addressof, byref, c_double
+from ctypes import addressof, byref, c_double, c_float
 from itertools import pairwise
 
 import pypdfium2 as pdfium
@@ -429,7 +429,7 @@ class CharacterBoxes:
     def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
         self._raw = text_page.raw
         self._text = pdf_calls.address(text_page.raw)
-        self._rect = raw.FS_RECTF()
+        self._rect = (c_float * 4)()  # left, top, right and bottom of raw.FS_RECTF
         self._place = addressof(self._rect)
         self._edges = [c_double() for _ in range(4)]
         self._edge_refs = [byref(edge) for edge in self._edges]
@@ -600,10 +600,10 @@ class CharacterBoxes:
         for index in range(start, end):
             if not pdf_calls.loose_box(self._text, self.pdfium_number(index), self._place):
                 return None
+            left, upper, right, lower = box[:]
+            tall = upper - lower
             if sideways:
-                left, right, tall = box.bottom, box.top, box.right - box.left
-            else:
-                left, right, tall = box.left, box.right, box.top - box.bottom
+                left, right, tall = lower, upper, right - left
             if index > start:
                 gap = max(left - high, low - right)
                 if gap > widest:
@@ -643,8 +643,7 @@ class CharacterBoxes:
     def _looked_up(self, index: int) -> Box | None:
         if not pdf_calls.loose_box(self._text, index, self._place):
             return None
-        box = self._rect
-        x0, x1, y0, y1 = box.left, box.right, box.bottom, box.top
+        x0, y1, x1, y0 = self._rect[:]
         left, high = x0 - self._left, self._top - y1
         width, height = x1 - x0, y1 - y0
         if not self._rotation:
