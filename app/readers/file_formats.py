@@ -69,9 +69,11 @@ FORMATS = (
         entries=("xl/workbook.xml",),
     ),
     FileFormat("xls", "", "xls", (".xls",), streams=("Workbook", "Book")),
-    FileFormat("odt", "OpenDocument", "odf", (".odt",), mimetypes=(_ODF + b"text",)),
-    FileFormat("odp", "", "odf", (".odp",), mimetypes=(_ODF + b"presentation",)),
-    FileFormat("ods", "", "odf", (".ods",), mimetypes=(_ODF + b"spreadsheet",)),
+    FileFormat("odt", "OpenDocument", "odf", (".odt", ".fodt"), mimetypes=(_ODF + b"text",), judge="odf.is_flat_text"),
+    FileFormat(
+        "odp", "", "odf", (".odp", ".fodp"), mimetypes=(_ODF + b"presentation",), judge="odf.is_flat_presentation"
+    ),
+    FileFormat("ods", "", "odf", (".ods", ".fods"), mimetypes=(_ODF + b"spreadsheet",), judge="odf.is_flat_workbook"),
     FileFormat("rtf", "RTF", "rtf", (".rtf",), magic=(b"{\\rtf",)),
     FileFormat("html", "HTML", "markup", (".html", ".htm", ".xhtml"), judge="markup.is_page"),
     FileFormat("html", "MHTML", "mhtml", (".mhtml", ".mht"), judge="mhtml.is_saved_page"),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 _TOLD = 0.02  # share of a document's characters that may be left out for one reason without a warning
@@ -19,6 +20,17 @@ _REASONS = {
     "page numbers": "numbers of the printed pages",
     "other": "buttons, choices not taken, frames of other pages, definitions of drawings",
 }
+
+
+_OF_PAGES = frozenset(
+    re.findall(r"\w+", "page pages of p s seite seiten von sur de di pag pág página páginas pagina pagine strona z")
+)
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def is_page_number(text: str) -> bool:
+    """Whether a header or footer has nothing but the number of its page, such as "Page 3 of 10"."""
+    return all(word.casefold() in _OF_PAGES for word in _WORD.findall(text))
 
 
 def told(counts: Mapping[str, int], texts: Iterable[str]) -> list[str]:

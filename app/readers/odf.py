@@ -1,4 +1,5 @@
-"""Reads OpenDocument files (ODT, ODP, ODS): texts by their headings, presentations by slides, workbooks by sheets.
+"""Reads OpenDocument files (ODT, ODP, ODS, and the flat form of each, which is one XML file): texts by their headings,
+presentations by slides, workbooks by sheets.
 
 The cells of a workbook are read as they are shown, which the file holds as text. Runs only in the child process
 (``app.readers.child``).
@@ -6,6 +7,7 @@ The cells of a workbook are read as they are shown, which the file holds as text
 
 from __future__ import annotations
 
+import io
 import posixpath
 import re
 import zipfile
@@ -16,13 +18,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from app.readers import archive, cleaning, numerals
+from app.readers import archive, cleaning, numerals, picture_marks
 from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
-from app.readers.left_out import told
+from app.readers.left_out import is_page_number, told
 from app.readers.lists import whole
 from app.readers.office import Package
-from app.readers.parsed import Heading, Limits, Parsed, Refused, Section, Step
+from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Section, Step
 from app.readers.sections import Block, Chapter, by_headings, finish, labelled, split_levels
 from app.readers.spreadsheet import MOST_COLUMNS, Sheet, Workbook
 from app.readers.xml_events import Tags, Teller
@@ -56,6 +58,10 @@ _DEEPEST_STYLE = 20  # maximum styles from which a style inherits
 _MOST_REPEATED = 1_000  # maximum rows or cells with content that a file repeats; a larger number is an attack
 _MOST_INNER = 1_000  # maximum formulas and charts in files of their own
 _NOT_SHOWN = ("collapse", "filter")
+_REPEATED = ("page-number", "header", "footer", "date-time")  # classes of the frames that stand on every page of notes
+_FLAT = "application/vnd.oasis.opendocument."  # begins the type of a flat file
+_MOST_MARKUP = 5  # maximum bytes of a flat file with its pictures, as a multiple of the maximum characters of a book
+_DATA = re.compile(rb"<office:binary-data>[^<]*</office:binary-data>")
 _TITLES = ("title",)
 _HEADERS, _NOTES, _COMMENTS = "Headers and footers", "Notes", "Comments"
 
@@ -70,11 +76,38 @@ class _Style:
     hidden: bool | None = None
 
 
+def is_flat_text(opening: Opening) -> bool:
+    """Whether a file is a text in one XML file (.fodt)."""
+    return _is_flat(opening, "text")
+
+
+def is_flat_presentation(opening: Opening) -> bool:
+    """Whether a file is a presentation in one XML file (.fodp)."""
+    return _is_flat(opening, "presentation")
+
+
+def is_flat_workbook(opening: Opening) -> bool:
+    """Whether a file is a workbook in one XML file (.fods)."""
+    return _is_flat(opening, "spreadsheet")
+
+
+def _is_flat(opening: Opening, name: str) -> bool:
+    return opening.root == "document" and f'"{_FLAT}{name}' in opening.text
+
+
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read an OpenDocument file; ``request["kind"]`` names the kind: "odt", "odp" or "ods"."""
     step(0, 1, None)
-    with archive.opened_whole(path, limits) as files:
-        file = _File(files, lambda: step(0, 1, None), comments=request.get("comments", True))
+    flat: ElementTree.Element | None = None
+    if not zipfile.is_zipfile(path):
+        data = path.read_bytes()
+        data = _DATA.sub(b"", data) if len(data) > _MOST_MARKUP * limits.characters else data
+        try:
+            flat = archive.read_xml(data, "its text")
+        except Refused as refused:
+            raise Refused(f"cannot be read: its text {refused.cause}", refused.remedy) from None
+    with archive.opened_whole(path, limits) if flat is None else zipfile.ZipFile(io.BytesIO(), "w") as files:
+        file = _File(files, flat, lambda: step(0, 1, None), comments=request.get("comments", True))
         body = file.body()
         read = {"odt": file.text, "odp": lambda found: file.slides(found, step)}.get(request["kind"])
         parsed = read(body) if read else file.workbook(body, limits)
@@ -83,8 +116,19 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
 
 
 class _File(Package):
-    def __init__(self, files: zipfile.ZipFile, progress: Callable[[], None], *, comments: bool) -> None:
+    """The parts of a file; a flat file (``flat``) has all of them in one."""
+
+    def __init__(
+        self,
+        files: zipfile.ZipFile,
+        flat: ElementTree.Element | None,
+        progress: Callable[[], None],
+        *,
+        comments: bool,
+    ) -> None:
         super().__init__(files)
+        self._flat = flat
+        self._ended: dict[str, int] = {}  # number after the last one of a list, by the list's id and by its style
         self._alive = progress
         self._with_comments = comments
         self._styles: dict[str, _Style] = {}
@@ -96,9 +140,15 @@ class _File(Package):
         self._notes: list[str] = []
         self._comments: list[str] = []
         self._pictures = self._inner = 0
+        self._of_cells = False  # whether charts show what cells of a sheet say, so that only their titles are read
         self.left_out: Counter[str] = Counter()
 
     # Parts
+
+    def xml(self, name: str, part: str) -> ElementTree.Element | None:
+        if self._flat is None:
+            return super().xml(name, part)
+        return self._flat if name != _MANIFEST else None
 
     def body(self) -> ElementTree.Element:
         """Return the element with the content.
@@ -212,7 +262,8 @@ class _File(Package):
             notes = [node for node in others if local(node.tag) == "notes"]
             head = [block.text for node in titles for block in self._blocks(node) if block.text]
             texts = head + [block.text for node in others if node not in notes for block in self._blocks(node)]
-            said = [block.text for part in notes for node in part for block in self._blocks(node) if block.text]
+            parts = [node for part in notes for node in part if attribute(node, "class") not in _REPEATED]
+            said = [block.text for node in parts for block in self._blocks(node) if block.text]
             texts += ["Notes: " + "\n\n".join(said)] if said else []
             texts += self._comments[before:] if self._with_comments else []
             text = "\n\n".join(text for text in map(cleaning.line_ends, texts) if text)
@@ -225,7 +276,14 @@ class _File(Package):
     def _blocks(self, root: ElementTree.Element) -> list[Block]:
         teller = Teller(self._tags, self._alive)
         teller.tell(root)
-        return [block for block in teller.blocks() if block.text]
+        blocks = teller.blocks()
+        self._pictures += teller.collector.pictures
+        self._pictures += picture_marks.named(blocks, self._picture)
+        return [block for block in blocks if block.text]
+
+    def _picture(self, source: str) -> str:
+        """Return the key of a picture: the name of its part, or its data in a flat file; "" if it is elsewhere."""
+        return source if source.startswith(picture_marks.IN_PAGE) else self.names.find(source.removeprefix("./")) or ""
 
     def _headers(self, blocks: list[Block]) -> str:
         """Return the headers and footers, each once, without those that repeat a paragraph."""
@@ -234,7 +292,7 @@ class _File(Package):
         for node in root.iter() if root is not None else ():
             if local(node.tag) in ("header", "footer", "header-first", "footer-first", "header-left", "footer-left"):
                 text = "\n".join(block.text for block in self._blocks(node))
-                if sum(sign.isalpha() for sign in text) > len("page of pages") and text.casefold() not in said:
+                if text and not is_page_number(text) and text.casefold() not in said:
                     found.setdefault(text)
         return "\n\n".join(found)
 
@@ -278,9 +336,16 @@ class _File(Package):
         kind, start = self._numbers.get((style, level), ("", 1))
         if not kind:
             return (("ul", {}),)
+        before = attribute(node, "continue-list") or (style if attribute(node, "continue-numbering") == "true" else "")
+        start = self._ended.get(f"{level}:{before}", start) if before else start
+        items = [item for item in node if local(item.tag) == "list-item" and not _only_wraps(item)]
+        if items:
+            self._ended |= dict.fromkeys((f"{level}:{style}", f"{level}:{attribute(node, 'id')}"), start + len(items))
         return (("ol", {"style": f"list-style-type:{_named(kind)}", "start": str(start)}),)
 
     def _item(self, node: ElementTree.Element) -> Tags:
+        if _only_wraps(node):
+            return ()
         value = attribute(node, "start-value")
         return (("li", {"value": value} if value else {}),)
 
@@ -312,18 +377,28 @@ class _File(Package):
             self._inner += 1
             place = posixpath.normpath(attribute(parts["object"], "href"))
             root = self.attempt(lambda: self.xml(posixpath.join(place, _CONTENT), "an object"), None)
-            formula = root is not None and local(root.tag) == "math"
-            for part in list(node):
-                node.remove(part)
-            if formula and root is not None:
-                node.append(root)
-            return ()
-        if "image" in parts and "text-box" not in parts:
+            root = parts["object"] if self._flat is not None else root
+            inner = root.iter() if root is not None else ()
+            shown = next((part for part in inner if local(part.tag) in ("math", "chart")), None)
+            if shown is not None:
+                for table in [part for part in shown.iter() if local(part.tag) == "table"] if self._of_cells else ():
+                    table.clear()
+                for part in list(node):
+                    node.remove(part)
+                node.append(shown)
+                return ()
+            node.remove(parts["object"])  # the picture beside it shows what is in it
+        if "table" in parts and "image" in parts:
+            node.remove(parts["image"])  # a picture of the table, for programs without tables
+        elif "image" in parts and "text-box" not in parts:
             words = next((parts[one].text or "" for one in ("desc", "title") if one in parts), "")
             words = " ".join(words.split())
-            if words and not NAMELESS.match(words):
-                return (("img", {"alt": words}),)
-            self._pictures += 1
+            source = attribute(parts["image"], "href")
+            for data in parts["image"] if not source else ():
+                if local(data.tag) == "binary-data":
+                    source = picture_marks.key_of_data(data.text or "")
+            described = {"alt": words} if words and not NAMELESS.match(words) else {}
+            return (("img", {"src": source, **described}),)
         return ()
 
     def _space(self, node: ElementTree.Element) -> Tags:
@@ -343,11 +418,15 @@ class _File(Package):
     def workbook(self, body: ElementTree.Element, limits: Limits) -> Parsed:
         """Read a workbook. Each sheet becomes sections with labels such as "sheet Costs, rows 1–40"."""
         book = Workbook(limits, self._alive, comments=self._with_comments)
+        self._of_cells = True
         for table in body:
             if local(table.tag) == "table":
                 sheet = Sheet(attribute(table, "name"))
                 book.sheets.append(sheet)
-                self._rows(table, sheet, book, hidden=attribute(table, "style-name") in self._hidden_tables)
+                is_hidden = attribute(table, "style-name") in self._hidden_tables
+                self._rows(table, sheet, book, hidden=is_hidden)
+                if not is_hidden:
+                    sheet.texts += [block.text for shape in _shapes(table) for block in self._blocks(shape)]
         book.pictures, self._pictures = self._pictures, 0
         return book.parsed()
 
@@ -410,12 +489,31 @@ def _named(kind: str) -> str:
     return {"a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}.get(kind, "decimal")
 
 
+def _only_wraps(item: ElementTree.Element) -> bool:
+    """Whether an item of a list has nothing but an inner list, so that it shows no number or bullet of its own."""
+    return len(item) > 0 and local(item[0].tag) == "list"
+
+
 def _is_text(node: ElementTree.Element) -> bool:
     return local(node.tag) in ("p", "h", "list")
 
 
 def _size(node: ElementTree.Element) -> int:
     return sum(len(word) for text in node.itertext() for word in text.split())
+
+
+def _shapes(table: ElementTree.Element) -> list[ElementTree.Element]:
+    """Return what stands beside the cells of a sheet: pictures, and shapes with text. A chart shows what the cells say,
+    so only its titles are read.
+    """
+    found = [
+        node
+        for cell in table.iter()
+        if local(cell.tag) in ("shapes", "table-cell")
+        for node in cell
+        if local(node.tag) in ("frame", "custom-shape", "rect", "g")
+    ]
+    return found
 
 
 def _letters(column: int) -> str:

@@ -23,6 +23,13 @@ IN_PAGE = "data:"
 DATA = re.compile(r"data:image/[a-z+.-]{1,20};base64,([A-Za-z0-9+/=%\s]{100,})")
 """Matches the address of a picture that has its data, up to the data."""
 
+_WRITTEN = re.compile(
+    rb"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/=\s]{100,}|(?:89504[eE]47|[fF][fF][dD]8[fF][fF])[0-9A-Fa-f\s]{200,}"
+)
+"""Matches a picture that a file of text holds: a PNG, JPEG, GIF or WebP in base64, or a PNG or JPEG in hexadecimal
+digits.
+"""
+
 _LONGEST_SCHEME = 12  # leading characters of an address in which the colon of its scheme is
 _DIGITS = 64  # characters of a hash
 _LONGEST_KEY = 1_000  # maximum characters of a key
@@ -39,6 +46,26 @@ def mark(key: str) -> str:
 def with_keys(text: str) -> str:
     """Replace each address that has a picture's data, in a page of HTML, by the picture's key, which is a hash."""
     return DATA.sub(lambda found: f"{IN_PAGE}{hashlib.sha256(found[1].encode()).hexdigest()}", text)
+
+
+def key_of_data(written: str | bytes) -> str:
+    """Return the key of a picture from its data as a file of text holds it (``embedded``)."""
+    data = written.encode() if isinstance(written, str) else written
+    return f"{IN_PAGE}{hashlib.sha256(b''.join(data.split())).hexdigest()}"
+
+
+def key_of_written(text: str) -> str:
+    """Return the key of a picture in a text that is nothing but its data; "" if it is of an unknown format."""
+    found = _WRITTEN.search(text.encode("ascii", "replace"))
+    return key_of_data(found[0]) if found is not None else ""
+
+
+def embedded(content: bytes) -> dict[str, bytes]:
+    """Find the pictures that a file of text holds, such as a saved page, a mail or rich text. Return their data as the
+    file holds it, keyed by their keys.
+    """
+    found = {with_keys(one[0]): one[1].encode() for one in DATA.finditer(content.decode("latin-1"))}
+    return found | {key_of_data(one[0]): b"".join(one[0].split()) for one in _WRITTEN.finditer(content)}
 
 
 def key_of_source(source: str) -> str:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import PIL.Image
@@ -29,6 +29,8 @@ _DPI = (150.0, 300.0)  # minimum and maximum resolution, in dots per inch, at wh
 _LONG_SIDE = 2_400  # maximum pixels of the longer side of a picture that is recognised
 _ENLARGED = 1_600  # a picture whose longer side has fewer pixels is enlarged, so that single digits are found
 _MOST_TIMES = 2.0  # maximum factor by which a picture is enlarged
+_HEX_STARTS = (b"89504e", b"ffd8ff")  # the first bytes of a PNG and of a JPEG, in hexadecimal digits
+_HEXED = 6  # digits of these
 _MOST_PIXELS = 60_000_000  # maximum pixels of a picture; a larger one is not opened
 
 Pixels = NDArray[np.uint8]
@@ -50,9 +52,8 @@ def opening(path: Path, password: str | None, beat: Callable[[], None]) -> Itera
             yield lambda key: _part(files, names.find(key))
         return
     if not is_pdf and not pictures.is_picture(path):
-        text = path.read_bytes().decode("latin-1")
-        inside = {picture_marks.with_keys(found[0]): found[1] for found in picture_marks.DATA.finditer(text)}
-        yield lambda key: _decoded(inside.get(key, ""))
+        inside = picture_marks.embedded(path.read_bytes())
+        yield lambda key: _decoded(inside.get(key, b""))
         return
     document = open_pdf(path, password, beat=beat)
     if document is None:
@@ -77,9 +78,10 @@ def _part(files: zipfile.ZipFile, name: str | None) -> Pixels | None:
         return None
 
 
-def _decoded(data: str) -> Pixels | None:
+def _decoded(data: bytes) -> Pixels | None:
     try:
-        return opened(base64.b64decode(unquote(data)))
+        is_hex = data[:_HEXED].lower() in _HEX_STARTS
+        return opened(bytes.fromhex(data.decode("ascii")) if is_hex else base64.b64decode(unquote_to_bytes(data)))
     except ValueError:
         return None
 

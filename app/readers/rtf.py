@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from app.readers import cleaning, symbols
+from app.readers import cleaning, picture_marks, symbols
 from app.readers.collector import PUT_AWAY, BlockCollector
-from app.readers.left_out import told
+from app.readers.left_out import is_page_number, told
 from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
 from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
 
@@ -64,6 +64,7 @@ class _State:
     font: int = -1
     fallback: int = 1  # characters that stand after a Unicode character for programs without Unicode
     named: str = ""  # "title" or "author" within the file's properties
+    drawn: bool = False  # whether it is the data of a picture
 
 
 @dataclass
@@ -78,7 +79,7 @@ class _Paragraph:
 class _Text:
     """A text that is told to a collector: the main text or one aside."""
 
-    collector: BlockCollector = field(default_factory=lambda: BlockCollector("", hides=True))
+    collector: BlockCollector = field(default_factory=lambda: BlockCollector("", hides=True, marks=True))
     open: bool = False  # whether a paragraph is open
     table: bool = False  # whether a table is open
     row: bool = False  # whether a row of it is open
@@ -124,6 +125,7 @@ class _Reader:
         self._names: dict[str, str] = {}
         self._author = ""
         self._pictures = 0
+        self._drawn: list[str] = []
         self._star = False
         self.left_out: Counter[str] = Counter()
 
@@ -200,7 +202,7 @@ class _Reader:
             self._names.pop(word, None)
         elif word == "pict":
             self._pictures += not state.skipped
-            state.skipped = True
+            state.drawn, state.skipped = not state.skipped, True
         elif word in _SIGNS:
             self._say(_SIGNS[word])
         elif word == "u":
@@ -312,6 +314,8 @@ class _Reader:
 
     def _tell(self, words: str) -> None:
         state = self._state
+        if state.drawn:
+            self._drawn.append(words)
         if not words or state.skipped:
             return
         if self._table:
@@ -365,11 +369,21 @@ class _Reader:
             self._end_aside()
         if self._stack:
             before, self._state = self._state, self._stack.pop()
+            if before.drawn and not self._state.drawn:
+                self._end_picture()
             if len(self._stack) <= 1:
                 self._table = ""
             if before.named == "atnauthor":
                 self._author = self._names.pop("atnauthor", "")
         self._skip = 0
+
+    def _end_picture(self) -> None:
+        """Mark the place of a picture whose data can be recognised."""
+        key, text = picture_marks.key_of_written("".join(self._drawn)), self._texts[-1][2]
+        self._drawn.clear()
+        if key:
+            self._pictures -= 1
+            text.collector.start("img", {"src": key})
 
     def _end_aside(self) -> None:
         kind, _, text = self._texts.pop()
@@ -381,7 +395,7 @@ class _Reader:
             self._notes.append(f"{len(self._notes) + 1}. {words}")
         elif kind == "annotation":
             self._comments.append(f"{cleaning.one_line(self._author) or 'A reviewer'}: {words}")
-        elif sum(sign.isalpha() for sign in words) > len("page of pages"):
+        elif not is_page_number(words):
             self._headers.setdefault(words)
 
     def _open_cell(self, text: _Text) -> None:
@@ -418,6 +432,7 @@ class _Reader:
 
 def _blocks(text: _Text) -> list[Block]:
     text.collector.close()
+    picture_marks.named(text.collector.blocks, lambda source: source)
     return [block for block in text.collector.blocks if block.text]
 
 

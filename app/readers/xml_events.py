@@ -33,7 +33,7 @@ class Teller:
         self._tags = tags
         self._alive = progress
         self._count = 0
-        self.collector = BlockCollector("", hides=True)
+        self.collector = BlockCollector("", hides=True, marks=True)
 
     def tell(self, root: ElementTree.Element) -> None:
         """Tell an element, with all that is in it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.readers import read_document
+from app.readers import picture_marks, read_document
 from engine.errors import DocumentError
 from tests.app.readers.samples import odf, page
 
@@ -14,6 +15,8 @@ _LIST = (
     "<text:list-style style:name='L'><text:list-level-style-number text:level='1' style:num-format='1'/>"
     "<text:list-level-style-bullet text:level='2'/></text:list-style>"
 )
+
+_SPACES = " ".join(f"xmlns:{name}='{name}'" for name in ("office", "text", "draw", "style", "chart", "table"))
 
 
 def test_a_text_by_its_headings(files: Any) -> None:
@@ -34,8 +37,11 @@ def test_lists_are_numbered_and_nested(files: Any) -> None:
         f"<text:list text:style-name='L'><text:list-item><text:p>Lamp</text:p>{inner}</text:list-item>"
         "<text:list-item><text:p>Horn</text:p></text:list-item></text:list>"
     )
-    lines = [line.strip() for line in read_document(odf(files, "text", body, _LIST)).text.split("\n") if line]
-    assert lines == ["1. Lamp", "• oil", "2. Horn"]
+    wrapped = f"<text:list text:style-name='L'><text:list-item>{inner}</text:list-item></text:list>"
+    more = body.replace("<text:list ", "<text:list text:continue-numbering='true' ", 1).replace(inner, "")
+    made = odf(files, "text", body + wrapped + "<text:p>Between</text:p>" + more, _LIST)
+    lines = [line.strip() for line in read_document(made).text.split("\n") if line]
+    assert lines == ["1. Lamp", "• oil", "2. Horn", "• oil", "Between", "3. Lamp", "4. Horn"]
 
 
 def test_notes_formulas_and_looks(files: Any) -> None:
@@ -94,6 +100,31 @@ def test_slides_with_titles_and_notes(files: Any) -> None:
     assert [page.label for page in document.pages] == ["slide 1", "slide 3"]
     assert document.pages[0].text == "The light\n\nfrom nine\n\nNotes: Say it."
     assert document.outline[0].title == "The light"
+
+
+def test_a_flat_file_has_its_chart_its_footer_and_its_picture(tmp_path: Path) -> None:
+    def cells(*texts: str) -> str:
+        shown = "".join(f"<table:table-cell><text:p>{text}</text:p></table:table-cell>" for text in texts)
+        return f"<table:table-row>{shown}</table:table-row>"
+
+    chart = f"<chart:chart><table:table>{cells('', 'North')}{cells('Q1', '4.5')}</table:table></chart:chart>"
+    written = "\n".join(["iVBORw0KGgo" + "A" * 60, "B" * 71])
+    path = tmp_path / "flat.fodt"
+    path.write_text(
+        f"<?xml version='1.0'?><office:document {_SPACES} office:mimetype=\"application/vnd.oasis.opendocument.text\">"
+        "<office:master-styles><style:footer><text:p>Not to be copied</text:p></style:footer><style:header><text:p>"
+        "Page 1 of 2</text:p></style:header><style:footer-first><text:p>Draft</text:p></style:footer-first>"
+        f"</office:master-styles><office:body><office:text><text:p>Sales</text:p><text:p><draw:frame><draw:object>"
+        f"<office:document>{chart}</office:document></draw:object></draw:frame></text:p><text:p><draw:frame><draw:image>"
+        f"<office:binary-data>{written}</office:binary-data></draw:image></draw:frame></text:p></office:text>"
+        "</office:body></office:document>"
+    )
+    document = read_document(path)
+    assert document.kind == "odt"
+    assert document.text.split("\n\n") == ["Sales", "| North\nQ1 | 4.5\nNot to be copied", "Draft"]
+    assert document.warnings == ("Pictures beside the text that may have words, which are not read: 1.",)
+    key = picture_marks.key_of_data(written)
+    assert list(picture_marks.embedded(path.read_bytes())) == [key]
 
 
 def test_sheets_as_shown(files: Any) -> None:

@@ -39,18 +39,21 @@ def test_headings_paragraphs_and_looks(files: Any) -> None:
 
 def test_tables_lists_notes_comments_and_headers(files: Any) -> None:
     body = (
-        r"{\header \pard The board of Holm harbour\par}"
+        r"{\header \pard The board of Holm harbour\par}{\footer \pard Draft\par}{\footerr \pard Page \chpgn\par}"
         r"\trowd\cellx1\pard\intbl Year\cell Euros\cell\row\trowd\pard\intbl 2025\cell\cell\row"
         r"\pard{\listtext\tab 1.\tab}Lamp\chftn{\footnote\pard \chftn A note.\par}\par"
         r"{\field{\*\fldinst HYPERLINK x}{\fldrslt linked}} words"
         r"{\*\atnauthor Ben}\chatn{\*\annotation \pard Why?\par}\par"
-        r"{\pict\wmetafile8 0102}\par"
+        r"{\pict\wmetafile8 0102}\par{\*\shppict{\pict\pngblip 89504e47" + "0d\n" * 200 + r"}}\par"
     )
     document = read_document(_rtf(files, body))
     assert [(page.label, page.text) for page in document.pages] == [
         ("opening", "Year | Euros\n2025 |\n\n1. Lamp[1]\n\nlinked words"),
         ("Notes", "1. A note."),
         ("Comments", "Ben: Why?"),
-        ("Headers and footers", "The board of Holm harbour"),
+        ("Headers and footers", "The board of Holm harbour\n\nDraft"),
     ]
-    assert document.warnings == ("Pictures without a description, whose words are not read: 1.",)
+    assert document.warnings == (
+        "Pictures without a description, whose words are not read: 1.",
+        "Pictures beside the text that may have words, which are not read: 1.",
+    )
