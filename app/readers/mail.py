@@ -16,9 +16,10 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from app.readers import cleaning, encoding, lines, markup, text
+from app.readers import cleaning, encoding, lines, markup, picture_marks, text
 from app.readers.left_out import told
 from app.readers.parsed import Limits, Opening, Parsed, Refused, Step
+from app.readers.picture_marks import IN_PAGE
 from app.readers.sections import Chapter, finish
 
 _TECHNICAL = re.compile(
@@ -94,6 +95,8 @@ class _Reader:
         self._attached: list[str] = []
         self.left_out: Counter[str] = Counter()
         self._broken = 0
+        self._keys: dict[str, str] = {}  # keys of the pictures of the present mail, by the addresses that it uses
+        self._pictures = 0
 
     def warnings(self) -> list[str]:
         said = []
@@ -101,12 +104,16 @@ class _Reader:
             named = ", ".join(self._attached[:_MOST_NAMED]) + (", …" if count > _MOST_NAMED else "")
             what = "1 attachment or picture is" if count == 1 else f"{count} attachments or pictures are"
             said.append(f"{what} not read: {named}. Save and open what is a document by itself.")
+        if self._pictures:
+            said.append(f"Pictures without a description, whose words are not read: {self._pictures:,}.")
         if self._broken:
             said.append(f"{self._broken} characters could not be read and are shown as \ufffd.")
         return said
 
     def words(self, mail: Message, depth: int = 0) -> str:
         """Return the headers that are not technical, and the text of every part of a mail."""
+        if depth == 0:
+            self._keys = picture_marks.keys_of_parts(mail)
         heads = [f"{name}: {_decoded(value)}" for name, value in mail.raw_items() if not _is_technical(name, value)]
         return "\n\n".join(part for part in ("\n".join(heads), self._part(mail, depth)) if part.strip())
 
@@ -123,6 +130,8 @@ class _Reader:
                 raise Refused("holds mails in mails without end.", "Save the one that you need by itself.")
             read = self.words if kind == "message/rfc822" else self._part
             return "\n\n".join(words for one in inner if (words := read(one, depth + 1)))
+        if key := picture_marks.key_of_part(part):
+            return picture_marks.mark(key)
         name = _decoded(_stated(part.get_filename))
         if part.get_content_maintype() not in ("text", "message"):
             self._attached.append(cleaning.one_line(name) or kind)
@@ -145,13 +154,15 @@ class _Reader:
         if _holds_more(shown, written):
             return shown
         self.left_out = before
-        return written
+        return "\n\n".join(filter(None, (written, *picture_marks.marks_in(shown))))
 
     def _text(self, part: Message, kind: str) -> str:
         payload = part.get_payload(decode=True)
         data = payload if isinstance(payload, bytes) else b""
         if kind == "text/html":
-            found = markup.read(_read(data, part) or markup.decode_html(data), lambda: None)
+            page = picture_marks.with_keys_of_parts(_read(data, part) or markup.decode_html(data), self._keys)
+            found = markup.read(page, marks=True)
+            self._pictures += picture_marks.named(found.blocks, lambda key: key if key.startswith(IN_PAGE) else "")
             self.left_out.update(found.left_out)
             return "\n\n".join(block.text for block in found.blocks)
         raw = _read(data, part) or encoding.decode(data)[0]

@@ -78,7 +78,8 @@ def parsed(pages: Sequence[str], progress: Callable[[], None]) -> Parsed:
     """Read a web page, and the pages in its frames after it."""
     found = read(pages[0], progress, marks=True)
     for inner in pages[1:]:
-        frame = read(inner, progress)
+        frame = read(inner, progress, marks=True)
+        found.pictures += frame.pictures
         found.blocks += frame.blocks
         found.left_out.update(frame.left_out)
     progress()

@@ -10,7 +10,7 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from app.readers import markup
+from app.readers import markup, picture_marks
 from app.readers.parsed import Limits, Opening, Parsed, Refused, Step
 
 _MAIL = re.compile(r"^MIME-Version:\s*1\.0", re.I | re.M)
@@ -33,7 +33,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     pages = [part for part in mail.walk() if part.get_content_type() in ("text/html", "application/xhtml+xml")]
     if not pages:
         raise Refused("is a saved web page (MHTML) with no page in it.", "Save the page again as HTML or PDF.")
-    texts = [_content(part) for part in pages[: _MOST_FRAMES + 1]]
+    keys = picture_marks.keys_of_parts(mail)
+    texts = [picture_marks.with_keys_of_parts(_content(part), keys) for part in pages[: _MOST_FRAMES + 1]]
     if sum(map(len, texts)) > _MOST_MARKUP * limits.characters:
         raise Refused(f"has more than {limits.characters:,} characters.", "Split it into smaller files.")
     return markup.parsed(texts, lambda: step(0, 1, None))

@@ -7,9 +7,11 @@ the picture's words there, or tells that they are not known. Runs only in the ch
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from email.message import Message
 from typing import Any
 
 from app.readers.parsed import Parsed
@@ -66,6 +68,35 @@ def embedded(content: bytes) -> dict[str, bytes]:
     """
     found = {with_keys(one[0]): one[1].encode() for one in DATA.finditer(content.decode("latin-1"))}
     return found | {key_of_data(one[0]): b"".join(one[0].split()) for one in _WRITTEN.finditer(content)}
+
+
+_SOURCE = re.compile(r"""(<img\s[^<>]{0,2000}?\bsrc\s{0,9}=\s{0,9}["']?)([^"'\s<>]{1,2000})""", re.I)
+
+
+def with_keys_of_parts(text: str, keys: Mapping[str, str]) -> str:
+    """Replace the address of each picture of a page of HTML by its key in ``keys``."""
+    return _SOURCE.sub(lambda found: found[1] + keys.get(html.unescape(found[2]), found[2]), text) if keys else text
+
+
+def keys_of_parts(mail: Message) -> dict[str, str]:
+    """Return the keys of the pictures in the parts of a mail or a saved page, by the addresses that its pages use."""
+    keys = {}
+    for part in mail.walk():
+        if key := key_of_part(part):
+            keys["cid:" + str(part.get("Content-ID", "")).strip().strip("<>")] = key
+            keys[str(part.get("Content-Location", "")).strip()] = key
+    return keys
+
+
+def key_of_part(part: Message) -> str:
+    """Return the key of a part of a mail that is a picture; "" for another part, or one of an unknown format."""
+    payload = part.get_payload() if part.get_content_maintype() == "image" else ""
+    return key_of_written(payload) if isinstance(payload, str) else ""
+
+
+def marks_in(text: str) -> list[str]:
+    """Return the marks of pictures in a text."""
+    return [found[0] for found in _MARK.finditer(text)]
 
 
 def key_of_source(source: str) -> str:

@@ -115,7 +115,7 @@ def xls(files: Any) -> Path:
     return path
 
 
-def odf(files: Any, kind: str, body: str, styles: str = "", more: Sequence[tuple[str, str]] = ()) -> Path:
+def odf(files: Any, kind: str, body: str, styles: str = "", more: Sequence[tuple[str, str | bytes]] = ()) -> Path:
     """An OpenDocument file; ``kind`` is "text", "presentation" or "spreadsheet"."""
     spaces = " ".join(f"xmlns:{name}='{name}'" for name in ("office", "text", "table", "draw", "style", "presentation"))
     spaces += " xmlns:fo='fo' xmlns:svg='svg' xmlns:xlink='xlink' xmlns:dc='dc' xmlns:m='m'"

@@ -365,10 +365,28 @@ def _html(files: Files) -> Path:
     return files.text("a.html", f'<html><p>Before</p><img src="data:image/png;base64,{data}"><p>After</p></html>')
 
 
+def _mail(files: Files, head: str = "From: a@b.c\nTo: d@e.f\n", name: str = "a.eml") -> Path:
+    page = "<html><body><p>Before</p><img src='cid:one'><p>After</p></body></html>"
+    text = f"--x\nContent-Type: text/html\n\n{page}\n--x\nContent-Type: image/png\nContent-ID: <one>\n"
+    data = base64.encodebytes(PNG).decode()
+    kind = "MIME-Version: 1.0\nContent-Type: multipart/related; boundary=x\n\n"
+    return files.text(name, f"{head}{kind}{text}Content-Transfer-Encoding: base64\n\n{data}\n--x--\n")
+
+
+def _mhtml(files: Files) -> Path:
+    return _mail(files, "From: <Saved by Blink>\n", "a.mhtml")
+
+
+def _odt(files: Files) -> Path:
+    frame = "<draw:frame><draw:image xlink:href='Pictures/1.png'/></draw:frame>"
+    body = f"<text:p>Before</text:p><text:p>{frame}</text:p><text:p>After</text:p>"
+    return samples.odf(files, "text", body, more=[("Pictures/1.png", PNG)])
+
+
 PNG = encoded(chart(), "PNG")
 
 
-@pytest.mark.parametrize("made", [_docx, _pptx, _html, _epub], ids=["Word", "PowerPoint", "HTML", "EPUB"])
+@pytest.mark.parametrize("made", [_docx, _pptx, _html, _epub, _odt, _mhtml, _mail])
 def test_pictures_of_other_formats_are_read_at_their_place(files: Files, made: Callable[[Files], Path]) -> None:
     path = made(files)
     parsed = detect.parse(path, {}, Limits(), lambda *_: None)
