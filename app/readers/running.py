@@ -32,6 +32,10 @@ _AT_EDGE = 0.1  # maximum horizontal distance of a page number from the edge of 
 _MARGIN_PAGES = 4
 _MARGIN_SHARE = 0.25
 _MARGIN_ROWS = 5  # minimum numbers in a page's margin that count as line numbers
+_COUNTED = 10  # minimum numbers that count the lines of a page if no other page has them at the same place
+_LONG_LINE = 0.7  # minimum width of a line of running text, as a share of the widest
+_MOST_LONG = 0.7  # minimum share of lines of running text that are long
+_RUN_ON = 0.3  # minimum share of lines of running text that begin with a small letter
 _MARGIN_GAP = 0.8  # minimum gap, in line heights, between a line number and its line
 _ALIGNED = 3.0  # maximum difference in points between the right edges of the line numbers of a page
 _MARGIN_SIGN = re.compile(r"\d{1,3}$")
@@ -141,6 +145,8 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
     common = {key for key, count in counts.items() if count >= enough}
     for index, page in enumerate(pages):
         here = {at: sign for at, sign in signs[index].items() if place(sign) in common}
+        if not here and _count_the_lines(page, signs[index]):
+            here = signs[index]
         order = sorted(here.values(), key=lambda sign: sign.top)
         steps = {int(two.text) - int(one.text) for one, two in pairwise(order)}
         if len(here) >= _MARGIN_ROWS and len(steps) == 1 and min(steps) > 0 and _is_beside(page, here):
@@ -157,6 +163,22 @@ def _find_line_numbers(pages: Sequence[Sequence[Line]], found: RunningHeaders) -
                 if sign is not page[at]:
                     found.parted[index] += len(sign.text)
                     page[at].text, page[at].x0 = page[at].text[len(sign.text) :].lstrip(), _rest(page[at])
+
+
+def _count_the_lines(page: Sequence[Line], signs: Mapping[int, Line]) -> bool:
+    """Whether numbers count the lines of one page, as far as this page tells: they count from 1 and are aligned, and
+    the sentences beside them run on from line to line, which no list does.
+    """
+    order = sorted(signs, key=lambda at: signs[at].top)
+    aligned = {round(sign.x1 / _ALIGNED) for sign in signs.values()}
+    if [signs[at].text for at in order] != [str(count) for count in range(1, len(order) + 1)] or len(aligned) > 2:
+        return False
+    beside = [(page[at + 1] if signs[at] is page[at] and at + 1 < len(page) else page[at]) for at in order]
+    texts = [line.text.removeprefix(signs[at].text).lstrip() for at, line in zip(order, beside, strict=True)]
+    widest = max((line.x1 for line in beside), default=0.0) - min((sign.x1 for sign in signs.values()), default=0.0)
+    long = sum(line.x1 - signs[at].x1 > _LONG_LINE * widest for at, line in zip(order, beside, strict=True))
+    run_on = sum(text[:1].islower() for text in texts)
+    return len(order) >= _COUNTED and long > _MOST_LONG * len(order) and run_on > _RUN_ON * len(order)
 
 
 def _margin_sign(line: Line) -> Line | None:

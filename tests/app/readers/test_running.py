@@ -168,15 +168,19 @@ def _pleading(pages: int, gap: float) -> list[list[Line]]:
     ]
 
 
-def test_line_numbers_in_lines_go_where_they_stand_apart() -> None:
-    book = _pleading(8, gap=20)
+@pytest.mark.parametrize("pages", [8, 1])
+def test_line_numbers_in_lines_go_where_they_stand_apart(pages: int) -> None:
+    book = _pleading(pages, gap=20)
     running.find_running_headers(book, [""] * len(book))
     assert all(line.text.startswith("the claimant") and line.x0 == 66 for page in book for line in page)
 
 
-@pytest.mark.parametrize(("pages", "gap"), [(8, 3), (2, 20)])
-def test_numbers_that_begin_lines_stay_if_they_are_words_or_on_few_pages(pages: int, gap: float) -> None:
+@pytest.mark.parametrize(("pages", "gap", "word"), [(8, 3, "the"), (2, 20, "The")])
+def test_numbers_that_begin_lines_stay_if_they_are_words_or_of_a_list(pages: int, gap: float, word: str) -> None:
     book = _pleading(pages, gap)
+    for page in book:
+        for line in page:
+            line.text = line.text.replace("the", word, 1)
     running.find_running_headers(book, [""] * len(book))
     assert all(line.text[0].isdigit() and line.x0 == 40 for page in book for line in page)
 
