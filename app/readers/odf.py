@@ -102,10 +102,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     if not zipfile.is_zipfile(path):
         data = path.read_bytes()
         data = _DATA.sub(b"", data) if len(data) > _MOST_MARKUP * limits.characters else data
-        try:
-            flat = archive.read_xml(data, "its text")
-        except Refused as refused:
-            raise Refused(f"cannot be read: its text {refused.cause}", refused.remedy) from None
+        flat = archive.read_xml(data, "its text")
     with archive.opened_whole(path, limits) if flat is None else zipfile.ZipFile(io.BytesIO(), "w") as files:
         file = _File(files, flat, lambda: step(0, 1, None), comments=request.get("comments", True))
         body = file.body()
