@@ -146,7 +146,7 @@ class AppState:
             if chat:
                 self._current = replace(self._current, chat=chat)
             job = self._take_over(stage=Stage.OPENING, book=book)
-        how = _recognition(self, job, recognise)
+        how = _recognition(self, job, recognise=recognise)
         start(self, job, lambda: open_book(self, job, book, password, how, agreed, put_off))
 
     @property
@@ -258,12 +258,18 @@ class AppState:
                 self._current = replace(self._current, book=book)
 
     def read_for(self, asked: Ask) -> None:
-        """Begin to read an open book whose reading waits for a question."""
+        """Begin to read an open book whose reading waits for a question. Its pictures waited too."""
+
+        def look(job: Job) -> None:
+            _look_at_pictures(self, job, _recognition(self, job, recognise=False))
+
         with self._lock:
             current = self._current
             waits = current.stage is Stage.UNREAD and self.source is not AnswersFrom.PASSAGES
             if waits and not asked.now and not current.asking and current.document is not None:
-                self._read(current.document)
+                self._read(
+                    current.document, lambda job: _look_at_pictures(self, job, _recognition(self, job, recognise=False))
+                )
 
     def choose(self, first: int, last: int) -> None:
         """Let the model read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book,
@@ -428,14 +434,19 @@ class AppState:
         kept = self._snapshots.size_of(book.sha256) if self._snapshots is not None else 0
         return self.books.size(book) + int(kept)
 
-    def _read(self, document: Document) -> None:
+    def _read(self, document: Document, after: Callable[[Job], None] = lambda job: None) -> None:
         current = self._current
         if current.book is not None and document is not current.whole and document.kind != NOTES:
             self._remember_parts(current.book.sha256, False)
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         before = current.before_notes if document.kind == NOTES else None
         job = self._take_over(stage=Stage.WAITING, document=document, **kept, before_notes=before)
-        start(self, job, lambda: prepare(self, job, document))
+
+        def work() -> None:
+            prepare(self, job, document)
+            after(job)
+
+        start(self, job, work)
 
     # Chats about the open book ------------------------------------------------------------------------------
 
@@ -676,15 +687,16 @@ def open_book(
     books.draw_cover(path, document, password)
     state.set(job, book=kept, whole=document, document=document, recognising=None)
     prepare(state, job, document, put_off)
-    with suppress(TrifoldError):  # the book stays as it was read
-        _look_at_pictures(state, job, replace(recognition, pictures="all"), password, agreed)
+    if not put_off or state.current.stage is not Stage.UNREAD:
+        _look_at_pictures(state, job, recognition, password, agreed)
 
 
 def _look_at_pictures(
-    state: AppState, job: Job, recognition: Recognition, password: str | None, agreed: Collection[str]
+    state: AppState, job: Job, recognition: Recognition, password: str | None = None, agreed: Collection[str] = ()
 ) -> None:
     """Recognise the words of the open book's pictures beside the text, after the book has been read. If there are any,
-    the page offers to read them; if the model reads no book, they are part of the book at once.
+    the page offers to read them; if the model reads no book, they are part of the book at once. After an error the book
+    stays as it was read.
     """
     current = state.current
     book, document = current.book, current.whole
@@ -692,7 +704,9 @@ def _look_at_pictures(
     if job.cancelled or book is None or document is None or not waits or not state.parser.pictures or missing():
         return
     try:
-        found = state.parser.parse(book, password, recognition, agreed)
+        found = state.parser.parse(book, password, replace(recognition, pictures="all"), agreed)
+    except TrifoldError:
+        return
     finally:
         state.set(job, recognising=None)
     pictures = sum(page.text.count(PICTURE) for page in found.pages)
@@ -816,7 +830,7 @@ def _forget_unreadable(state: AppState, job: Job) -> None:
             logger.warning("a file that is no book stays in the library: %s", error)
 
 
-def _recognition(state: AppState, job: Job, recognise: bool) -> Recognition:
+def _recognition(state: AppState, job: Job, *, recognise: bool) -> Recognition:
     """Make the settings of text recognition for a job. The progress of the recognition is written into ``OpenBook``."""
 
     def show(done: int, total: int, seconds: float | None) -> None:

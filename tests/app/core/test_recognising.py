@@ -11,6 +11,7 @@ import pytest
 
 from app.core.books import TEXT, TextCache
 from app.core.open_book import Action, Recognising, Stage
+from app.core.question import Ask
 from app.core.state import AppState
 from app.readers.recognition import FILE, LongRecognition, Recognition
 from app.web.live import book_view
@@ -126,6 +127,25 @@ def test_words_of_pictures_are_looked_for_after_the_reading_and_read_if_the_pers
     state.open(shelved)
     wait_for(lambda: state.current.stage is Stage.READY)
     assert (state.current.document, len(stages)) == (pictured.document, 2), "the next opening has the words"
+
+
+def test_pictures_of_a_book_whose_reading_waits_are_looked_at_after_it(
+    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.core.state.missing", lambda: "")
+    read: list[str] = []
+
+    def reader(path: Path, password: str | None, recognition: Recognition) -> Document:
+        read.append(recognition.pictures)
+        return looked_at(path, password, recognition)
+
+    state = make_state(reader=TextCache(reader))
+    state.open(state.books.copy_in(a_file), put_off=True)
+    assert state._job.ended.wait(10)
+    assert (state.current.stage, read) == (Stage.UNREAD, ["kept"])
+    state.read_for(Ask("What rang?"))
+    wait_for(lambda: state.current.pictured is not None)
+    assert (state.current.stage, read) == (Stage.READY, ["kept", "all"])
 
 
 def test_words_of_pictures_are_left_out_if_the_settings_say_so(
