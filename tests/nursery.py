@@ -151,6 +151,7 @@ def _status_file(log: Path, pid: int) -> Path:
 def _become(order: dict[str, Any]) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process of several that test ignores
     os.environ.clear()
     os.environ.update(order["environment"])
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

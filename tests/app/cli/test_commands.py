@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +13,9 @@ import pytest
 
 from app.cli.main import main
 from engine.errors import plain
+from tests.app.scripted import wait_for
+from tests.nursery import Nursery
+from tests.processes import begun
 
 LIMIT_S = 180
 # In bfloat16 two tokens of a random model are often equally likely but for rounding, which differs with the lengths of
@@ -166,17 +169,18 @@ def test_read_shows_the_file_even_without_a_model(book_file: Path, capfd: pytest
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C cannot be sent to one process there")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_in_the_middle_ends_quietly(
-    book_file: Path, endless_pair: tuple[str, ...], checkout: Path, how: signal.Signals
+    book_file: Path, endless_pair: tuple[str, ...], how: signal.Signals, tmp_path: Path, nursery: Nursery | None
 ) -> None:
     line = ["ask", str(book_file), "Who?", *endless_pair, "--max-tokens", "100000", "--temperature", "4"]
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "app.cli", *line], cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout
-    process.stdout.read(1)  # the answer has begun
-    process.send_signal(how)
-    begin = time.monotonic()
-    _, errors = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130, errors
-    assert b"Traceback" not in errors
+    said, answer = tmp_path / "said", tmp_path / "answer"
+    answer.touch()
+    process = begun([sys.executable, "-m", "app.cli", *line], said, os.environ, nursery=nursery, out=answer)
+    try:
+        wait_for(lambda: bool(answer.read_bytes()) or process.poll() is not None, LIMIT_S)  # the answer has begun
+        process.send_signal(how)
+        begin = time.monotonic()
+        assert process.wait(LIMIT_S) == 130, said.read_text(encoding="utf-8")
+    finally:
+        process.kill()
+    assert "Traceback" not in said.read_text(encoding="utf-8")
     assert time.monotonic() - begin < 60  # at once on a machine that has time

@@ -25,9 +25,9 @@ from tests.app.scripted import ScriptedEngine, book, wait_for
 from tests.app.web.entering import enter
 
 PORT = 7867
-TABS = 100
+TABS = 70
 KEPT = 64  # and one that has just come
-QUESTIONS = 8
+QUESTIONS = 6
 
 
 def _living(kind: type) -> list[object]:
