@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from app.core.contents import ContentsEntry
@@ -314,13 +315,25 @@ def language_of_book(document: Document) -> Language | None:
 
 def _names(document: Document, pages_read: int) -> list[str]:
     """The names that occur most often in the pages read. Empty for a German text, because all nouns are capitalised
-    there.
+    there. A name that stands in no line as a whole is left out, because its end may belong to the next heading.
     """
     if language_of_book(document) == "de":
         return []
-    text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
-    found = Counter(name for name in _NAME.findall(text) if len(name) <= _LONGEST and _is_name(name.split()))
-    return [name for name, _ in found.most_common(_NAMES)]
+    pages = document.pages[:pages_read]
+    text = " ".join(" ".join(page.text.split()) for page in pages)
+    found = Counter(
+        name[0]
+        for name in _NAME.finditer(text)
+        if len(name[0]) <= _LONGEST and _is_name(name[0].split()) and _begins_name(text, name.start())
+    )
+    whole = (name for name, _ in found.most_common() if any(name in page.text for page in pages))
+    return list(islice(whole, _NAMES))
+
+
+def _begins_name(text: str, start: int) -> bool:
+    """Whether a name begins at ``start``, and not with the word before it ("Harbour" of "Harbour Ferry Trust")."""
+    before = text[text.rfind(" ", 0, start - 1) + 1 : start - 1]
+    return before.endswith(",") or not before[:1].isupper() or says_nothing(fold_word(before))
 
 
 def _is_name(words: Sequence[str]) -> bool:
