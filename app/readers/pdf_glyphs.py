@@ -63,6 +63,7 @@ class PageFonts:
         self._kinds: dict[int | None, str] = {None: ""}
         self.monospaced: set[int] = set()
         """Addresses of the fonts, among those asked for, all of whose characters have the same width."""
+        self._of_pieces: dict[int | None, str] = {}  # kinds of the fonts of text objects
         self._piece: int | None = None
         self._font: int | None = None
 
@@ -73,11 +74,27 @@ class PageFonts:
             self._piece, self._font = piece, pdf_calls.font_of(piece) if piece else None
         return self._font
 
-    def is_of_letters(self, start: int, end: int) -> bool:
-        """Whether a run of text is drawn at once, in a font of letters."""
-        if self.kind(self.at(start)):
-            return False
-        return end - start == 1 or pdf_calls.text_object(self._text, end - 1) == self._piece
+    def kind_at(self, index: int) -> str:
+        """Return the kind of a character's font (``kind``)."""
+        piece = pdf_calls.text_object(self._text, index)
+        kind = self._of_pieces.get(piece)
+        if kind is None:
+            kind = self._of_pieces[piece] = self.kind(pdf_calls.font_of(piece) if piece else None)
+        return kind
+
+    def words_with_signs(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield start and end of each word of a page's text that is not drawn at once in a font of letters."""
+        handle, piece_of, known = self._text, pdf_calls.text_object, self._of_pieces
+        for row in _ROW.finditer(text):
+            start, end = row.span()
+            if not self.kind_at(start) and (end - start == 1 or piece_of(handle, end - 1) == piece_of(handle, start)):
+                continue
+            for word in _WORD.finditer(text, start, end):
+                first, last = word.span()
+                piece = piece_of(handle, first)
+                parts = last - first > 1 and piece_of(handle, last - 1) != piece
+                if parts or (known.get(piece) != "" and self.kind_at(first)):
+                    yield first, last
 
     def name(self, font: int) -> str:
         """Return the name of the font at an address."""
@@ -148,15 +165,11 @@ def with_signs(
         return text
     odd = {match.start() for match in _ODD.finditer(text)}
     if special:
-        for row in _ROW.finditer(text):
-            if fonts.is_of_letters(*row.span()):
-                continue
-            for word in _WORD.finditer(text, *row.span()):
-                if not fonts.is_of_letters(*word.span()):
-                    odd.update(range(*word.span()))
+        for word in fonts.words_with_signs(text):
+            odd.update(range(*word))
     signs = list(text)
     for at in odd:
-        kind = fonts.kind(fonts.at(at))
+        kind = fonts.kind_at(at)
         if kind in _TEX:
             if fonts.has_no_letter(at):
                 signs[at] = symbols.tex_sign(kind, ord(text[at]))

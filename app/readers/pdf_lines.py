@@ -199,20 +199,24 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
     line: Line | None = None
     height = 0.0
     written = 0
+    numbers = boxes.numbers
     stacked = boxes.upright and all(map(_FIGURES.match, match[0].split()))
     for start, end in _parted(text, match, boxes, vocab, stacked=stacked):
         box = boxes.span(start, end - 1)
         if box is None:
             continue
         x0, x1, top, bottom = box
-        word, doubled = _as_printed(text[start:end], start, box, boxes)
+        word, doubled = text[start:end], 0
+        # most words have nothing but letters, none of them twice
+        if not (word.isalpha() and word.isascii() and (end - start <= _PAIR or word[0] != word[1])):
+            word, doubled = _as_printed(word, start, box, boxes)
         if not found and RAISED.match(word):
             word = raised_anew(text, start, word, boxes)
         if line is not None and x0 < line.x1 - TOUCH * height and _stands_there(line, word, x0, top):
             written = end
             line.doubled += end - start
             continue
-        doubt = suspects.doubt(boxes.pdfium_number(start), box)
+        doubt = suspects.doubt(start if numbers is None else numbers[start], box)
         gap = _gap(line, x0, x1) if line is not None else 0.0
         if (
             line is None
@@ -225,10 +229,9 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             line = Line(word, x0, x1, top, bottom, size=bottom - top, doubt=doubt, words=[(word, x0, x1)])
             line.monospaced = suspects.is_monospaced
             found.append(line)
-            height = line.height
         else:
             _append(line, (text[written:start] or " ") + word, gap, (word, x0, x1), (top, bottom))
-            height = line.height
+        height = line.height
         line.doubled += doubled
         written = end
     return found
@@ -299,8 +302,6 @@ def _as_printed(word: str, start: int, box: Box, boxes: CharacterBoxes) -> tuple
     and superscripts are marked.
     """
     drawn = len(word)
-    if word.isalpha() and word.isascii() and (drawn <= _PAIR or word[0] != word[1]):
-        return word, 0  # most words
     x0, x1, top, bottom = box
     if (
         _PAIR < drawn < _LOOK
@@ -360,18 +361,19 @@ def _parted(
         stacked: whether a word may consist of several short cells, one below another.
     """
     for word in WORD.finditer(text, match.start(), match.end()):
-        if not stacked and word[0] in vocab:
-            yield word.span()
-            continue
-        start = word.start()
-        figures = not word[0].isalpha() and _FIGURE.search(word[0]) is not None
-        for far in boxes.far_apart(start, word.end()) if figures and word.end() - start > 1 else ():
+        printed, (start, end) = word[0], word.span()
+        known = printed in vocab
+        figures = not known and not printed.isalpha() and _FIGURE.search(printed) is not None
+        for far in boxes.far_apart(start, end) if figures and end - start > 1 else ():
             yield start, far
             start = far
-        for row in boxes.rows(start, word.end()) if stacked else ():
+        for row in boxes.rows(start, end) if stacked and end - start > 1 else ():
             yield start, row
             start = row
-        for letters in _LETTERS.finditer(text, start, word.end()):
+        if known:
+            yield start, end
+            continue
+        for letters in _LETTERS.finditer(text, start, end):
             if letters[0] in vocab:
                 continue
             at = boxes.wide_gap(*letters.span())
@@ -381,8 +383,8 @@ def _parted(
                 yield start, at
                 start = at
         if start == word.start() and not figures:  # the same figures may be one number here and two elsewhere
-            vocab.add(word[0])
-        yield start, word.end()
+            vocab.add(printed)
+        yield start, end
 
 
 def same_row(one: Line, two: Line) -> bool:
@@ -619,7 +621,7 @@ def _short_columns(pieces: list[Line]) -> list[Line]:
     rows: list[list[Line]] = []
     for piece in pieces:
         last = rows[-1][-1] if rows else None
-        if last is not None and not (last.row or piece.row) and same_row(last, piece) and piece.x0 > last.x1:
+        if last is not None and piece.x0 > last.x1 and not (last.row or piece.row) and same_row(last, piece):
             rows[-1].append(piece)
         else:
             rows.append([piece])

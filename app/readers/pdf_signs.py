@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from ctypes import addressof, byref, c_double, c_float
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
@@ -54,6 +54,8 @@ _FAR = 0.5  # minimum gap, in line heights, that separates two words even if all
 _NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow number such as 1.1
 _ROW = re.compile(r"[^\r\n]+")
 _SINGLE = re.compile(r"(?<!\S)[^\W\d_](?!\S)")  # matches a word of a single letter
+_TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
+_SAMPLED = 5  # pairs of letters that tell whether a row may be letterspaced
 _SPREAD = re.compile(r"(?<!\S)[^\W\d_] [^\W\d_] [^\W\d_](?!\S)")
 _TORN_PAGE = 0.12  # minimum share of words of a single letter on a page without three of them in a row
 _TORN_SHARE = 0.3  # minimum share of words of a single letter in a row that may be letterspaced
@@ -189,6 +191,10 @@ def _joined_letters(row: re.Match[str], boxes: CharacterBoxes) -> str:
     words = row[0].split()
     single = sum(len(word) == 1 and word.isalpha() for word in words)
     if single < _TORN_SHARE * len(words):
+        return row[0]
+    pairs = [row.start() + pair.start() for pair in islice(_TWO_LETTERS.finditer(row[0]), _SAMPLED)]
+    sample = sorted(gap for at in pairs if (gap := boxes.gap(at, at + 1)) is not None)
+    if len(sample) == _SAMPLED and not _SPACED[0] < sample[_SAMPLED // 2] < _SPACED[1]:
         return row[0]
     gaps: list[float] = []
     breaks: list[tuple[int, int, float]] = []
@@ -437,7 +443,8 @@ class CharacterBoxes:
         self._left, self._bottom, self._right, self._top = visible
         across, down = self._right - self._left, self._top - self._bottom
         self._width, self._height = (down, across) if rotation % 180 else (across, down)
-        self._numbers: list[int] | None = None
+        self.numbers: list[int] | None = None
+        """For each index, pdfium's index of the character; None as long as the two are the same."""
         self._known: dict[int, Box | None] = {}
 
     def number(self, numbers: list[int], places: Mapping[int, Box] | None = None) -> None:
@@ -447,7 +454,7 @@ class CharacterBoxes:
             numbers: for each new index, the previous index of the character.
             places: new boxes of characters that have moved, keyed by new index.
         """
-        self._numbers = numbers if self._numbers is None else [self._numbers[at] for at in numbers]
+        self.numbers = numbers if self.numbers is None else [self.numbers[at] for at in numbers]
         self._known.clear()
         self._known.update(places or {})
 
@@ -455,13 +462,13 @@ class CharacterBoxes:
         """Return the index of the character at a point of an unrotated page. The character may be off by the
         tolerances, in points. Return None if there is no character, or if the characters have been renumbered.
         """
-        if self._numbers is not None:
+        if self.numbers is not None:
             return None
         at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, tolerance_x, tolerance_y)
         return at if at >= 0 else None
 
     def pdfium_number(self, index: int) -> int:
-        return index if self._numbers is None else self._numbers[index]
+        return index if self.numbers is None else self.numbers[index]
 
     def is_generated(self, index: int) -> bool:
         """Whether pdfium has added a character that the file does not have."""
@@ -636,21 +643,25 @@ class CharacterBoxes:
         known = self._known
         if index in known:
             return known[index]
-        found = self._looked_up(index if self._numbers is None else self._numbers[index])
+        number = index if self.numbers is None else self.numbers[index]
+        found: Box | None = None
+        if pdf_calls.loose_box(self._text, number, self._place):
+            x0, y1, x1, y0 = self._rect[:]
+            left, high = x0 - self._left, self._top - y1
+            found = left, left + (x1 - x0), high, high + (y1 - y0)
+            if self._rotation:
+                found = self._turned(x0, x1, y0, y1)
         known[index] = found
         return found
 
-    def _looked_up(self, index: int) -> Box | None:
-        if not pdf_calls.loose_box(self._text, index, self._place):
-            return None
-        x0, y1, x1, y0 = self._rect[:]
-        left, high = x0 - self._left, self._top - y1
+    def _turned(self, x0: float, x1: float, y0: float, y1: float) -> Box:
+        """Return the box on the page as displayed, which is rotated, of a box of the file."""
         width, height = x1 - x0, y1 - y0
-        if not self._rotation:
-            return left, left + width, high, high + height
         low, right = y0 - self._bottom, self._right - x1
         if self._rotation == 90:
+            left = x0 - self._left
             return low, low + height, left, left + width
         if self._rotation == 180:
             return right, right + width, low, low + height
+        high = self._top - y1
         return high, high + height, right, right + width

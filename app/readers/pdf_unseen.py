@@ -66,7 +66,9 @@ class Suspects:
         """Whether the last word asked for is in such a font."""
         self._clip: Box | None = None
         self._page_box = page.get_bbox()
-        self._clips: dict[tuple[int, int], Box] = {}  # keyed by the number of a clip's paths and the last of them
+        # a clip's box in the file, and on the page unless it holds all of the page; keyed by the number of its paths
+        # and the last of them
+        self._clips: dict[tuple[int, int], tuple[Box, Box | None]] = {}
         self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turned(page)
 
     def doubt(self, index: int, box: Box) -> Doubt:
@@ -111,12 +113,13 @@ class Suspects:
             return None  # pdfium drops a path inside of which the whole object stands
         key = count, pdf_calls.clip_segment(clip, count - 1, 0)  # clips inside one another share all paths but the last
         if key not in self._clips:
-            self._clips[key] = self._clip_box(clip, count)
-        box = self._clips[key]
-        if piece in self._order:
+            box = self._clip_box(clip, count)
             left, low, right, high = self._page_box
-            inside = box[0] <= left and box[1] <= low and box[2] >= right and box[3] >= high
-            return None if inside else self._turn(*box)
+            whole = box[0] <= left and box[1] <= low and box[2] >= right and box[3] >= high
+            self._clips[key] = box, None if whole else self._turn(*box)
+        box, shown = self._clips[key]
+        if piece in self._order:
+            return shown
         if not pdf_calls.bounds(piece, *self._edges.places):
             return None
         left, low, right, high = self._edges.get()
