@@ -32,7 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn, cast
 
-__all__ = ["Bounds", "ChildFailed", "Voice", "run_in_child", "serve", "wait_for_bytes"]
+__all__ = [
+    "Bounds", "ChildFailed", "Voice", "environment", "memory_of", "processor_seconds", "run_in_child", "serve",
+    "wait_for_bytes",
+]  # fmt: skip
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOOK_EVERY = 0.1  # seconds between two checks of the clock and of the child's memory

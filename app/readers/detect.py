@@ -16,9 +16,10 @@ from typing import Any
 
 from app.readers import archive, cleaning, encoding, picture_marks, pictures
 from app.readers.file_formats import FORMATS, FileFormat, documents, names
-from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Step
+from app.readers.parsed import Heading, Limits, Opening, Parsed, RefusalKind, Refused, Step
 
 _DOCUMENTS = f"Choose a file of another kind: {', '.join(names())}."
+_OFFICE = "Save it as .docx, .pptx, .xlsx or PDF, or install LibreOffice, which then converts it."
 _SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
 _EBOOK = "Convert it to EPUB, for instance with Calibre, and open that."
 
@@ -72,12 +73,30 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 _PLAIN_MAGIC = (b"%!PS",)
 _OLE_KINDS = (  # names of streams that identify the program of an OLE file
     ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
-    ("WordDocument", "is an old Word file (.doc)", _SAVE_DOCX),
-    ("PowerPoint Document", "is an old PowerPoint presentation (.ppt)", "Save it as .pptx or PDF."),
     ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
 )
+# names of streams of OLE files that an office suite can convert, with the format to make
+_CONVERTED: tuple[tuple[str, str, str, RefusalKind], ...] = (
+    (
+        "WordDocument",
+        "is an old Word file (.doc).",
+        _OFFICE,
+        "docx",
+    ),
+    (
+        "PowerPoint Document",
+        "is an old PowerPoint presentation (.ppt).",
+        _OFFICE,
+        "pptx",
+    ),
+)
 _ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format of a zip file
-    (("xl/",), (), "is a binary Excel workbook (.xlsb).", "Save it as .xlsx and open that."),
+    (
+        ("xl/",),
+        (),
+        "is a binary Excel workbook (.xlsb).",
+        _OFFICE,
+    ),
     (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
     (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
 )
@@ -215,7 +234,7 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
         raise Refused("is an OpenDocument drawing or database.", "Export it as PDF.")
     for starts, ends, what, remedy in _ZIP_KINDS:
         if any(name.startswith(starts) or name.endswith(ends) for name in names):
-            raise Refused(what, remedy)
+            raise Refused(what, remedy, "xlsx" if starts == ("xl/",) else "document")
     if pictures.pages_of(sorted(names)):
         return FORMATS[0]  # the PDF parser converts the pictures to a PDF first
     if documents(sorted(names)):
@@ -236,6 +255,9 @@ def _old_office(path: Path) -> FileFormat:
     for stream, what, remedy in _OLE_KINDS:
         if stream.encode("utf-16-le") in content:
             raise Refused(f"{what}.", remedy)
+    for stream, what, remedy, target in _CONVERTED:
+        if stream.encode("utf-16-le") in content:
+            raise Refused(what, remedy, target)
     for one in FORMATS:
         if any(f"{stream}\0".encode("utf-16-le") in content for stream in one.streams):
             return one

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from app.readers import conversion
 from app.readers.parsed import SECOND_READER, Limits, packed
 from app.readers.parser_process import BUSY, ChildFailed, run_in_child
 from app.readers.recognition import LongRecognition, Recognition, missing, recognise, recognise_pictures
 from engine.document import Document, OutlineItem, Page
 from engine.errors import DocumentError, InputError, NoTextLayer, PasswordNeeded, ResourceError
+from engine.model_files import TEMPORARY
 
 _ERRORS: dict[str, type[DocumentError]] = {
     "document": DocumentError,
@@ -59,7 +63,37 @@ def read_document(
         ResourceError: the machine is too busy to read the file.
         InputError: there is no such file, or it may not be opened.
     """
-    path, limits = Path(path), limits or Limits()
+    try:
+        return _read_as_it_is(Path(path), password, comments, recognition, progress, limits or Limits())
+    except _Convertible as refused:
+        return _read_converted(Path(path), refused, comments, progress, limits or Limits())
+
+
+def _read_converted(
+    path: Path, refused: _Convertible, comments: bool, progress: Callable[[int, int], None] | None, limits: Limits
+) -> Document:
+    """Read what LibreOffice makes of a file. The words of its pictures are not read, because they are not in the file
+    that the library keeps.
+    """
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        beat = partial(progress, 0, 1) if progress is not None else lambda: None
+        made = conversion.converted(path, refused.target, Path(folder), beat)
+        if made is None:
+            raise refused
+        document = _read_as_it_is(made, None, comments, None, progress, limits)
+    pages = tuple(replace(page, pictures=0) for page in document.pages)
+    told = f"LibreOffice on this machine converted the file to .{refused.target}, which was read."
+    return replace(document, pages=pages, sha256=_digest(path, limits), warnings=(told, *document.warnings))
+
+
+def _read_as_it_is(
+    path: Path,
+    password: str | None,
+    comments: bool,
+    recognition: Recognition | None,
+    progress: Callable[[int, int], None] | None,
+    limits: Limits,
+) -> Document:
     digest = _digest(path, limits)
     request = {"work": "read", "path": packed(path), "password": password, "comments": comments}
     if recognition is None:
@@ -71,6 +105,14 @@ def read_document(
             remedy = f"To recognise its words needs {lacking}: python launch.py --repair brings it."
             raise NoTextLayer(error.cause, remedy) from error
     return _Recognised(path, digest, request, limits, recognition, progress).read(password)
+
+
+class _Convertible(DocumentError):
+    """Raised for a file that is not read here, but that an office suite can convert to the format ``target``."""
+
+    def __init__(self, cause: str, remedy: str, target: str) -> None:
+        super().__init__(cause, remedy)
+        self.target = target
 
 
 class _Recognised:
@@ -189,7 +231,8 @@ def _read(
                 sections.append(Page(len(sections) + 1, *said))
                 keys += message["pictures"]
             elif kind == "refused":
-                raise _ERRORS[message["kind"]](f"“{name}” {message['cause']}", message["remedy"])
+                cause, remedy, why = f"“{name}” {message['cause']}", message["remedy"], message["kind"]
+                raise _ERRORS[why](cause, remedy) if why in _ERRORS else _Convertible(cause, remedy, why)
             elif kind == "book":
                 return _document(message, sections, digest), keys
     raise ChildFailed("crash", None)

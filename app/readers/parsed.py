@@ -18,7 +18,8 @@ read next (from 1). The page number is None while no page is read.
 SECOND_READER = "second"
 """Marks a page on which pdfium failed, so that pypdf reads it."""
 
-RefusalKind = Literal["document", "password", "no_text"]
+RefusalKind = Literal["document", "password", "no_text", "docx", "pptx", "xlsx"]
+"""The last three name the format to which an office suite can convert the file (``app.readers.conversion``)."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from app.core.question import SOURCES, Ask
 from app.core.settings import HEALTH_PATH, HOST, PROGRAM_NAME, SAMPLE_BOOKS, Settings
-from app.readers import file_formats
+from app.readers import conversion, file_formats
 from app.web.auth import (
     EVERYWHERE,
     LONGEST_CHALLENGE,
@@ -189,7 +189,7 @@ def start_page(files: Mapping[str, Path]) -> str:
     names = sorted((name for name in files if name.endswith(".css")), key=lambda name: (name != _FIRST_STYLE, name))
     styles = "\n".join(f'<link rel="stylesheet" href="/ui/{name}">' for name in names)
     page = (_PAGE / "frame.html").read_text(encoding="utf-8").replace("<!-- styles -->", styles)
-    page = page.replace("<!-- suffixes -->", ",".join(file_formats.suffixes()))
+    page = page.replace("<!-- suffixes -->", ",".join((*file_formats.suffixes(), *conversion.suffixes())))
     page = page.replace("<!-- formats -->", ", ".join((*file_formats.names()[:_NAMED_FORMATS], "…")))
     sources = "".join(f'<option value="{source.value}">{words}</option>' for source, words in SOURCES.items())
     page = page.replace("<!-- sources -->", sources)

@@ -15,6 +15,12 @@ from engine.document import Document
 from tests.app.scripted import ScriptedEngine, book, wait_for
 
 
+@pytest.fixture(autouse=True)
+def no_office(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A LibreOffice of the machine is not found, so that its files are refused in the same way everywhere."""
+    monkeypatch.setattr("app.readers.conversion.program", lambda: None)
+
+
 @pytest.fixture
 def make_state(tmp_path: Path) -> Iterator[Callable[..., AppState]]:
     """``make_state(engine, document=..., reader=...)`` -> a state whose reader gives that document."""
