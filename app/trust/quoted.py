@@ -78,7 +78,8 @@ def fold_words(text: str) -> str:
 
 def places(text: str) -> list[int]:
     """For every character of ``fold(text)``, the index of its source character in ``text``."""
-    return [index for index, sign in enumerate(text) for _ in fold(sign)]
+    lengths = {sign: len(fold(sign)) for sign in set(text)}
+    return [index for index, sign in enumerate(text) for _ in range(lengths[sign])]
 
 
 def numbers(text: str) -> list[str]:
