@@ -121,7 +121,7 @@ def rounds_of(session: Session, policy: Always, sampling_params: SamplingParams)
         make_sampler(sampling_params, session.target.ids([])),
         make_generator(3, session.target.token_device),
         frozenset(),
-        60,
+        30,
     )
     queries = QueryRecorder(session.target.num_layers)
     pass_ms(session.hierarchy.verify, session.full, context.tokens, 1, queries)
