@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from engine.decode.acceptance import Costs
 from engine.document import Document, Page
 from engine.errors import OptionError
 from engine.model import graphs
-from engine.plan import probe
 from engine.session import Session
 from tests.engine.conftest import deeper
 from tests.engine.tape import TapeRecorder
@@ -32,15 +32,15 @@ pytestmark = pytest.mark.usefixtures("torch_alone")
 
 
 @pytest.fixture(autouse=True)
-def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled pair with one more layer."""
+def tiny_shape(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny pair, with one more layer."""
+    monkeypatch.setattr(gpu, "TARGET", tiny("llama", spread=0.1))
+    monkeypatch.setattr(gpu, "DRAFT", tiny("llama", seed=1, layers=1, width=32))
     monkeypatch.setitem(SHAPES, "tiny", deeper(gpu.TARGET))
-    monkeypatch.setattr(probe, "COPY_BYTES", 1 << 20)
-    monkeypatch.setattr(gpu, "_QUERIES", (1,))
 
 
 @pytest.mark.parametrize(
-    ("part", "context"), [("spilled", 700), ("gqa", 500), ("reading", 900), ("kernels", 100), ("graphs", 500)]
+    ("part", "context"), [("spilled", 300), ("gqa", 300), ("reading", 300), ("kernels", 100), ("graphs", 300)]
 )
 def test_a_part_gives_its_figures(part: str, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if part == "graphs":
