@@ -30,9 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
         os.environ["TRITON_INTERPRET"] = "1"
-    if "PYTEST_XDIST_WORKER" in os.environ:  # one of several, who share the cores with the programs that they start
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:  # who starts the others: what one of them compiles is there for all, and for the programs that they start
+    # Tiny tensors gain nothing from threads. Where processes share the cores, an operation takes ten times as long.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        # Who starts the others: what one of them compiles is there for all, and for the programs that they start.
         folder = os.environ["TRIFOLD_KERNELS"] = tempfile.mkdtemp(prefix="trifold-kernels-")
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))  # also where no session begins: --help
     # A shell's background job ignores Ctrl-C, and so would every program that it starts and wants to stop.

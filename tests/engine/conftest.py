@@ -329,12 +329,6 @@ def build_model(folder: Path, kind: str, seed: int, layers: int, width: int, spr
     model.save_pretrained(folder)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and lose much where processes share the cores."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def torch_alone() -> Iterator[None]:
     """Without our own kernels for processors: a GPU has none of them, and a tape hears torch's operations only."""

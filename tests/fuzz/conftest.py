@@ -5,18 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pytest
-import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and lose much where processes share the cores."""
-    torch.set_num_threads(1)
 
 
 def looked_at(examples: int) -> settings:
