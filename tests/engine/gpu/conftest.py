@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.model import loading
+from engine.model.kernels import cuda
 from tests.engine.conftest import build_model, build_tokenizer
 from tests.engine.gpu.simulated_cuda import why_not
 
@@ -31,6 +33,17 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         build_model(folder, "llama", seed=seed, layers=layers, width=width, spread=0.1 + 0.1 * seed)
         folders.append(folder)
     return str(folders[0]), str(folders[1])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def little_measured() -> Iterator[None]:
+    """Which kernel is the fastest says nothing here, and each is measured for every shape and block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "_PROBE_REPEATS", 1)
+        patch.setattr(cuda, "measure", partial(cuda.measure, keys=512))
+        patch.setattr(cuda, "_MANY_KEYS", 512)
+        patch.setattr(cuda, "_MANY_ROWS", 512)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -34,6 +34,7 @@ import threading
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -336,8 +337,11 @@ class Gpu:
         before = self.touched
         for x in given:
             if isinstance(x, DeviceTensor):
-                there = [count for count, stride in zip(x.shape, x.stride(), strict=True) if stride]
-                self.touched += math.prod(there) * x.element_size() if x.numel() else 0
+                strides, size = x.stride(), x.nbytes
+                if size and 0 in strides:
+                    there = [count for count, stride in zip(x.shape, strides, strict=True) if stride]
+                    size = math.prod(there) * x.element_size()
+                self.touched += size
         return int(self.pace * (self.touched - before))
 
     @property
@@ -644,6 +648,13 @@ _SIZED = ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecut
 _ASKED = ("_local_scalar_dense", "equal", "item", "is_nonzero", "allclose")
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "matmul", "linear")
+_KERNELS = {
+    "_scaled_dot_product_flash_attention": "_flash",
+    "_flash_attention_forward": "_flash_of_lengths",
+    "_scaled_dot_product_efficient_attention": "_efficient",
+    "_convert_weight_to_int4pack": "_pack_tiles",
+    "_weight_int4pack_mm": "_tiles_product",
+}
 _EMPTY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
 
 
@@ -683,8 +694,7 @@ _shaped: dict[Any, Any] = {}
 
 def _shapes(func: Any, args: Any, kwargs: dict[str, Any], ours: bool) -> Any:
     """What an operation makes, without its numbers. Decoding asks for the same again and again."""
-    key = (func, ours, tree_map(_kind, tuple(args)), tuple((name, tree_map(_kind, x)) for name, x in kwargs.items()))
-    known = str((key, torch.get_default_dtype()))  # transformers sets it while a model is made
+    known = func, ours, torch.get_default_dtype(), _kinds(args), _kinds(tuple(kwargs.items()))  # transformers sets it
     if known not in _shaped:
         shaped_args, shaped = tree_map(_shape_only, (args, kwargs))
         shaped = {name: value for name, value in shaped.items() if name not in ("generator", "pin_memory")}
@@ -694,14 +704,17 @@ def _shapes(func: Any, args: Any, kwargs: dict[str, Any], ours: bool) -> Any:
     return _shaped[known]
 
 
-def _kind(x: Any) -> Any:
-    """All that a result's shape can depend on."""
-    return (x.dtype, x.size(), x.stride()) if isinstance(x, torch.Tensor) else x
+def _kinds(x: Any) -> Any:
+    """All that a result's shape can depend on. A number's type is among it, since 1, 1.0 and True are one key."""
+    if isinstance(x, torch.Tensor):
+        return x.dtype, x.size(), x.stride()
+    kind = type(x)
+    return tuple([_kinds(each) for each in x]) if kind is tuple or kind is list else (kind, x)
 
 
 def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Do, or put into the current stream, one operation of torch."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in tree_leaves((args, kwargs) if kwargs else args) if isinstance(x, torch.Tensor)]
     ours = [x for x in tensors if isinstance(x, DeviceTensor)]
     device = kwargs.get("device")
     if func is torch.ops.aten._to_copy.default and device is not None and device.type == "meta":
@@ -714,8 +727,35 @@ def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if kwargs.get("pin_memory"):
             return gpu.pin(func(*args, **{**kwargs, "pin_memory": False}))
         return func(*args, **kwargs)
-    with gpu.on_card(device if to_device else ours[0].device):
+    before = gpu.card_of()
+    gpu.local.card = gpu.card_of(device if to_device else ours[0].device)
+    try:
         return _dispatch_here(gpu, func, args, kwargs, tensors, ours, device)
+    finally:
+        gpu.local.card = before
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What is to be known of an operation of torch, which takes long to ask for each time."""
+
+    name: str
+    missing: str
+    """Its full name if it has no kernel for CUDA."""
+    mutates: bool
+    views: bool
+    kernel: str
+    """The function of this module that stands for it, if it is not computed as torch does: found when it is called,
+    because tests put others there."""
+
+
+@cache
+def _operation(func: Any) -> _Operation:
+    name, schema = func.overloadpacket.__name__, func._schema
+    full = schema.name.split("::")[1] + (f".{func._overloadname}" if func._overloadname != "default" else "")
+    views = name == "_unsafe_view" or any(given.alias_info is not None for given in schema.returns)
+    missing = full if full in _without_cuda() else ""
+    return _Operation(name, missing, schema.is_mutable, views, _KERNELS.get(name, ""))
 
 
 def _dispatch_here(
@@ -728,22 +768,14 @@ def _dispatch_here(
     device: Any,
 ) -> Any:
     """An operation of the current card."""
-    name, schema = func.overloadpacket.__name__, func._schema
-    full = schema.name.split("::")[1] + (f".{func._overloadname}" if func._overloadname != "default" else "")
-    if full in _without_cuda():
-        raise NotImplementedError(f"Could not run 'aten::{full}' with arguments from the 'CUDA' backend.")
-    if name != "copy_" and len({x.device for x in ours}) > 1:
+    operation = _operation(func)
+    name = operation.name
+    if operation.missing:
+        raise NotImplementedError(f"Could not run 'aten::{operation.missing}' with arguments from the 'CUDA' backend.")
+    if len(ours) > 1 and name != "copy_" and len({x.device for x in ours}) > 1:
         raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two cards: {func}")
-    if name == "_scaled_dot_product_flash_attention":
-        return _flash(gpu, *args, **kwargs)
-    if name == "_flash_attention_forward":
-        return _flash_of_lengths(gpu, *args, **kwargs)
-    if name == "_scaled_dot_product_efficient_attention":
-        return _efficient(gpu, *args, **kwargs)
-    if name == "_convert_weight_to_int4pack":
-        return _pack_tiles(gpu, *args)
-    if name == "_weight_int4pack_mm":
-        return _tiles_product(gpu, *args)
+    if operation.kernel:
+        return globals()[operation.kernel](gpu, *args, **kwargs)
     if name == "is_pinned":
         return False
     if name in ("_to_copy", "to"):
@@ -763,17 +795,17 @@ def _dispatch_here(
         gpu.current().await_here()
         if name == "index":  # its size is that of the mask's true places
             return gpu.uploaded(func(*tree_map(_numbers, args)))
-    return _computed(gpu, func, name, args, kwargs, ours)
+    return _computed(gpu, func, operation, args, kwargs, ours)
 
 
-def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list[DeviceTensor]) -> Any:
-    a, k = tree_map(_numbers, (args, kwargs))
+def _computed(gpu: Gpu, func: Any, operation: _Operation, args: Any, kwargs: Any, ours: list[DeviceTensor]) -> Any:
+    name, a, k = operation.name, tree_map(_numbers, args), tree_map(_numbers, kwargs)
     if name in _PRODUCTS:
         gpu.take_workspace()
-    if func._schema.is_mutable:
+    if operation.mutates:
         gpu.current().enqueue(lambda: func(*a, **k), gpu.touch(*ours))
         return args[0]
-    if name == "_unsafe_view" or any(given.alias_info is not None for given in func._schema.returns):  # a view
+    if operation.views:
         block = ours[0].block
         return tree_map(lambda x: DeviceTensor(x, block) if isinstance(x, torch.Tensor) else x, func(*a, **k))
     if name in (*_SIZED, *_ASKED):
@@ -792,7 +824,11 @@ def _computed(gpu: Gpu, func: Any, name: str, args: Any, kwargs: Any, ours: list
     taken = gpu.touch(*ours, *made)
 
     def work() -> None:
-        found = [x for x in tree_leaves(func(*a, **k)) if isinstance(x, torch.Tensor)]
+        result = func(*a, **k)
+        if isinstance(result, torch.Tensor):
+            targets[0].copy_(result)
+            return
+        found = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         for target, numbers in zip(targets, found, strict=True):
             target.copy_(numbers)
 
