@@ -53,7 +53,8 @@ _PLAIN: dict[str, Tags] = {
     "row": (("tr", {}),), "tgroup": (("table", {}),), "entry": (("td", {}),), "tfoot": (("tfoot", {}),),
     "table-wrap-foot": (("div", {}),), "sup": (("sup", {}),), "sub": (("sub", {}),), "superscript": (("sup", {}),),
     "subscript": (("sub", {}),), "strike": (("s", {}),), "strikethrough": (("s", {}),), "del": (("s", {}),),
-    "break": (("br", {}),), "lb": (("br", {}),), "code": (("span", {}),), "preformat": (("pre", {}),),
+    "break": (("br", {}),), "lb": (("br", {}),), "preformat": (("pre", {}),),
+    "code": (("span", {"style": "white-space:pre-wrap"}),),
     "programlisting": (("pre", {}),), "screen": (("pre", {}),), "literallayout": (("pre", {}),), "q": (("q", {}),),
     "quote": (("q", {}),), "statement": (("div", {}),), "permissions": (("div", {}),),
     "copyright-statement": (("p", {}),),
@@ -62,7 +63,14 @@ _PLAIN: dict[str, Tags] = {
     "byline": (("p", {}),), "titlePart": (("p", {}),), "docTitle": (("div", {}),), "front": (("div", {}),),
     "date": (("span", {}),), "body": (("div", {}),), "back": (("div", {}),),
 }  # fmt: skip
-_RAISED = ("sup", "super", "superscript", "raised")
+# what attributes say of the look of words, keyed by the HTML element for it
+_LOOKS = {
+    "s": re.compile(r"\b(?:strike|strikethrough|line-through)\b"),
+    "sup": re.compile(r"\b(?:sup|super|superscript|raised)\b"),
+    "sub": re.compile(r"\b(?:sub|subscript)\b"),
+}
+# elements that say of the whole of a DocBook file what its title is
+_INFOS = ("info", "bookinfo", "articleinfo")
 _DEEPEST_LEVEL = 6  # deepest level of a heading in HTML
 _DEEPEST = 1_000  # maximum nesting of elements in which the nesting of divisions is counted
 _LISTS = {
@@ -123,6 +131,7 @@ class _Xml:
         for node in self._root.iter():
             tag = local(node.tag)
             if tag in (
+                "title",
                 "book-title",
                 "article-title",
                 "titleStmt",
@@ -144,7 +153,7 @@ class _Xml:
                         names = (parts.get(one, "") for one in ("first-name", "middle-name", "last-name"))
                         text = " ".join(name for name in names if name) or parts.get("nickname", "")
                     found.setdefault("author", []).append(text)
-                elif tag in ("book-title", "article-title") and around in ("title-info", "title-group"):
+                elif tag.endswith("title") and self._names_the_file(node, around):
                     found.setdefault("title", []).append(text)
                 elif tag == "titleStmt":
                     named = (part for part in node if local(part.tag) == "title")
@@ -154,6 +163,11 @@ class _Xml:
         texts = {name: [cleaning.one_line(text) for text in values if text] for name, values in found.items()}
         first = {name: values[0] for name, values in texts.items() if values}
         return first.get("title", ""), ", ".join(texts.get("author", [])), first.get("date", "")
+
+    def _names_the_file(self, node: ElementTree.Element, around: str) -> bool:
+        if local(node.tag) == "title":
+            return around in _INFOS and self._parents[id(node)] in list(self._root)
+        return around in ("title-info", "title-group")
 
     def _around(self, node: ElementTree.Element) -> str:
         """Return the name of the element around an element."""
@@ -214,8 +228,10 @@ class _Xml:
         if tag == "note" and around:
             return self._note(node)
         if tag == "hi" or (tag == "emphasis" and attribute(node, "role")):
-            look = attribute(node, "rend") or attribute(node, "role")
-            return (("sup", {}),) if look in _RAISED else (("sub", {}),) if look in ("sub", "subscript") else ()
+            looks = " ".join(attribute(node, one) for one in ("rend", "rendition", "role", "style"))
+            return next((((html, {}),) for html, look in _LOOKS.items() if look.search(looks)), ())
+        if tag == "ab" and "code" in attribute(node, "type"):
+            return (("pre", {}),)
         if tag == "tex-math":
             beside = self._parents.get(id(node))
             if beside is not None and any(local(part.tag) == FORMULA for part in beside):

@@ -29,8 +29,10 @@ _FB2 = """<?xml version="1.0" encoding="windows-1251"?><FictionBook xmlns="f" xm
 _TEI = """<?xml version="1.0"?><TEI xmlns="http://www.tei-c.org/ns/1.0"><teiHeader><fileDesc><titleStmt><title>Letters</title><author>Ada Quill</author></titleStmt>
 <publicationStmt><date when="1890">then</date></publicationStmt></fileDesc></teiHeader><text><body><div><head>To Ben</head>
 <p>The <choice><sic>lapm</sic><corr>lamp</corr></choice> burns<note n="a">All night.</note>.<pb n="2"/></p><lg><l>Over the sea</l><l>it goes.</l></lg></div>
-<div><head>To Cyr</head><p>On the <hi rend="sup">3</hi>rd <del>not</del> I came.</p></div></body></text></TEI>"""
-_DOCBOOK = """<?xml version="1.0"?><book xmlns="http://docbook.org/ns/docbook"><title>Guide</title><chapter><title>One</title><para>Light it.</para>
+<div><head>To Cyr</head><p>On the <hi rend="sup">3</hi>rd <del>not</del> I came by 10<hi rendition="simple:superscript">6</hi> <hi
+rend="strikethrough">old</hi> waves.</p><ab type="codeblock">if dark:
+    light()</ab></div></body></text></TEI>"""
+_DOCBOOK = """<?xml version="1.0"?><book xmlns="http://docbook.org/ns/docbook"><info><title>Guide</title></info><chapter><title>One</title><para>Light it <emphasis role="strikethrough">once</emphasis> twice.</para>
 <programlisting>if dark:
     light()</programlisting><informaltable><tgroup><tbody><row><entry>Oil</entry><entry>9</entry></row></tbody></tgroup></informaltable></chapter></book>"""
 _RSS = """<?xml version="1.0"?><rss xmlns:content="c" xmlns:dc="d"><channel><title>News of Holm</title><description>Daily</description>
@@ -75,7 +77,7 @@ def test_an_edition_in_tei(files: Any) -> None:
     assert (document.title, document.author, document.date) == ("Letters", "Ada Quill", "1890")
     assert _texts(document) == {
         "To Ben": "To Ben\n\nThe lamp burns[a].\n\nOver the sea\n\nit goes.",
-        "To Cyr": "To Cyr\n\nOn the 3rd ~~not~~ I came.",
+        "To Cyr": "To Cyr\n\nOn the 3rd ~~not~~ I came by 10^6 ~~old~~ waves.\n\nif dark:\n    light()",
         "Notes": "a. All night.",
     }
 
@@ -83,7 +85,7 @@ def test_an_edition_in_tei(files: Any) -> None:
 def test_docbook(files: Any) -> None:
     document = read_document(files.text("a.xml", _DOCBOOK))
     assert document.title == "Guide"
-    assert "One\n\nLight it.\n\nif dark:\n    light()\n\nOil | 9" in document.text
+    assert "One\n\nLight it ~~once~~ twice.\n\nif dark:\n    light()\n\nOil | 9" in document.text
 
 
 def test_feeds(files: Any) -> None:
