@@ -86,7 +86,7 @@ class Line:
     unseen: bool = False
     monospaced: bool = False  # whether all characters have the same width
     listing: bool = False  # whether the line is one of a listing, whose line breaks and indentation stay
-    turned: bool = False  # whether the text is at an angle on the page
+    angle: float = 0.0  # angle on the page in radians, clockwise from upright text
     columns: tuple[float, ...] = ()  # left edges of the columns, if this line is a row of a table
     head: bool = False  # whether this row is the header of its table
     # words with their left and right edges; empty if unknown
@@ -95,6 +95,10 @@ class Line:
     last_gap: float = 0.0  # width of the gap before the last word
     widest_gap: float = 0.0
     doubled: int = 0  # number of characters left out because they were drawn twice
+
+    @property
+    def turned(self) -> bool:
+        return self.angle != 0
 
     @property
     def row(self) -> bool:

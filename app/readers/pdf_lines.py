@@ -75,6 +75,7 @@ _COLUMN_TEXT = 20  # minimum mean characters of a line in columns of text; cells
 _SAMPLE = 16  # characters of a page that are examined to find its orientation, at least
 _QUARTER = math.pi / 2
 _SLANTED = 0.4  # maximum distance of an angle from a half of a quarter turn, in quarter turns, that counts as slanting
+_TURNED_ROWS = 3  # minimum rows of a table that stands sideways on an upright page
 _UPRIGHT = 0.99  # minimum cosine of the angle of upright text
 # Maximum words of a line that are compared with a new word. Also the maximum letters of a word in which letters drawn
 # twice are searched.
@@ -119,6 +120,7 @@ def page_lines(
     finally:
         text_page.close()
     mark_unseen(page, pieces)
+    beside = _sideways_tables(pieces)
     _levelled(pieces)
     if not pieces:
         return list(values)
@@ -131,7 +133,11 @@ def page_lines(
     with_dots(pieces, shapes.dots)
     pieces = _with_values(pieces, values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
-    return _arranged(_columns(pieces))
+    lines = _arranged(_columns(pieces))
+    for table in beside:
+        below = next((at for at in range(len(lines), 0, -1) if lines[at - 1].top < table[0].bottom), 0)
+        lines[below:below] = table
+    return lines
 
 
 def recognised_lines(page: RecognisedPage) -> list[Line]:
@@ -275,9 +281,46 @@ def _turned(text: str, match: re.Match[str], angle: float, boxes: CharacterBoxes
             line.top, line.bottom = min(line.top, box[2]), max(line.bottom, box[3])
         else:
             doubt = suspects.doubt(boxes.pdfium_number(word.start()), box)
-            found.append(Line(word[0], *box, size=size, doubt=doubt, turned=True))
+            found.append(Line(word[0], *box, size=size, doubt=doubt, angle=angle))
         end, level = ends, place
     return found
+
+
+def _sideways_tables(pieces: list[Line]) -> list[list[Line]]:
+    """Take the tables that stand sideways on an upright page from its pieces of text. Return the rows of each, read in
+    the direction of their text. Names of columns that are turned have one piece in a row, not several.
+    """
+    tables: list[list[Line]] = []
+    for down in (False, True):
+        part = [piece for piece in pieces if piece.shown and _is_sideways(piece, down=down)]
+        if len(part) < _TURNED_ROWS:
+            continue
+        flat = [
+            replace(
+                piece, angle=0.0,
+                x0=piece.top if down else -piece.bottom, x1=piece.bottom if down else -piece.top,
+                top=-piece.x1 if down else piece.x0, bottom=-piece.x0 if down else piece.x1,
+            )
+            for piece in part
+        ]  # fmt: skip
+        for piece in flat:
+            piece.words = [(piece.text, piece.x0, piece.x1)]
+        flat.sort(key=lambda piece: (piece.top + piece.bottom, piece.x0))
+        rows = with_tables(flat, Rules, 0)
+        if sum(row.row for row in rows) < _TURNED_ROWS:
+            continue
+        taken = set(map(id, part))
+        pieces[:] = [piece for piece in pieces if id(piece) not in taken]
+        angle = _QUARTER if down else -_QUARTER
+        box = [min(one.x0 for one in part), max(one.x1 for one in part)]
+        ends = [min(one.top for one in part), max(one.bottom for one in part)]
+        tables.append([replace(row, x0=box[0], x1=box[1], top=ends[0], bottom=ends[1], angle=angle) for row in rows])
+    return tables
+
+
+def _is_sideways(piece: Line, *, down: bool) -> bool:
+    """Whether a piece of text is turned by a quarter, to the right (``down``) or to the left."""
+    return piece.turned and abs(piece.angle % math.tau - (_QUARTER if down else 3 * _QUARTER)) < _LEVEL
 
 
 def _levelled(pieces: Sequence[Line]) -> None:

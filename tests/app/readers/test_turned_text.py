@@ -51,6 +51,20 @@ def test_a_table_on_its_side_below_an_upright_title_is_a_table(files: Any) -> No
     assert _text(files, drawn).split("\n\n")[-1] == "\n".join(" | ".join(row) for row in rows)
 
 
+@pytest.mark.parametrize(("degrees", "right", "up", "y"), [(90, 16, 130, 150), (270, -16, -130, 500)])
+def test_a_table_on_its_side_among_upright_lines_is_a_table(
+    files: Any, degrees: int, right: int, up: int, y: int
+) -> None:
+    rows = [("Lamp", "Height", "Built"), ("North", "31", "1846"), ("South", "22", "1871"), ("Rock", "9", "1902")]
+    drawn = b"".join(_at(72, 740 - 14 * at, line) for at, line in enumerate(_LOG))
+    for at, row in enumerate(rows):
+        drawn += b"".join(_at(200 + right * at, y + up * place, cell, degrees) for place, cell in enumerate(row))
+    drawn += _at(72, 100, "Seen by the keeper himself and written down in the year of the great storm.")
+    log, table, last = _text(files, drawn).split("\n\n")
+    assert (" ".join(log.split()), last[:4]) == (" ".join(_LOG), "Seen")
+    assert table == "\n".join(" | ".join(row) for row in rows)
+
+
 def test_labels_at_an_angle_keep_their_figures(files: Any) -> None:
     """Their last figures stand higher than their first, and were marked as superscripts."""
     drawn = b"".join(_at(72, 700 - 14 * at, line) for at, line in enumerate(_LOG))
