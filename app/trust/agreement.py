@@ -12,11 +12,11 @@ Knows nothing of a book's other passages. In unclear cases sentence and passage 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from app.language.tokens import tokenize
-from app.language.words import fold_word, numbers_in, says_nothing, without_ending
+from app.language.words import fold_word, is_first_name, numbers_in, says_nothing, without_ending
 from app.trust.figures import Quantity, differs_in_unit, figures, stems
 
 _SEGMENT = re.compile(
@@ -39,8 +39,14 @@ _ONLY = re.compile(
     r"((?:\s+[^\s.,;:]+){0,2})",
     re.IGNORECASE,
 )
-_ONE = re.compile(r"\b(?:one|a single|1)[ -]([^\W\d_]+)", re.IGNORECASE)
-_THING = re.compile(r"[ -][^\W\d_]+")
+_ONE = re.compile(r"\b(?:one|a single)[ -]([^\W\d_]+)", re.IGNORECASE)
+_FULL_NAME = re.compile(r"\b([A-ZÀ-ÖØ-Þ][\w’'-]+) ([A-ZÀ-ÖØ-Þ][\w’'-]+)")
+_THING = re.compile(r"[ -][“\"„«‘]?([^\W\d_]+)")  # what a number before it counts
+# A verb that says little with a word that gives it its meaning: "given up", "went on".
+_WITH_PARTICLE = re.compile(
+    r"\b(?:g[aio]v\w+|goes|go|going|gone|went|t[ao]k\w+|put\w*|set\w*|turn\w*|c[ao]m(?:e|es|ing)|came|call\w*|carr\w+|br[io]\w+"
+    r"|kept|keep\w*|held|hold\w*|ma[dk]e|making) (up|off|out|down|back|over|away|on|in)\b(?! the\b| an?\b| [A-Z\d])"
+)
 _PASSIVE = re.compile(
     r"\b(?:is|are|was|were|be|been|being)\s+(?:\w+ly\s+)?(\w{2,}(?:ed|en|wn|nt|pt|ght|ld|de))\b", re.I
 )
@@ -83,13 +89,32 @@ def disagrees(sentence: str, question: str, passage: str) -> bool:
         return True
     passage = _ITEM.sub("", passage)
     said, there = figures(sentence), figures(passage)
-    if _counts_one(sentence, passage):
+    if _names_relative(sentence, passage):
+        return True
+    if _counts_otherwise(sentence, passage) or _lacks_particle(sentence, question, passage):
         return True
     if not said:
         return False
     if differs_in_unit(said, there) or _splits_a_range(sentence, passage):
         return True
     return _belongs_to_others(said, sentence, passage)
+
+
+def _names_relative(sentence: str, passage: str) -> bool:
+    """Whether a sentence has a first name and a last name, of which the passage has the last name only with another
+    first name.
+    """
+    said, there = _full_names(sentence), _full_names(passage)
+    return any(last in there and not firsts & there[last] for last, firsts in said.items())
+
+
+def _full_names(text: str) -> dict[str, set[str]]:
+    """The first names before each last name of a text."""
+    found = defaultdict(set)
+    for match in _FULL_NAME.finditer(text):
+        if is_first_name(fold_word(match[1])):
+            found[fold_word(match[2])].add(fold_word(match[1]))
+    return found
 
 
 def _only(text: str) -> set[str]:
@@ -105,15 +130,27 @@ def _has_opposite(sentence: str, passage: str) -> bool:
     )
 
 
-def _counts_one(sentence: str, passage: str) -> bool:
-    """Whether a sentence has one of something, of which the passage has only another number."""
-    there = {_stem(match[1]) for match in _ONE.finditer(passage)}
-    counted = {
-        _stem(word[0])
-        for _, raw, start in numbers_in(list(tokenize(passage)), passage)
-        if (word := _THING.match(passage, start + len(raw)))
-    }
-    return any(_stem(match[1].strip()) in counted - there for match in _ONE.finditer(sentence))
+def _counts_otherwise(sentence: str, passage: str) -> bool:
+    """Whether a sentence has a number of some thing, of which the passage has only other numbers."""
+    said, there = _counted(sentence), _counted(passage)
+    return any(thing in there and not numbers & there[thing] for thing, numbers in said.items())
+
+
+def _counted(text: str) -> dict[str, set[str]]:
+    """The numbers directly before each word of a text, by the word."""
+    found = defaultdict(set)
+    for value, raw, start in numbers_in(list(tokenize(text)), text):
+        if word := _THING.match(text, start + len(raw)):
+            found[_stem(word[1])].add(value)
+    for match in _ONE.finditer(text):
+        found[_stem(match[1])].add("#1")
+    return found
+
+
+def _lacks_particle(sentence: str, question: str, passage: str) -> bool:
+    """Whether a verb of the sentence has its meaning from a word that neither passage nor question has."""
+    there = f"{question} {passage}".lower()
+    return any(not re.search(rf"\b{match[1]}\b", there) for match in _WITH_PARTICLE.finditer(sentence))
 
 
 def _stem(word: str) -> str:

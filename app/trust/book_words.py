@@ -111,6 +111,11 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _HE = re.compile(r"\b(?:he|she|it|they|his|her|its|their|him|them|er|sie|es|ihr|sein|ils?|elles?)\b", re.IGNORECASE)
+# a pronoun that begins a sentence or a clause
+_SUBJECT = re.compile(
+    r"(?:^|[.;!?]\s+)\W*(?:(?:And|But|Then|So|Here|Und|Aber|Dann|Et|Mais)\s+)?(he|she|it|they|er|sie|es|ils?|elles?)\b",
+    re.IGNORECASE,
+)
 # words for the person or the people who tell a text
 _I = re.compile(
     r"\b(?:I|[Mm]e|[Mm]y|myself|[Ww]e|us|[Oo]ur|ich|mich|mir|meine?[mnrs]?|wir|uns|je|moi|mon|ma|mes|nous|yo|mi)\b"
@@ -365,7 +370,30 @@ class BookWords:
 
     def is_narrator(self, term: Term, place: int) -> bool:
         """Whether a name is in the title or is the author's, and a passage says "I" or "we" instead of it."""
-        return term.raw[0].isupper() and term.key in self._in_titles and _I.search(self.row(place)) is not None
+        return self.is_of_title(term) and self.is_told_by_one(place)
+
+    def is_told_by_one(self, place: int) -> bool:
+        """Whether a passage says "I" or "we"."""
+        return _I.search(self.row(place)) is not None
+
+    def is_of_title(self, term: Term) -> bool:
+        """Whether a name is in the title, or is the author's."""
+        return term.raw[0].isupper() and term.key in self._in_titles
+
+    def is_meant(self, term: Term, place: int) -> bool:
+        """Whether a passage begins a clause with a pronoun for ``term``, which a passage shortly before it has: "it"
+        or "they" for a thing, "he" or "she" for the person who was named last.
+        """
+        pronouns = {match[1].lower() for match in _SUBJECT.finditer(self.row(place))}
+        before = range(place - 1, max(-1, place - AROUND - 1), -1)
+        if self.is_proper(term):
+            if pronouns.isdisjoint(("he", "she", "er", "sie", "il", "elle")):
+                return False
+            named = (at for at in before if any(map(self.is_proper, self.terms(self.row(at)))))
+            return term.key in self.places[next(named, place)].keys
+        is_plural = term.whole.endswith(("s", "en")) and not term.whole.endswith("ss")
+        wanted = ("they", "sie", "ils", "elles") if is_plural else ("it", "er", "sie", "es", "il", "elle")
+        return not pronouns.isdisjoint(wanted) and any(term.key in self.places[at].keys for at in before)
 
     def has_pronoun(self, place: int) -> bool:
         """Whether a passage refers to somebody by a pronoun such as "he"."""

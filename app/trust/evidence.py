@@ -33,6 +33,7 @@ from app.trust import roles, table_rows
 from app.trust.agreement import disagrees, exchanges
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
 from app.trust.not_found import FAR, Absence, is_generic, nouns_of, only_repeats, says_little
+from app.trust.speakers import reports_another
 from engine.document import Document
 from engine.languages import language_of, language_of_question
 from engine.passages import asks_for_whole
@@ -179,10 +180,13 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a sentence, and its words."""
+    """A part of a sentence, and its words. ``subject``: the keys of the sentence's first word and of the capitalised
+    words right after it.
+    """
 
     text: str
     terms: list[Term]
+    subject: frozenset[str] = frozenset()
 
 
 class EvidenceIndex:
@@ -307,11 +311,19 @@ class EvidenceIndex:
         is_statement = form == "sentence" and not is_title(sentence) and is_ended(sentence)
         if is_statement and not asks_for_whole(question):
             strange = self._absent_subject(question, sentence, terms, asked, best)
-            if strange is not None:
+            if strange is not None and not self._is_narrated(terms, places):
                 return Evidence(sentence, "not found", missing=strange)
         if best is None or not best.level:
             return Evidence(sentence, "")
         return Evidence(sentence, "near", (self.words.passage(best.place),), lacks=self._lacks(terms, best.place))
+
+    def _is_narrated(self, terms: Sequence[Term], places: int) -> bool:
+        """Whether a passage has all words of a sentence, but says "I" for the sentence's names."""
+        others = [term for term in terms if not self.words.is_proper(term)]
+        return len(others) >= FEWEST_IN_A_PART and any(
+            self.words.is_told_by_one(place) and all(term.key in self.words.keys_of(place) for term in others)
+            for place in self.words.ranked(others, (), (), places)
+        )
 
     def _lacks(self, terms: Sequence[Term], place: int) -> tuple[str, ...]:
         """The words of a sentence that neither a passage nor the ones directly before and after it have."""
@@ -418,6 +430,8 @@ class EvidenceIndex:
         question = {term.key for term in question_terms}
         stating = self._stating(place, parts, question)
         own = self.words.keys_of(place).union(*(self.words.keys_of(other) for other in stating))
+        if stating:
+            own |= {term.key for term in parts[0].terms if self._is_subject(term, parts[0], place)}
         beside = self.words.keys_around(place, 1) | own
         around = self.words.keys_around(place, AROUND)
 
@@ -452,28 +466,32 @@ class EvidenceIndex:
             range(max(0, place - AROUND), min(len(self.words.places), place + AROUND + 1)),
             key=lambda other: abs(other - place),
         )
-        if not self._has_part(place, parts[0].terms, question):
+        if not self._has_part(place, parts[0], question):
             return []
         found = [place]
         for part in parts[1:]:
-            found.append(next((other for other in reach if self._has_part(other, part.terms, set())), -1))
+            found.append(next((other for other in reach if self._has_part(other, part, set())), -1))
         return [] if -1 in found else found
 
-    def _has_part(self, place: int, part: Sequence[Term], question: set[str]) -> bool:
-        """Whether a passage has the words of a part of a sentence. Words of the question may stand near it. Words that
-        say little may differ, and some of those that the book never uses.
+    def _has_part(self, place: int, part: _Part, question: set[str]) -> bool:
+        """Whether a passage has the words of a part of a sentence. Words of the question and of the title may stand
+        near it, and the sentence's subject directly before it if the passage says "it" for it. Words that say little
+        may differ, and some of those that the book never uses.
         """
         own, around = self.words.keys_of(place), self.words.keys_around(place, AROUND)
         meant = self.words.keys_around(place, FAR) if self.words.has_pronoun(place) else around
         if self.words.table_of(place):
             question = set()  # what stands around a row is in other rows
-        telling = [term for term in part if not (says_little(term) or self.words.is_narrator(term, place))]
+        telling = [term for term in part.terms if not (says_little(term) or self.words.is_narrator(term, place))]
         if sum(term.key in own for term in telling) < MOST_OF_IT * len(telling):
             return False
         unknown = 0
-        for term in part:
+        for term in part.terms:
             near = {"word": meant, "name": around, "number": own}[term.kind]
-            if term.key in own or (term.key in question and term.key in near) or self.words.is_narrator(term, place):
+            is_near = term.key in near and (term.key in question or self.words.is_of_title(term))
+            if term.key in own or is_near or self.words.is_narrator(term, place):
+                continue
+            if self._is_subject(term, part, place):
                 continue
             if term.kind != "word":
                 return False
@@ -483,7 +501,11 @@ class EvidenceIndex:
                 unknown += 1
             elif not says_little(term):
                 return False
-        return unknown <= UNKNOWN_WORDS * len(part)
+        return unknown <= UNKNOWN_WORDS * len(part.terms)
+
+    def _is_subject(self, term: Term, part: _Part, place: int) -> bool:
+        """Whether a word is a sentence's subject, and a passage says "it" or the like instead."""
+        return term.key in part.subject and self.words.is_meant(term, place)
 
     def _negates_alike(self, places: Sequence[int], terms: Sequence[Term], negated: bool) -> bool:
         """Whether passages agree with the sentence about negation. If the sentence negates something, so must one
@@ -523,6 +545,9 @@ class EvidenceIndex:
         keys = {term.key for term in part.terms}.intersection(self.words.places[place].keys)
         return len(items) > 1 and not any(keys <= {key for key, _ in self.words.words_of(item)} for item in items)
 
+    def _span(self, place: int) -> tuple[int, int]:
+        return self.words.places[place].start, self.words.places[place].end
+
     def _if_it_agrees(self, judged: _Judged, sentence: str, question: str, parts: Sequence[_Part]) -> _Judged:
         """Lower the level from "says so" to "near" if the passages attribute the sentence's statement to another
         person, or its numbers to another thing (``app.trust.agreement``).
@@ -535,21 +560,25 @@ class EvidenceIndex:
             differs
             or any(map(self._is_scattered, judged.stating, parts))
             or any(exchanges(sentence, row) for row in rows)
+            or any(reports_another(sentence, self.document.text, *self._span(place)) for place in judged.stating)
         ):
             return replace(judged, level="near")
         there = set[str]().union(*(self.words.keys_of(place) for place in judged.stating))
         lacking = [term for part in parts for term in part.terms if says_little(term) or term.key not in there]
         if self.words.table_of(judged.place) and all(map(says_little, lacking)):
             return judged  # the cells of a row have no verbs
-        # words that the passages need not have, except names, which may be the subject
-        light = {term.key for term in lacking if not term.raw[0].isupper()}
+        # words that the passages need not have, except names and the subject
+        subject = [term for term in parts[0].terms if term.key in parts[0].subject]
+        light = {term.key for term in lacking if not (term.raw[0].isupper() or term in subject)}
         ordered = not is_german(raw for raw, _ in tokenize(sentence))
         passage = "".join(self.words.row(place) for place in sorted(set(judged.stating)))
 
         def words(text: str) -> list[tuple[str, int]]:
             return [word for word in self.words.words_of(text) if word[0] not in light]
 
-        return replace(judged, level="near") if roles.contradicts(sentence, passage, words, ordered=ordered) else judged
+        told = any(self.words.is_of_title(term) or is_generic(term) for term in subject)
+        is_anothers = roles.contradicts(sentence, passage, words, ordered=ordered, told=told)
+        return replace(judged, level="near") if is_anothers else judged
 
 
 def _parts(sentence: str, terms: Sequence[Term], words: BookWords) -> list[_Part]:
@@ -567,7 +596,12 @@ def _parts(sentence: str, terms: Sequence[Term], words: BookWords) -> list[_Part
             piece, found = last.text + piece, [*last.terms, *(term for term in found if term not in last.terms)]
         parts.append(_Part(piece, found))
     parts[0].terms.extend(term for term in terms if not any(term in part.terms for part in parts))
-    return parts
+    first, subject = parts[0], list[str]()
+    for key, start in words.words_of(first.text):
+        if subject and not first.text[start].isupper():
+            break
+        subject.append(key)
+    return [replace(first, subject=frozenset(subject)), *parts[1:]]
 
 
 def _besides_a_year(question: str, question_terms: Sequence[Term], terms: Sequence[Term]) -> list[Term]:

@@ -1,6 +1,6 @@
 """Compares roles: finds passages that attribute a sentence's statement to another person.
 
-    contradicts("The tenant insures it.", "The landlord insures it.", words, ordered=True)        True
+    contradicts("The tenant insures it.", "The landlord insures it.", words, ordered=True, told=False)    True
 
 Shared words cannot distinguish two persons who are both named in or near a passage. Therefore the clause of the passage
 with most of the sentence's words must name the sentence's subject or refer back to it ("it", "her husband"). Also,
@@ -45,24 +45,29 @@ _AUXILIARY = re.compile(
     r"|est|sont|était|étaient|fut|furent|ont|avait|avaient|doit|peut|sera)\b",
     re.IGNORECASE,
 )
-_IS = re.compile(r"(?:is|are|was|were|ist|sind|war|waren|est|sont|était|étaient|fut|furent)\b", re.IGNORECASE)
-_PRONOUN = re.compile(r"\b(?:he|she|it|they|them|him|i|we|you|er|sie|es|ich|wir|ils?|elles?|je|nous)\b", re.IGNORECASE)
+_IS = re.compile(
+    r"(?:is|are|was|were|ist|sind|war|waren|est|sont|était|étaient|fut|furent)\b(?! to [a-z])", re.IGNORECASE
+)
+_WHO = re.compile(r",\s+(?:who|der|die|qui)\s")
+_PRONOUN = re.compile(r"\b(?:he|she|it|they|them|him|you|er|sie|es|ils?|elles?)\b", re.IGNORECASE)
+_NARRATOR = re.compile(r"\b(?:I|[Ww]e|ich|wir|je|nous)\b|\b(?i:my|our|mein|unser|mon|ma|notre)\b")
 _HE = re.compile(r"\W*(?:he|she|it|they|i|we|er|es|ich|wir|ils?|elles?|je|nous)\s", re.IGNORECASE)
 _POSSESSIVE = re.compile(
     r"\W*(?:and |but |when |then |und |et |mais )?"
-    r"(?:his|her|its|their|my|our|sein|seine[mnrs]?|ihr|ihre[mnrs]?|son|sa|ses|leurs?)\b",
+    r"(?:his|her|its|their|sein|seine[mnrs]?|ihr|ihre[mnrs]?|son|sa|ses|leurs?)\b",
     re.IGNORECASE,
 )
 _PART = re.compile(r"[,;:]|\b(?:that|which|who|because|when|if|dass|weil|que|qui)\b", re.IGNORECASE)
 _AGENT = re.compile(r"\b(?:by|par)\s", re.IGNORECASE)
 
 
-def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> bool:
+def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool, told: bool) -> bool:
     """Whether a passage attributes a sentence's statement to a person other than the sentence's subject.
 
     Args:
         words: finds the meaningful words of a text.
         ordered: whether the language puts the subject before the verb.
+        told: whether "I" and "we" may mean the sentence's subject, because it tells the text.
     """
     said = [(key, start) for key, start in words(sentence) if not _AUXILIARY.match(sentence, start)]
     if _plain(sentence) in _plain(passage):
@@ -83,10 +88,12 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool) -> 
     verb = places[shared[0][0]]
     stands = min((places[key] for key in subject if key in places), default=None)
     is_passive = _has_agent(sentence, shared[0][1])
-    is_state = auxiliary is not None and _IS.match(auxiliary[0]) is not None and not is_passive
+    is_state = auxiliary is not None and _IS.match(sentence, auxiliary.start()) is not None and not is_passive
     if stands is None:
         elsewhere = is_state and not subject.isdisjoint(key for key, _ in words(passage))
-        return not elsewhere and not _refers_back(clause, verb)
+        return not elsewhere and not _refers_back(clause, verb, told)
+    if (is_state or is_passive) and _is_of_another_clause(sentence, said, auxiliary, there, words(passage)):
+        return True
     if is_state or not ordered:
         return False
     objects = [places[key] for key, _ in shared[1:]]
@@ -123,20 +130,46 @@ def _subject(sentence: str, words: Sequence[tuple[str, int]], auxiliary: re.Matc
     return found
 
 
-def _refers_back(clause: str, verb: int) -> bool:
+def _refers_back(clause: str, verb: int, told: bool) -> bool:
     """Whether a clause refers to a person named before the clause: by a possessive at its beginning, or by a pronoun
-    before its verb or shortly after.
+    before its verb or shortly after. A clause about "me" only refers to a person who tells the text (``told``).
     """
-    return _POSSESSIVE.match(clause) is not None or _PRONOUN.search(clause, 0, verb + INVERTED_WITHIN) is not None
+    found = [*_PRONOUN.finditer(clause, 0, verb + INVERTED_WITHIN), *_NARRATOR.finditer(clause, 0, verb)]
+    # the one before the verb, or else right after it
+    nearest = max(found, key=lambda one: (one.start() < verb, one.start()), default=None)
+    if nearest is not None and nearest.re is _NARRATOR:
+        return told
+    return nearest is not None or _POSSESSIVE.match(clause) is not None
 
 
 def _has_agent(text: str, verb: int) -> bool:
     return _AGENT.search(text, verb, verb + AGENT_WITHIN) is not None
 
 
+def _is_of_another_clause(
+    sentence: str,
+    said: Sequence[tuple[str, int]],
+    auxiliary: re.Match[str] | None,
+    there: Sequence[tuple[str, int]],
+    passage: Sequence[tuple[str, int]],
+) -> bool:
+    """Whether what a sentence says its subject is ("X was Harry's cook") stands in the passage, but not in the clause
+    ``there`` with the subject.
+    """
+    start = auxiliary.end() if auxiliary is not None else 0
+    end = next((match.start() for match in _PART.finditer(sentence, start)), len(sentence))
+    own, every = {key for key, _ in there}, {key for key, _ in passage}
+    return any(key in every - own for key, at in said if start <= at < end)
+
+
 def _is_anothers(clause: str, words: Sequence[tuple[str, int]], verb: int, subject: set[str]) -> bool:
-    """Whether a name other than the subject stands directly before the verb, without a comma in between."""
+    """Whether a name other than the subject stands directly before the verb, without a comma in between, or with
+    nothing but "who".
+    """
     before = [(key, start) for key, start in words if start < verb]
-    if not before or not clause[before[-1][1]].isupper() or "," in clause[before[-1][1] : verb]:
+    if not before or not clause[before[-1][1]].isupper():
+        return False
+    between = clause[before[-1][1] : verb]
+    if "," in between and not _WHO.search(between):
         return False
     return not subject.intersection(key for key, start in before if start == before[-1][1])

@@ -37,6 +37,9 @@ _BY = re.compile(
     r"\b(?:said|spoken|asked|written|made|uttered|gesagt|dit)\s+(?:by|von|par)\s+([^.;:!?,\"“”„«»]{1,60})",
     re.IGNORECASE,
 )
+# "Tom said that ...": a sentence that says what somebody said, in its own words
+_REPORTS = re.compile(rf"\W*+(\w[^.;:!?,\"“”„«»]{{0,59}}?) {_SAYING}\b,?(?: \w+){{0,2}}? (?:that|dass|que)\b")
+_QUOTATION = re.compile(r"[“\"„«]([^“”\"„«»]{1,1000})[”\"“»]")
 _ASKS_WHO = re.compile(rf"\W*(?:who|wer|qui)\b[^\"“„«]{{0,40}}\b{_SAYING}\b", re.IGNORECASE)
 # matches the end of a stretch of text in which a speaker is named, unless the end of a sentence is meant
 _BORDER = re.compile(r"[\"“”„«»;]|(?<!\w)['‘]|['’](?!\w)|\n[ \t]*\n")
@@ -89,6 +92,27 @@ def not_said_by(who: tuple[str, ...], book: str, first: int, last: int) -> tuple
             return () if keys & {_key(word) for word in there} else who
     around = book[max(0, first - _SURROUNDINGS) : last + _SURROUNDINGS]
     return () if keys & {_key(word) for word, _ in tokenize(around)} else who
+
+
+def reports_another(sentence: str, book: str, first: int, last: int) -> bool:
+    """Whether a sentence reports what somebody said ("Tom said that ..."), and the passage at [first, last) of the book
+    quotes it from somebody else.
+    """
+    reported = _REPORTS.match(sentence)
+    if reported is None:
+        return False
+    who, words = words_for_a_speaker(reported[1]), _keys(sentence[reported.end() :])
+    quotations = list(_QUOTATION.finditer(book, first, last))
+    best = max(quotations, key=lambda one: len(_keys(one[1]) & words), default=None)
+    if best is None or not _keys(best[1]) & words:
+        return False
+    # whom the quotation speaks to is not who says it: "He's no fool, Horace, ..."
+    spoken_to = any(re.search(rf"(?:^|, ){re.escape(word)}[,.!?]", best[1]) for word in who)
+    return spoken_to or bool(not_said_by(who, book, best.start(1), best.end(1)))
+
+
+def _keys(text: str) -> set[str]:
+    return {_key(word) for word, _ in tokenize(text) if not says_nothing(word)}
 
 
 def words_for_a_speaker(text: str) -> tuple[str, ...]:

@@ -817,6 +817,17 @@ prohibited. It is said that the piper was blind, but he was not blind.
 The collection was sent to Professor Baird of the Museum.
 
 • The degree in Law is joined with Yale • The degree in Art takes a year
+
+I sold some of my books to raise a little money. My friend Collins agreed with the captain for my passage.
+
+Colonel Reeve, head of the mission, and Captain Pardo, who commanded the trawler, were thanked. I purchased the brig
+from Colonel Reeve, and arranged for Mackintosh to go to Sydney and take charge of her.
+
+The kitchen came first, in which slept the cook, Sing Sing; then the cottage, in which lived the superintendent, Old
+Bates. The stables were behind. They stood half a mile from the creek. Of carriages there were two “buggies”, one for
+two and one for four sitters. We offered the mission, and the authorities desired that it should go on.
+
+“Tony's no fool,” remarked Lettice. “He's no fool, Horace,” she said again.
 """
 
 
@@ -842,9 +853,26 @@ The collection was sent to Professor Baird of the Museum.
         ("Where was the collection sent?", "He sent the collection to Professor Baird of the Museum.", True),
         ("Which degree is joined with Yale?", "The degree in Law is joined with Yale.", True),
         ("Which degree is joined with Yale?", "The degree in Art is joined with Yale.", False),
+        ("What did Douglass sell?", "Douglass sold some of his books to raise a little money.", True),
+        ("What did Collins sell?", "Collins sold some of his books to raise a little money.", False),
+        ("Who commanded the trawler?", "Captain Pardo commanded the trawler.", True),
+        ("Who commanded the trawler?", "Colonel Reeve commanded the trawler.", False),
+        ("Who goes to Sydney?", "Mackintosh was to go to Sydney and take charge of the brig.", True),
+        ("Who goes to Sydney?", "Colonel Reeve was to go to Sydney and take charge of the brig.", False),
+        ("Who was the cook?", "Sing Sing was the cook.", True),
+        ("Who was the cook?", "Old Bates was the cook, who lived in the cottage.", False),
+        ("Where are the stables?", "The stables stood half a mile from the creek.", True),
+        ("How many buggies are there?", "There were two buggies, one for two and one for four sitters.", True),
+        ("How many buggies are there?", "There were four buggies, one for two and one for four sitters.", False),
+        ("What did they desire?", "The authorities desired that the mission should be given up.", False),
+        ("What was said of Tony?", "Lettice said that Tony was no fool.", True),
+        ("What was said of Tony?", "Horace said that Tony was no fool.", False),
+        ("Who is her father?", "Harriet Bailey was the daughter of Jacob and Betsey Bailey.", False),
     ],
 )
 def test_a_sentence_is_supported_part_by_part(question: str, sentence: str, supported: bool) -> None:
-    """Words in each other's places were *says so*, and a sentence about the person who tells the text was near."""
+    """Words in each other's places were *says so*, and a sentence about the person who tells the text was near. What
+    the book tells of "me" was *says so* of whomever the question named.
+    """
     found = EvidenceIndex(Document.from_text("Life of Frederick Douglass", MANUAL)).find(question, sentence)
     assert (found.level == "says so") == supported
