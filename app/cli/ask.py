@@ -31,6 +31,7 @@ from app.core.format import (
     size,
     thought_line,
 )
+from app.core.listed import listed
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.versions import Comparison, compared
@@ -101,7 +102,7 @@ class FirstPassages:
         index = self.taker.prepare(document).result()
         self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
         self.found = best_passages.records(index.words, question.text)
-        self.comparison = compared(document, question.text)
+        self.comparison = compared(document, question.text) or listed(document, question.text)
         self._index = index
 
     def say(self) -> None:
@@ -122,10 +123,10 @@ class FirstPassages:
             say(f"The reader is chosen by --model {READER}.")
 
     def write_comparison(self, found: Comparison) -> None:
-        """Write how two versions of one text differ, with the pages of both."""
+        """Write what the program has found without a model: how two versions differ, or a list of places."""
         record = {"chips": found.chips}
         if self._as_json:
-            told = {"answer": found.answer, "compared": True, "evidence": evidence(record, found.answer)}
+            told = {"answer": found.answer, found.made: True, "evidence": evidence(record, found.answer)}
             write_json(told | {"title": self.document.title, **parts_of(self.document)})
             return
         write(f"{found.answer}\n")

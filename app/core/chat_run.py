@@ -20,6 +20,7 @@ from app.core import best_passages
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.exchange_writer import ExchangeWriter
+from app.core.listed import listed
 from app.core.open_book import Awaited, OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import ask_parts
@@ -245,7 +246,8 @@ def _show_passages(state: AppState, writer: ExchangeWriter, claim: threading.Eve
         yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Looking for passages…"
     if claim.is_set():
         return
-    if not writer.begun and (found := compared_word_by_word(document, writer.ask.text)) is not None:
+    asked = writer.ask.text
+    if not writer.begun and (found := compared_word_by_word(document, asked) or listed(document, asked)) is not None:
         writer.end_with_comparison(found, document.unit)
         yield ""
         return

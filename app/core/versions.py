@@ -114,10 +114,13 @@ _Pair = tuple[_Clause | None, _Clause | None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of two documents, as an answer in Markdown and with ``chips``, the citations of both places."""
+    """The differences of two documents, as an answer in Markdown and with ``chips``, the citations of both places.
+    ``made``: how the program found the answer, "compared" or, for a list of places (``app.core.listed``), "listed".
+    """
 
     answer: str
     chips: list[dict[str, Any]] = field(default_factory=list)
+    made: str = "compared"
 
 
 def compared(document: Document, question: str) -> Comparison | None:
@@ -283,7 +286,7 @@ def _told(document: Document, changes: Sequence[_Pair], said: tuple[str, str, st
     many, single, none, moved = said
     if not changes:
         return Comparison(none)
-    titles = (_plain(member.title) for member in document.members)
+    titles = (plain(member.title) for member in document.members)
     answer = (
         f"{single if len(changes) == 1 else many.format(len(changes))}:\n\n| | {' | '.join(titles)} |\n|---|---|---|\n"
     )
@@ -291,7 +294,7 @@ def _told(document: Document, changes: Sequence[_Pair], said: tuple[str, str, st
     for one, other in changes[:_MOST_ROWS]:
         first = one or other
         assert first is not None
-        name = " ".join(filter(None, (first.label, _plain(first.heading.strip()))))
+        name = " ".join(filter(None, (first.label, plain(first.heading.strip()))))
         note = f" ({moved})" if one and other and one.words == other.words else ""
         answer += f"| {name}{note} |"
         for clause, text in zip((one, other), _marked(one, other), strict=True):
@@ -309,7 +312,7 @@ def _told(document: Document, changes: Sequence[_Pair], said: tuple[str, str, st
 def _marked(one: _Clause | None, other: _Clause | None) -> tuple[str, str]:
     """The texts of two clauses in Markdown, with the words in bold that only one of them has; "–" without a clause."""
     if one is None or other is None or one.words == other.words:
-        first, second = (_plain(_cut(clause.text)) if clause else "–" for clause in (one, other))
+        first, second = (plain(_cut(clause.text)) if clause else "–" for clause in (one, other))
         return first, second
     old, new = (_PIECES.findall(clause.text) for clause in (one, other))
     folded = [[piece.casefold() for piece in pieces] for pieces in (old, new)]
@@ -327,10 +330,10 @@ def _bold(runs: Sequence[tuple[list[str], bool]]) -> str:
         run = "".join(pieces)
         body = run.strip()
         if not changed or not body:
-            text += _plain(run)
+            text += plain(run)
         else:
             lead = run[: len(run) - len(run.lstrip())]
-            text += f"{lead}**{_plain(body)}**{run[len(run.rstrip()) :]}"
+            text += f"{lead}**{plain(body)}**{run[len(run.rstrip()) :]}"
     return text
 
 
@@ -338,6 +341,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL].rsplit(' ', 1)[0]} …"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A text whose signs mean nothing in Markdown and in a table."""
     return _MARKUP.sub(r"\\\1", re.sub(r"\s+", " ", text))

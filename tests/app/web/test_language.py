@@ -48,6 +48,7 @@ OTHERS = (
     "references",
     "question",
     "versions",  # in the language of the question
+    "listed",  # likewise
 )
 # What is said of a book, and in its place of notes (``messages``).
 NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
