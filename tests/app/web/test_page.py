@@ -248,6 +248,7 @@ _ODD = (
     b'{"data": {}, "fn_index": null}',
     b"\xff\xfe\0",
     b"null",
+    b"[]",
     b"",
 )
 
