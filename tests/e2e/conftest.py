@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
@@ -155,7 +154,8 @@ def forget(page: Page, server: Server) -> None:
 def opener(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
     """``open_page(server, size, scheme)`` -> a page of the server in a browser that has been let in.
 
-    It shows the demo view, in which everything is to be seen; ``demo=False`` is what a newcomer sees.
+    It shows the demo view, in which everything is to be seen; ``demo=False`` is what a newcomer sees. ``script`` runs
+    before those of the page.
     """
     watches: list[Watch] = []
     pages: list[Page] = []
@@ -166,16 +166,19 @@ def opener(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
         scheme: Scheme = "dark",
         beside: Page | None = None,
         demo: bool = True,
+        script: str = "",
     ) -> Page:
         width, height = size
         page = (beside.context if beside else contexts(width < PHONE_WIDTH)).new_page()
-        if page.context not in [one.context for one in pages if not one.is_closed()]:
+        if beside is None and page.context not in [one.context for one in pages if not one.is_closed()]:
             forget(page, server)
         pages.append(page)
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
         if demo:
             page.add_init_script(DEMO_VIEW)
+        if script:
+            page.add_init_script(script)
         page.set_default_timeout(PATIENCE)
         watch = Watch(server.address)
         watch.look_at(page)
@@ -184,7 +187,7 @@ def opener(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
         page.wait_for_selector("#ask-box textarea", state="attached")
         page.wait_for_selector('#trifold[data-live="yes"]')
         chat_is_shown(page)
-        if len(watches) == 1:
+        if beside is None and len(watches) == 1:
             at_rest(page)
         return page
 
@@ -212,26 +215,32 @@ def open_kept(contexts: Callable[[bool], BrowserContext]) -> Iterator[Open]:
 Kept = Callable[..., AbstractContextManager[Page]]
 
 
+Pages = dict[tuple[int, tuple[int, int], bool], Page]
+
+
 @pytest.fixture(scope="module")
-def pages() -> dict[tuple[int, tuple[int, int]], Page]:
-    """The pages that a file's tests share, by server and size, once a test has needed them."""
+def pages() -> Pages:
+    """The pages that a file's tests share, by server, size and view, once a test has needed them."""
     return {}
 
 
 @pytest.fixture
-def kept(request: pytest.FixtureRequest, open_kept: Open, pages: dict[tuple[int, tuple[int, int]], Page]) -> Kept:
-    """``kept(server, size, **options)`` -> a page for all tests of a file that give their own book and begin their own
-    chat, and leave nothing else behind: opening one takes longer than most of them. A test that fails leaves anything
-    behind: the next one, or itself tried again, gets another page."""
+def kept(request: pytest.FixtureRequest, open_kept: Open, pages: Pages) -> Kept:
+    """``kept(server, size, scheme, demo=...)`` -> a page for all tests of a file that give their own book and begin
+    their own chat, and leave nothing else behind: opening one takes longer than most of them. A test that fails leaves
+    anything behind: the next one, or itself tried again, gets another page."""
 
     @contextmanager
-    def share(server: Server, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[Page]:
-        key = server.port, size
+    def share(
+        server: Server, size: tuple[int, int] = WIDE, scheme: Scheme = "dark", demo: bool = True
+    ) -> Iterator[Page]:
+        key = server.port, size, demo
         if key not in pages:
-            pages[key] = open_kept(server, size, **options)
+            pages[key] = open_kept(server, size, scheme, demo=demo)
             at_rest(pages[key])  # a test that failed may have left an answer that is being written
         pages[key].bring_to_front()
         pages[key].set_viewport_size({"width": size[0], "height": size[1]})
+        pages[key].emulate_media(color_scheme=scheme)
         yield pages[key]
         if request.node.stash.get(FAILED, False):
             pages.pop(key).close()
@@ -249,7 +258,7 @@ def page(kept: Kept, scripted: Server) -> Iterator[Page]:
 @pytest.fixture
 def phone(kept: Kept, scripted: Server) -> Iterator[Page]:
     """The same on a phone."""
-    with kept(scripted, PHONE, scheme="light") as shared:
+    with kept(scripted, PHONE, "light") as shared:
         yield shared
 
 

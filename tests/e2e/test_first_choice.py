@@ -69,12 +69,13 @@ def test_a_newcomer_chooses_the_starter(newcomer: Server, index: Index, open_pag
     turned_to(page, "starter")
     assert "were right, with the passage" in page.inner_text('#first .option[data-on="yes"]')
     assert page.evaluate(CONTRAST) == []
-    phone = open_page(newcomer, PHONE, "dark")
-    phone.wait_for_selector("#first")
-    turned_to(phone, "starter")
-    assert phone.evaluate(CONTRAST) == []
-    assert fits(phone, PHONE[0])
-    phone.close()
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector('html[data-theme="dark"]')
+    page.wait_for_timeout(300)  # its colours fade
+    assert page.evaluate(CONTRAST) == []
+    assert fits(page, PHONE[0])
+    page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
     assert index.asked == [], "turning to it fetches nothing"
 
     index.stall = 150_000

@@ -130,51 +130,22 @@ def test_a_chat_and_a_book_are_renamed_and_the_book_deleted_after_asking(page: P
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
-def test_a_killed_program_comes_back_with_the_half_answer(
+def test_a_killed_program_is_told_of_once_and_comes_back_with_the_half_answer(
     tmp_path_factory: pytest.TempPathFactory, browser: Browser, nursery: Nursery | None
 ) -> None:
-    """Its own pages, unwatched: what a page says while its server is gone is not the matter here."""
+    """Its own page, unwatched: what a page says while its server is gone is not the matter here."""
     data, port = tmp_path_factory.mktemp("killed"), free_port()
     words = " ".join(f"w{number}" for number in range(400))
     command = scripted_command(port, data)
     with started(command, data, port, nursery=nursery) as process:
         page = enter(browser, Server(port, data))
         with_book(page)
+        assert not page.locator("#gone").is_visible()
+        green = page.evaluate(_DOT)
         ask(page, f"Say slowly >>>{words}<<<")
         until(page, lambda: "w8 " in last_answer(page))
         seen = numbers(page)
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
-        page.close()
-    with started(command, data, port, nursery=nursery):
-        page = enter(browser, Server(port, data))
-        page.wait_for_selector('#trifold[data-stage="ready"]', timeout=PATIENCE)
-        until(page, lambda: questions(page) == 1)
-        assert "cut off when Trifold ended" in page.locator("#chat .under").last.inner_text()
-        kept = numbers(page)
-        assert kept == list(range(len(kept)))
-        assert len(kept) > len(seen) - 5  # words of one second, and some
-        page.get_by_role("button", name="Continue").click()
-        until(page, lambda: len(numbers(page)) > len(kept) + 3)
-        grown = numbers(page)
-        assert grown == list(range(len(grown)))
-        assert questions(page) == 1
-
-
-def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
-    tmp_path_factory: pytest.TempPathFactory, browser: Browser, nursery: Nursery | None
-) -> None:
-    """Its own pages, unwatched, as above."""
-    data, port = tmp_path_factory.mktemp("gone"), free_port()
-    command = scripted_command(port, data)
-    with started(command, data, port, nursery=nursery) as process:
-        page = enter(browser, Server(port, data))
-        with_book(page)
-        assert not page.locator("#gone").is_visible()
-        green = page.evaluate(_DOT)
-        ask(page, "Tell slowly >>>one two three four five six seven eight nine ten<<<")
-        until(page, lambda: "two" in last_answer(page))
-        process.kill()
         process.wait(10)
         page.evaluate("document.querySelector('#refresh').click()")  # as when a record was being fetched
         page.wait_for_selector("#gone", state="visible")
@@ -185,13 +156,23 @@ def test_a_program_that_is_gone_is_told_once_and_taken_up_again(
         page.keyboard.press("Enter")
         page.wait_for_timeout(300)
         assert page.locator(".toast-wrap:visible, #refusal, #toast:visible").count() == 0
-        with started(command, data, port, nursery=nursery):
-            page.request.get(Server(port, data).login_address())  # as the page that a start opens in this browser does
-            until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
-            assert not page.locator("#gone").is_visible()
-            assert page.evaluate(_DOT) == green
-            assert page.input_value("#ask-box textarea") == "Is anybody there?"
-            page.close()
+    with started(command, data, port, nursery=nursery):
+        page.request.get(Server(port, data).login_address())  # as the page that a start opens in this browser does
+        until(page, lambda: "cut off when Trifold ended" in page.inner_text("#chat"))  # Gradio loads it anew
+        assert not page.locator("#gone").is_visible()
+        assert page.evaluate(_DOT) == green
+        assert page.input_value("#ask-box textarea") == "Is anybody there?"
+        until(page, lambda: questions(page) == 1)
+        assert "cut off when Trifold ended" in page.locator("#chat .under").last.inner_text()
+        kept = numbers(page)
+        assert kept == list(range(len(kept)))
+        assert len(kept) > len(seen) - 5  # words of one second, and some
+        page.get_by_role("button", name="Continue").click()
+        until(page, lambda: len(numbers(page)) > len(kept) + 3)
+        grown = numbers(page)
+        assert grown == list(range(len(grown)))
+        assert questions(page) == 1
+        page.close()
 
 
 def numbers(page: Page) -> list[int]:

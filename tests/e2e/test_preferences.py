@@ -9,7 +9,7 @@ from playwright.sync_api import APIResponse, Page, Route
 
 from app.models.catalogue import pairs
 from engine.version import VERSION
-from tests.e2e.steps import PHONE, WIDE, Open, Server, until
+from tests.e2e.steps import Scheme, until
 from tests.e2e.test_states import CONTRAST
 
 TABS = ("models", "reading", "api", "remote", "help")
@@ -37,11 +37,44 @@ SAYS_NAME = """(name) => {
 }"""
 
 
-@pytest.mark.parametrize(("size", "scheme", "language"), [(WIDE, "light", "en"), (PHONE, "dark", "de")])
+@pytest.fixture
+def page(page: Page) -> Iterator[Page]:
+    """The page of all tests, whose settings are closed afterwards."""
+    yield page
+    if page.locator("#preferences").is_visible():
+        page.evaluate("document.querySelector('#all-models').open = false")
+        page.keyboard.press("Escape")
+        until(page, lambda: not page.locator("#preferences").is_visible())
+
+
+def test_what_takes_a_while_is_said_and_what_comes_late_is_not_shown(page: Page) -> None:
+    """The machine is measured when the settings are opened for the first time. Their answer came after the key had been
+    renewed, and with it the key that no longer opens anything.
+    """
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/preferences", lambda route: held.append((route, route.fetch())), times=1)
+    page.click("#open-preferences")
+    until(page, lambda: bool(held))
+    assert page.inner_text("#offers-wait") == "Looking at this machine…"
+    page.click('[data-tab="api"]')
+    with page.expect_response("**/key/renew") as renewed:
+        page.click("#api-renew")
+    (key,) = renewed.value.json().values()
+    until(page, lambda: page.input_value("#api-key") == key)
+    (route, before) = held[0]
+    assert before.json()["api"]["key"] != key
+    with page.expect_event("requestfinished", lambda request: request.url.endswith("/preferences")):
+        route.fulfill(response=before)
+    page.wait_for_selector("#offers > li", state="attached")
+    assert page.input_value("#api-key") == key
+
+
+@pytest.mark.parametrize(("name", "scheme", "language"), [("page", "light", "en"), ("phone", "dark", "de")])
 def test_every_tab_can_be_read_and_stays_within_the_screen(
-    scripted: Server, open_page: Open, size: tuple[int, int], scheme: str, language: str
+    request: pytest.FixtureRequest, name: str, scheme: Scheme, language: str
 ) -> None:
-    page = open_page(scripted, size, scheme)
+    page: Page = request.getfixturevalue(name)
+    page.emulate_media(color_scheme=scheme)
     opened(page)
     speak(page, language, "Einstellungen" if language == "de" else "Settings")
     assert page.locator("#offers > li").count() >= len(pairs()), "and files of other programs, where there are some"
@@ -65,7 +98,7 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
         assert page.evaluate(CONTRAST) == []
         panel = page.locator(f"#tab-{tab}")
         assert panel.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
-    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     if language == "de":
         name = page.inner_text("#model-name")
         page.evaluate(SAYS_LOADING)
@@ -73,38 +106,6 @@ def test_every_tab_can_be_read_and_stays_within_the_screen(
         page.evaluate(SAYS_NAME, name)
         assert page.inner_text("#model-name") == name, "a name is nobody's to translate"
     speak(page, "", "Settings")
-
-
-def test_what_takes_a_while_is_said_and_what_comes_late_is_not_shown(scripted: Server, open_page: Open) -> None:
-    """The machine is measured when the settings are opened for the first time. Their answer came after the key had been
-    renewed, and with it the key that no longer opens anything.
-    """
-    page = open_page(scripted)
-    held: list[tuple[Route, APIResponse]] = []
-    page.route("**/preferences", lambda route: held.append((route, route.fetch())), times=1)
-    page.click("#open-preferences")
-    until(page, lambda: bool(held))
-    assert page.inner_text("#offers-wait") == "Looking at this machine…"
-    page.click('[data-tab="api"]')
-    with page.expect_response("**/key/renew") as renewed:
-        page.click("#api-renew")
-    (key,) = renewed.value.json().values()
-    until(page, lambda: page.input_value("#api-key") == key)
-    (route, before) = held[0]
-    assert before.json()["api"]["key"] != key
-    with page.expect_event("requestfinished", lambda request: request.url.endswith("/preferences")):
-        route.fulfill(response=before)
-    page.wait_for_selector("#offers > li", state="attached")
-    assert page.input_value("#api-key") == key
-
-
-@pytest.fixture
-def page(page: Page) -> Iterator[Page]:
-    """The page of all tests, whose settings are closed afterwards."""
-    yield page
-    if page.locator("#preferences").is_visible():
-        page.keyboard.press("Escape")
-        until(page, lambda: not page.locator("#preferences").is_visible())
 
 
 def test_the_keyboard_is_enough(page: Page) -> None:

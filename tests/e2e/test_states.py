@@ -15,7 +15,6 @@ from tests.e2e.gallery import SCHEMES
 from tests.e2e.scripted_server import WARNING
 from tests.e2e.steps import (
     PHONE,
-    WIDE,
     Open,
     Server,
     answer_length,
@@ -120,6 +119,7 @@ def test_the_policy_holds_even_if_text_got_through(
     """The wall behind the wall: the browser itself refuses what a script or an image of another host would do."""
     address, visits = evil
     page = browser.new_page()
+    page.route("**/*.js", lambda route: route.abort())  # the policy comes with the page; its scripts take seconds
     page.goto(scripted.login_address())
     page.wait_for_selector("#trifold")
     page.evaluate(
@@ -160,13 +160,17 @@ def test_a_stranger_is_told_in_one_sentence(browser: Browser, scripted: Server) 
     page.close()
 
 
-def test_another_tab_is_told_and_can_take_over(scripted: Server, open_page: Open) -> None:
-    first = open_page(scripted)
-    with_book(first)
-    ask(first, "A long question")
-    writing(first)
-    second = open_page(scripted, beside=first)
+def test_another_tab_sees_an_answer_grow_and_can_take_over(page: Page, scripted: Server, open_page: Open) -> None:
+    """And what it asks goes on when it is closed, where the first tab can stop it."""
+    with_book(page)
+    ask(page, "A long question")
+    writing(page)
+    second = open_page(scripted, beside=page)
     second.wait_for_selector('#trifold[data-asking="yes"]')
+    writing(second)
+    at = second.get_attribute("#chat .bot .caret", "class")
+    until(second, lambda: len(second.inner_text("#chat .bot .caret").split()) >= 3)
+    assert second.get_attribute("#chat .bot .caret", "class") == at, "it was laid out again for that"
     ask(second, "Me too?")
     second.wait_for_selector("#chat .trouble")
     assert "Another tab is asking" in second.locator("#chat .trouble").inner_text()
@@ -175,13 +179,22 @@ def test_another_tab_is_told_and_can_take_over(scripted: Server, open_page: Open
     until(second, lambda: "Me too?" in second.locator("#chat .user").last.inner_text())
     answered(second)
     assert "Maren Holt" in last_answer(second)
-    answered(first)
-    until(first, lambda: questions(first) == 2)
+    answered(page)
+    until(page, lambda: questions(page) == 2)
+    ask(second, "A long question")
+    writing(second)
+    second.close()
+    writing(page)
+    said = last_answer(page)
+    until(page, lambda: len(last_answer(page)) > len(said) + 20)
+    page.bring_to_front()
+    page.click("#stop")
+    answered(page)
+    assert "stopped" in page.locator("#chat .under").last.inner_text()
 
 
-def test_an_answer_goes_on_while_its_page_is_loaded_again(scripted: Server, open_page: Open) -> None:
+def test_an_answer_goes_on_while_its_page_is_loaded_again(page: Page, scripted: Server) -> None:
     """And the page takes it up: its words, its being this tab's own, and the figures of all of it."""
-    page = open_page(scripted)
     with_book(page)
     ask(page, f"Say slowly >>>{' '.join(f'w{number}' for number in range(1, 17))}<<<")
     until(page, lambda: "w3" in last_answer(page))
@@ -195,22 +208,6 @@ def test_an_answer_goes_on_while_its_page_is_loaded_again(scripted: Server, open
     answered(page)
     assert last_answer(page).split()[:16] == [f"w{number}" for number in range(1, 17)]
     assert page.locator("#chat .under").last.inner_text().startswith("16 words")
-
-
-def test_an_answer_whose_tab_was_closed_goes_on_in_another_which_can_stop_it(scripted: Server, open_page: Open) -> None:
-    first = open_page(scripted)
-    with_book(first)
-    second = open_page(scripted, beside=first)
-    ask(second, "A long question")
-    writing(second)
-    second.close()
-    writing(first)
-    said = last_answer(first)
-    until(first, lambda: len(last_answer(first)) > len(said) + 20)
-    first.bring_to_front()
-    first.click("#stop")
-    answered(first)
-    assert "stopped" in first.locator("#chat .under").last.inner_text()
 
 
 def test_a_failure_is_a_sentence_with_the_button_that_mends_it(page: Page) -> None:
@@ -291,11 +288,10 @@ def test_a_second_book_does_not_stop_the_first_one_unasked(page: Page) -> None:
     assert page.locator("#confirm[open]").count() == 0, "there is nothing left to ask"
 
 
-def test_several_files_are_read_together_and_asked_one_by_one(scripted: Server, open_page: Open) -> None:
+def test_several_files_are_read_together_and_asked_one_by_one(page: Page) -> None:
     """They are offered, what reading them takes is said, and each is there with its own pages; none is lost. A
     question to each of them has a row for each.
     """
-    page = open_page(scripted)
     page.evaluate(
         """() => {
           const dataTransfer = new DataTransfer();
@@ -357,31 +353,6 @@ def test_a_file_that_did_not_arrive_is_told_beside_the_password(page: Page) -> N
     assert page.locator("#password").is_visible()
 
 
-def test_parts_are_called_what_they_are_and_what_is_not_there_is_not_shown(scripted: Server, open_page: Open) -> None:
-    """Sections of a book; figures without a draft model; as the live stream would bring them."""
-    page = open_page(scripted)
-    with_book(page)
-    ask(page, "Who kept the north light?")
-    answered(page)
-    until(page, lambda: page.locator('[data-bar="middle"]').is_visible())  # figures come more seldom than words
-    page.evaluate(
-        """async () => {
-          const none = {share: 0, text: ''};
-          const level = {share: 0.9, text: '90 %'};
-          const split = [{part: 'verify', share: 1, text: '100 %'}];
-          const figures = {mode: 'hierarchical', middle: none, verify: level, split, kv: []};
-          (await import('/ui/frame.js')).showModel({state: 'ready', line: 'M', detail: '', parts: [], draft: false});
-          (await import('/ui/figures.js')).showFigures(figures);
-          const choose = {sentence: 'Too long.', unit: 'section', pages: 124, first: 1, last: 90};
-          (await import('/ui/books.js')).showBook({stage: 'choosing', title: 'T', choose});
-        }"""
-    )
-    assert not page.locator('[data-bar="middle"]').is_visible()
-    assert page.locator('[data-bar="verify"]').is_visible()
-    assert page.locator("#split-key li").all_inner_texts() == ["whole book\n100 %"]
-    assert page.inner_text("#choose-form .tf-line").split() == ["Sections", "to", "Read", "these", "sections"]
-
-
 def test_a_file_chosen_before_the_scripts_have_come_is_taken(page: Page) -> None:
     text = "Book Chosen early"
     held: list[Route] = []
@@ -410,25 +381,8 @@ def test_nothing_jumps_while_an_answer_streams(page: Page) -> None:
     assert "stopped" in page.locator("#chat .under").last.inner_text()
 
 
-def test_an_answer_is_made_as_the_page_says(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
-    read_text(page, "Words of a lamplighter to choose from")
-    clean_page(page)
-    ask(page, "Which settings?")
-    answered(page)
-    assert "hierarchical, temperature None, at most 4096 tokens" in last_answer(page)
-    answer_length(page, 256)
-    page.click("#how > button")
-    page.click("#mode input[value='plain']")
-    ask(page, "Which settings now?")
-    answered(page)
-    assert "plain, temperature None, at most 256 tokens" in last_answer(page)
-
-
-def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
-    scripted: Server, open_page: Open
-) -> None:
-    page = open_page(scripted)
+def test_an_answer_is_made_as_the_page_says_and_else_as_the_model_does(page: Page) -> None:
+    """What the model says of its sampling is used until the person chooses."""
     read_text(page, "Words of a lamplighter to sample from")
     clean_page(page)
     unfold_settings(page)
@@ -436,9 +390,10 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     assert (heat.input_value(), words.inner_text(), words.is_enabled()) == ("0.6", "the model's own", False)
     assert page.get_by_label("number input for Repetition penalty").input_value() == "1", "it says nothing of this"
     assert not page.locator("[data-setting=repetition_penalty] button").is_visible()
+    quotes = page.get_by_label("Quote only what stands in the book")
     heat.fill("0.9")
     heat.press("Tab")
-    page.get_by_label("Quote only what stands in the book").check()
+    quotes.check()
     ask(page, "Which settings?")
     answered(page)
     assert "hierarchical, temperature 0.9, at most 4096 tokens, exact quotes True" in last_answer(page)
@@ -451,9 +406,15 @@ def test_what_the_model_says_of_its_sampling_is_used_until_the_person_chooses(
     assert "exact quotes None" in last_answer(page), "what is not offered is not asked for"
     words.click()
     assert (heat.input_value(), words.is_enabled()) == ("0.6", False)
+    answer_length(page, 256)
+    page.click("#how > button")
+    page.click("#mode input[value='plain']")
     ask(page, "Which settings now?")
     answered(page)
-    assert "hierarchical, temperature None, at most 4096 tokens" in last_answer(page)
+    assert "plain, temperature None, at most 256 tokens" in last_answer(page)
+    page.click("#mode input[value='hierarchical']")
+    quotes.uncheck()
+    answer_length(page, 4096)
 
 
 def test_an_answer_that_ran_in_a_loop_says_so_and_can_go_on(page: Page) -> None:
@@ -480,9 +441,9 @@ def test_a_new_chat_waits_for_the_end_of_the_answer(page: Page) -> None:
     until(page, lambda: questions(page) == 0)
 
 
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_everything_can_be_read(scripted: Server, open_page: Open, size: tuple[int, int]) -> None:
-    page = open_page(scripted, size, "dark")
+@pytest.mark.parametrize("name", ["page", "phone"])
+def test_everything_can_be_read(request: pytest.FixtureRequest, name: str) -> None:
+    page: Page = request.getfixturevalue(name)
     with_book(page)
     ask(page, "Who kept the north light?")
     answered(page)
@@ -495,8 +456,8 @@ def test_everything_can_be_read(scripted: Server, open_page: Open, size: tuple[i
     assert page.locator("footer:not(#columns footer)").count() == 0, "Gradio's"
 
 
-def test_on_a_phone_books_and_figures_are_behind_buttons(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, PHONE)
+def test_on_a_phone_books_and_figures_are_behind_buttons(phone: Page) -> None:
+    page = phone
     with_book(page)
     for name, button in (("#shelf", "#open-shelf"), ("#figures", "#open-figures")):
         assert not page.locator(name).is_visible()
@@ -512,8 +473,8 @@ def test_on_a_phone_books_and_figures_are_behind_buttons(scripted: Server, open_
     assert box["y"] + box["height"] <= PHONE[1]
 
 
-def test_keys_and_the_choice_of_light_or_dark(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, scheme="light")
+def test_keys_and_the_choice_of_light_or_dark(page: Page) -> None:
+    page.emulate_media(color_scheme="light")
     with_book(page)
     page.fill("#ask-box textarea", "One")
     page.keyboard.press("Shift+Enter")
@@ -530,3 +491,30 @@ def test_keys_and_the_choice_of_light_or_dark(scripted: Server, open_page: Open)
     assert page.evaluate("document.body.classList.contains('dark')")
     page.keyboard.press("Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.evaluate("localStorage.removeItem('trifold-theme')")
+
+
+def test_parts_are_called_what_they_are_and_what_is_not_there_is_not_shown(page: Page) -> None:
+    """Sections of a book; figures without a draft model; as the live stream would bring them.
+
+    The last test of the file, because the page shows what is not."""
+    with_book(page)
+    ask(page, "Who kept the north light?")
+    answered(page)
+    until(page, lambda: page.locator('[data-bar="middle"]').is_visible())  # figures come more seldom than words
+    page.evaluate(
+        """async () => {
+          const none = {share: 0, text: ''};
+          const level = {share: 0.9, text: '90 %'};
+          const split = [{part: 'verify', share: 1, text: '100 %'}];
+          const figures = {mode: 'hierarchical', middle: none, verify: level, split, kv: []};
+          (await import('/ui/frame.js')).showModel({state: 'ready', line: 'M', detail: '', parts: [], draft: false});
+          (await import('/ui/figures.js')).showFigures(figures);
+          const choose = {sentence: 'Too long.', unit: 'section', pages: 124, first: 1, last: 90};
+          (await import('/ui/books.js')).showBook({stage: 'choosing', title: 'T', choose});
+        }"""
+    )
+    assert not page.locator('[data-bar="middle"]').is_visible()
+    assert page.locator('[data-bar="verify"]').is_visible()
+    assert page.locator("#split-key li").all_inner_texts() == ["whole book\n100 %"]
+    assert page.inner_text("#choose-form .tf-line").split() == ["Sections", "to", "Read", "these", "sections"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from playwright.sync_api import Page
 
-from tests.e2e.steps import PHONE, WIDE, Open, Scheme, Server, answered, ask, clean_page, give_text, until
+from tests.e2e.conftest import Kept
+from tests.e2e.steps import Server, answered, ask, clean_page, give_text, until
 
 LATER = "Book One that is read later"
 YEAR = "And in which year was lamp7 lit?"
@@ -21,11 +24,14 @@ def reading(page: Page) -> None:
     clean_page(page)
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
-def test_the_whole_book_answers_in_place_of_passages(
-    scripted: Server, open_page: Open, size: tuple[int, int], scheme: Scheme
-) -> None:
-    page = open_page(scripted, size, scheme, demo=False)
+@pytest.fixture
+def page(kept: Kept, scripted: Server) -> Iterator[Page]:
+    """The page as a newcomer sees it."""
+    with kept(scripted, demo=False) as shared:
+        yield shared
+
+
+def test_the_whole_book_answers_in_place_of_passages(page: Page) -> None:
     reading(page)
     until(page, lambda: page.inner_text("#hint-words").startswith("Answers from passages at once"))
     ask(page, YEAR)
@@ -47,8 +53,7 @@ def test_the_whole_book_answers_in_place_of_passages(
     assert len(set(numbers)) == len(numbers)
 
 
-def test_enough_keeps_the_answer_from_passages(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, WIDE, "dark", demo=False)
+def test_enough_keeps_the_answer_from_passages(page: Page) -> None:
     reading(page)
     ask(page, YEAR)
     answered(page)
@@ -63,8 +68,7 @@ def test_enough_keeps_the_answer_from_passages(scripted: Server, open_page: Open
     answered(page)
 
 
-def test_what_answers_come_from_is_set_and_said(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted, WIDE, "light", demo=False)
+def test_what_answers_come_from_is_set_and_said(page: Page) -> None:
     reading(page)
 
     def choose(words: str) -> None:

@@ -1,13 +1,11 @@
-"""The words of an answer come by one road: none is missing, none is there twice, other tabs see them too, and Gradio,
-which shows what was written down, is asked for the chat twice an answer."""
+"""The words of an answer come by one road: none is missing, none is there twice, and Gradio, which shows what was
+written down, is asked for the chat twice an answer."""
 
 from __future__ import annotations
 
 from playwright.sync_api import Page
 
 from tests.e2e.steps import (
-    Open,
-    Server,
     answered,
     ask,
     clean_page,
@@ -110,22 +108,6 @@ def test_what_a_model_thinks_is_folded_above_its_answer(page: Page) -> None:
     switch.uncheck()
 
 
-def test_a_second_tab_sees_an_answer_grow(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
-    read_text(page, "Words of another lamplighter", "growing.txt")
-    clean_page(page)
-    ask(page, "Tell a long story.")
-    until(page, lambda: page.locator("#chat .bot .caret").count() > 0)
-    other = open_page(scripted, beside=page)
-    until(other, lambda: other.locator("#chat .bot .caret").count() > 0)
-    at = other.get_attribute("#chat .bot .caret", "class")
-    until(other, lambda: len(plain(other.inner_text("#chat .bot .caret"))) >= 3)
-    assert other.get_attribute("#chat .bot .caret", "class") == at  # it was not laid out again for that
-    page.bring_to_front()
-    page.click("#stop")
-    answered(page)
-
-
 def test_gradio_shows_the_chat_when_an_answer_begins_and_when_it_has_ended(page: Page) -> None:
     read_text(page, "Words of a third lamplighter", "roads.txt")
     clean_page(page)
@@ -188,8 +170,7 @@ VOICES = """
 SAID = "window.said.map((each) => each && `${each.voice.localService} ${each.lang} ${each.text}`)"
 
 
-def test_a_voice_of_this_machine_reads_an_answer_sentence_by_sentence(scripted: Server, open_page: Open) -> None:
-    page = open_page(scripted)
+def test_a_voice_of_this_machine_reads_an_answer_sentence_by_sentence(page: Page) -> None:
     read_text(page, "Words of a voice", "voice.txt")
     clean_page(page)
     ask(page, ">>>It was **late**. The lamp was lit. It burned.<<<")
@@ -254,10 +235,10 @@ TOPMOST = """
 HEARD = "[...document.querySelectorAll('#spoken p')].map((sentence) => sentence.textContent)"
 
 
-def test_what_is_read_stays_in_place_while_more_comes(scripted: Server, open_page: Open) -> None:
+def test_what_is_read_stays_in_place_while_more_comes(page: Page) -> None:
     """Words and marks come above and below, the answer ends and Gradio draws it anew: the line that somebody reads
     moved by up to three lines before, and was pulled away by every word near the end of the chat."""
-    page = open_page(scripted, (700, 420))
+    page.set_viewport_size({"width": 700, "height": 420})
     read_text(page, "Words of a seventh lamplighter", "peace.txt")
     clean_page(page)
     named = "Then " + " ".join(f"word{letter}{other}" for letter in "abcdefghij" for other in "abcdefghijklmnopqrst")
