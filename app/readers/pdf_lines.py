@@ -124,8 +124,7 @@ def page_lines(
     _levelled(pieces)
     if not pieces:
         return list(values)
-    tall = sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces)
-    if tall * 2 > len(pieces):
+    if sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces) * 2 > len(pieces):
         return _vertical(pieces)
     pieces = [piece for piece in pieces if piece.text]
     for (x0, x1, top, bottom), ticked in shapes.boxes:
@@ -133,8 +132,12 @@ def page_lines(
     with_dots(pieces, shapes.dots)
     pieces = _with_values(pieces, values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
-    lines = _arranged(_columns(pieces))
-    for table in beside:
+    return _with_tables_beside(_arranged(_columns(pieces)), beside)
+
+
+def _with_tables_beside(lines: list[Line], tables: list[list[Line]]) -> list[Line]:
+    """Insert each table that lies on its side after the last line that begins above the table's end."""
+    for table in tables:
         below = next((at for at in range(len(lines), 0, -1) if lines[at - 1].top < table[0].bottom), 0)
         lines[below:below] = table
     return lines
