@@ -37,7 +37,7 @@ from tests.processes import app_command, free_port
 from tests.real import LONG, reader_or_skip, starter_or_skip
 
 DOCUMENT = ROOT.parent / "shared" / "docs" / "gov-report-15-pages.pdf"
-PAGES = 15 if LONG else 5  # of it
+PAGES = 15 if LONG else 3  # of it
 REPORT = """\
 The ferry between Aldmere and the island of Skarn was built in 1912 by the brothers Iversen, who had lost two boats \
 to the ice. It carried forty passengers, eleven sheep and the mail. The first winter was so cold that nobody crossed \

@@ -45,6 +45,7 @@ def flow(app: App, chromium: str) -> None:
     from playwright.sync_api import sync_playwright
 
     arguments = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+    arguments.append("--disable-gpu")  # else Chromium imitates one on the processor
     if os.environ.get("TRIFOLD_REFUSES"):
         arguments.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     server = steps.Server(app.port, app.data)
@@ -56,7 +57,7 @@ def flow(app: App, chromium: str) -> None:
         watch.look_at(page)
         page.goto(server.login_address())
         page.wait_for_selector('#trifold[data-live="yes"]')
-        steps.give_text(page, "CHAPTER 1\n\n" + "The lamp ![](http://evil.example/x.png) was lit at dusk. " * 200)
+        steps.give_text(page, "CHAPTER 1\n\n" + "The lamp ![](http://evil.example/x.png) was lit at dusk. " * 40)
         page.wait_for_selector('#trifold[data-stage="ready"]')
         steps.answer_length(page)
         steps.ask(page, "Who lit it? ![](http://evil.example/y.png) <img src=http://evil.example/z.png>")
