@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from engine.document import Document, OutlineItem
-from engine.passages import Whole, whole_asked_in
+from engine.passages import Whole, names_length, whole_asked_in
 
 __all__ = ["chapter_asked_for", "chapters_of"]
 
@@ -82,7 +82,8 @@ _FRAME = re.compile(
 
 def guided(question: str, document: Document, pages_read: int) -> str:
     """Return the question as it is put to the model: with chapter titles if it asks for a summary or about a chapter,
-    otherwise unchanged.
+    otherwise unchanged. A summary whose length the question names stays unchanged too: the reader wrote a sentence for
+    each title, 314 words where "in three sentences" was asked.
 
     Args:
         pages_read: number of pages, from the first, that the model has read.
@@ -95,7 +96,7 @@ def guided(question: str, document: Document, pages_read: int) -> str:
         chapter = chapter_asked_for(question, chapters)
         return question if chapter is None or chapter.title in question else f"{question} (“{_title(chapter)}”)"
     named = [item for item in chapters if item.title.strip() and not _NUMBERED.fullmatch(item.title.strip())]
-    if len(named) < FEWEST_CHAPTERS:
+    if len(named) < FEWEST_CHAPTERS or names_length(question):
         return question
     titles = "; ".join(_title(item) for item in _spread(named))
     return f"{question}\n\n{ALONG[whole]} {titles}"

@@ -133,6 +133,16 @@ _WHOLE = (
     "sentences short story these three two whole words write"
 )
 _ASKS_FOR_WHOLE = "describe gist happen happened happens overview point points subject sum summarize summary tl topic"
+# matches the length that a question names for its answer
+_LENGTH = re.compile(
+    r"(?:,? (?:in|mit|en|with) )?"
+    r"(?:(?:at most|up to|no more than|about|around|exactly|höchstens|maximal|etwa|moins de) )?"
+    r"\b(?:\d{1,3}|two|three|four|five|ten|zwei|drei|vier|fünf|zehn|deux|trois|quatre|cinq|dix"
+    r"|dos|tres|cuatro|cinco|diez) (?:short )?"
+    r"(?:sentences|words|lines|sätzen?|wörtern|worten|zeilen|phrases|mots|lignes|frases|palabras|líneas)"
+    r"(?: (?:or less|at most|au plus|au maximum|como máximo))?\b",
+    re.IGNORECASE,
+)
 # matches a word by which a question compares things or names several of them
 _COMPARING = re.compile(
     r"^\W*(?:la|les?)quel|\b(?:both|each|either|every|all|two|three|differ\w*|compar\w*|contrast\w*|than|versus|vs"
@@ -302,8 +312,14 @@ def asks_for_whole(question: str) -> bool:
     return whole_asked_in(question) is not None
 
 
+def names_length(question: str) -> bool:
+    """Whether a question names the length of its answer: "in at most 60 words"."""
+    return _LENGTH.search(question) is not None
+
+
 def whole_asked_in(question: str) -> Whole | None:
     """The language of a question about a text as a whole; None for any other question."""
+    question = _LENGTH.sub("", question)
     asked = set(stems(question))
     if asked <= _WHOLE_STEMS:
         _, about, behind = question.lower().rpartition("about")

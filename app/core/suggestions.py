@@ -48,7 +48,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "book": "the book",
         "document": "the document",
-        "whole": "Summarize {} in three sentences.",
+        "whole": "Summarize {} in at most 60 words.",
         "heading": "What does {} say in “{}”?",
         "name": "What does {} say about {}?",
         "term": "What does {} say about “{}”?",
@@ -59,7 +59,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
     "de": {
         "book": "das Buch",
         "document": "das Dokument",
-        "whole": "Fasse {} in drei Sätzen zusammen.",
+        "whole": "Worum geht es? Fasse {} in höchstens 60 Wörtern zusammen.",
         "heading": "Was sagt {} in „{}“?",
         "name": "Was sagt {} über {}?",
         "term": "Was sagt {} über „{}“?",
@@ -70,7 +70,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
     "fr": {
         "book": "le livre",
         "document": "le document",
-        "whole": "Résume {} en trois phrases.",
+        "whole": "Résume {} en 60 mots au plus.",
         "heading": "Que dit {} dans « {} » ?",
         "name": "Que dit {} de {} ?",
         "term": "Que dit {} de « {} » ?",
@@ -81,7 +81,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
     "es": {
         "book": "el libro",
         "document": "el documento",
-        "whole": "Resume {} en tres frases.",
+        "whole": "Resume {} en 60 palabras como máximo.",
         "heading": "¿Qué dice {} en «{}»?",
         "name": "¿Qué dice {} sobre {}?",
         "term": "¿Qué dice {} sobre «{}»?",
@@ -210,7 +210,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         pages_read: number of pages read, from the first. Headings of later pages are not used. If not all pages are
             read, no question asks about the end of the book.
         general: whether to add questions that suit the kind of document, to ask in its language, and to begin with a
-            request for a summary of three sentences, if all of it has been read. False for a model that only quotes
+            request for a summary of at most 60 words, if all of it has been read. False for a model that only quotes
             passages, because it finds no passage for a general question and is trained on English.
     """
     language = (language_of_book(document) if general else None) or _ENGLISH

@@ -41,6 +41,11 @@ def test_a_summary_goes_along_the_chapters_in_the_language_of_the_question(
         assert guided(question, BOOK, 5) == f"{question}\n\n{ALONG[language]} {ALL}"
 
 
+def test_a_summary_whose_length_is_named_gets_no_sentence_for_each_chapter() -> None:
+    for question in ("Summarize it in at most 60 words.", "Fasse es in drei Sätzen zusammen.", "Résume en 5 phrases."):
+        assert guided(question, BOOK, 5) == question
+
+
 @pytest.mark.parametrize(
     "question",
     [

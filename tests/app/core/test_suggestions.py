@@ -37,7 +37,7 @@ def test_only_headings_that_tell_something() -> None:
 def test_headings_from_all_over_the_book() -> None:
     document = with_outline(*((f"The story of number {page}", page, 0) for page in range(1, 60)))
     summary, *asked = suggestions(document, 60)
-    assert summary == "Summarize the document in three sentences."
+    assert summary == "Summarize the document in at most 60 words."
     assert asks_for_whole(summary), "it gets passages of the whole"
     assert len(asked) == 5
     numbers = [int(question.split("number ")[1].rstrip("”?")) for question in asked[:3]]
