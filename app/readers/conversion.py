@@ -1,7 +1,8 @@
 """Converts documents that no reader knows, such as old Word files, by a LibreOffice that is installed on this machine.
 
 LibreOffice runs with a profile of its own in a temporary folder, so that it meets no settings and no open windows of
-the user, runs no macros and knows no trusted places. Its time and its memory are limited.
+the user, runs no macros and knows no trusted places. The profile also forbids to follow links, since a picture that a
+document names by its address would be fetched from the network. LibreOffice's time and memory are limited.
 """
 
 from __future__ import annotations
@@ -26,6 +27,19 @@ _PLACES = (
 _SECONDS = 120.0  # maximum seconds of the processor for one document
 _BY_THE_CLOCK = 600.0  # maximum seconds by the clock, because other programs may have the processor
 _MEMORY_BYTES = 2_000_000_000  # maximum resident memory
+_SETTINGS = (
+    ("/org.openoffice.Office.Common/Security/Scripting", "BlockUntrustedRefererLinks", "true"),
+    ("/org.openoffice.Office.Common/Security/Scripting", "DisableActiveContent", "true"),
+    ("/org.openoffice.Office.Common/Security/Scripting", "DisableMacrosExecution", "true"),
+    # where nothing listens, for whatever would still be fetched
+    ("/org.openoffice.Inet/Settings", "ooInetProxyType", "2"),
+    ("/org.openoffice.Inet/Settings", "ooInetHTTPProxyName", "127.0.0.1"),
+    ("/org.openoffice.Inet/Settings", "ooInetHTTPProxyPort", "9"),
+    ("/org.openoffice.Inet/Settings", "ooInetHTTPSProxyName", "127.0.0.1"),
+    ("/org.openoffice.Inet/Settings", "ooInetHTTPSProxyPort", "9"),
+    ("/org.openoffice.Inet/Settings", "ooInetNoProxy", ""),
+)
+"""Settings of the profile: path, name and value."""
 _LOOK_EVERY = 0.2  # seconds between two checks of time and memory
 
 
@@ -55,7 +69,7 @@ def converted(path: Path, target: str, folder: Path, beat: Callable[[], None]) -
     copy = folder / f"{path.stem}{path.suffix}"
     shutil.copyfile(path, copy)
     options = ["--headless", "--norestore", "--nolockcheck", "--nodefault", "--convert-to", target]
-    profile = f"-env:UserInstallation={(folder / 'profile').as_uri()}"
+    profile = f"-env:UserInstallation={_profile(folder / 'profile')}"
     ours = {name: value for name, value in environment().items() if not name.startswith("PYTHON")}
     silent = subprocess.DEVNULL
     child = subprocess.Popen(
@@ -74,6 +88,21 @@ def converted(path: Path, target: str, folder: Path, beat: Callable[[], None]) -
         _end(child)
     made = folder / "made" / f"{copy.stem}.{target}"
     return made if made.is_file() else None
+
+
+def _profile(folder: Path) -> str:
+    """Make a profile that follows no links. Return its address."""
+    items = "".join(
+        f'<item oor:path="{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>'
+        for path, name, value in _SETTINGS
+    )
+    (folder / "user").mkdir(parents=True)
+    (folder / "user" / "registrymodifications.xcu").write_text(
+        f'<?xml version="1.0" encoding="UTF-8"?><oor:items xmlns:oor="http://openoffice.org/2001/registry">{items}'
+        "</oor:items>",
+        encoding="utf-8",
+    )
+    return folder.as_uri()
 
 
 def _ends_in_time(child: subprocess.Popen[bytes], beat: Callable[[], None]) -> bool:

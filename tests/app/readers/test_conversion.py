@@ -25,7 +25,9 @@ def test_an_old_file_is_converted_by_the_office_suite_or_refused_with_the_way(
     assert "install LibreOffice" in refused.value.remedy
     new = files.docx("new.docx", [("P", "The rent is 480 euros.")])
     office = tmp_path / "office"
-    copy = f'cp "{new}" made/"Lease 9.docx"'
+    # A profile that lets LibreOffice follow a document's links would make requests.
+    forbids = "grep -q 'BlockUntrustedRefererLinks.*true' profile/user/registrymodifications.xcu"
+    copy = f'{forbids} && cp "{new}" made/"Lease 9.docx"'
     office.write_text(f'#!/bin/sh\ncase "$*" in *"--convert-to docx"*"Lease 9.doc") mkdir made; {copy};; esac\n')
     office.chmod(0o755)
     monkeypatch.setattr(conversion, "program", lambda: str(office))
