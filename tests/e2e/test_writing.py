@@ -3,8 +3,6 @@ written down, is asked for the chat twice an answer."""
 
 from __future__ import annotations
 
-import itertools
-
 from playwright.sync_api import Page
 
 from tests.e2e.steps import (
@@ -248,16 +246,11 @@ def test_what_is_read_stays_in_place_while_more_comes(page: Page) -> None:
     page.evaluate("document.querySelector('#spoken').replaceChildren()")
     ask(page, f">>>{quotes}{named} and so on. It ended<<<")
     until(page, lambda: page.evaluate(WORD_AT, "worddt") is not None)
-    page.mouse.move(350, page.evaluate(WORD_AT, "worddt"))
-
-    looks = itertools.count()
-
-    def has_left_the_end() -> bool:
-        if next(looks) % 75 == 0:  # again after some seconds: the chat may have had nothing to scroll at first
-            page.mouse.wheel(0, -120)
-        return page.is_visible("#to-end")
-
-    until(page, has_left_the_end)
+    box = page.locator("#chat").bounding_box()  # not at the word: it may still stand below what is seen
+    assert box is not None
+    page.mouse.move(350, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, -120)
+    page.wait_for_selector("#to-end", state="visible")
     topmost = page.evaluate(TOPMOST)
     before = page.evaluate(WORD_AT, topmost)
     answered(page)
