@@ -267,9 +267,7 @@ class AppState:
             current = self._current
             waits = current.stage is Stage.UNREAD and self.source is not AnswersFrom.PASSAGES
             if waits and not asked.now and not current.asking and current.document is not None:
-                self._read(
-                    current.document, lambda job: _look_at_pictures(self, job, _recognition(self, job, recognise=False))
-                )
+                self._read(current.document, look)
 
     def choose(self, first: int, last: int) -> None:
         """Let the model read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book,
