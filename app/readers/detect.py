@@ -71,34 +71,29 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 # Magic bytes of formats that consist of text. All other magic bytes are ignored in text, because a story may begin with
 # "RIFF".
 _PLAIN_MAGIC = (b"%!PS",)
-_OLE_KINDS = (  # names of streams that identify the program of an OLE file
-    ("EncryptedPackage", "is an Office file protected by a password", "Save it without a password and open that."),
-    ("__substg1.0_", "is an Outlook message (.msg)", "Save it as text or PDF."),
-)
-# names of streams of OLE files that an office suite can convert, with the format to make
-_CONVERTED: tuple[tuple[str, str, str, RefusalKind], ...] = (
+# names of streams that identify the program of an OLE file, with the format to which an office suite can convert it
+_OLE_KINDS: tuple[tuple[str, str, str, RefusalKind], ...] = (
     (
-        "WordDocument",
-        "is an old Word file (.doc).",
-        _OFFICE,
-        "docx",
+        "EncryptedPackage",
+        "is an Office file protected by a password.",
+        "Save it without a password and open that.",
+        "document",
     ),
-    (
-        "PowerPoint Document",
-        "is an old PowerPoint presentation (.ppt).",
-        _OFFICE,
-        "pptx",
-    ),
+    ("__substg1.0_", "is an Outlook message (.msg).", "Save it as text or PDF.", "document"),
+    ("WordDocument", "is an old Word file (.doc).", _OFFICE, "docx"),
+    ("PowerPoint Document", "is an old PowerPoint presentation (.ppt).", _OFFICE, "pptx"),
 )
-_ZIP_KINDS = (  # prefixes and suffixes of entry names that identify the format of a zip file
+# prefixes and suffixes of entry names that identify the format of a zip file
+_ZIP_KINDS: tuple[tuple[tuple[str, ...], tuple[str, ...], str, str, RefusalKind], ...] = (
+    (("xl/",), (), "is a binary Excel workbook (.xlsb).", _OFFICE, "xlsx"),
     (
-        ("xl/",),
+        ("Index/Document.iwa", "Index.zip"),
         (),
-        "is a binary Excel workbook (.xlsb).",
-        _OFFICE,
+        "is a Pages, Numbers or Keynote file.",
+        "Export it as PDF or DOCX.",
+        "document",
     ),
-    (("Index/Document.iwa", "Index.zip"), (), "is a Pages, Numbers or Keynote file.", "Export it as PDF or DOCX."),
-    (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF."),
+    (("FixedDocSeq.fdseq", "FixedDocumentSequence.fdseq"), (), "is an XPS file.", "Convert it to PDF.", "document"),
 )
 _XML_KINDS = (
     ("svg", "is a drawing (SVG).", _DOCUMENTS),
@@ -232,9 +227,9 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
             return one
     if mimetype.startswith(b"application/vnd.oasis.opendocument"):
         raise Refused("is an OpenDocument drawing or database.", "Export it as PDF.")
-    for starts, ends, what, remedy in _ZIP_KINDS:
+    for starts, ends, what, remedy, target in _ZIP_KINDS:
         if any(name.startswith(starts) or name.endswith(ends) for name in names):
-            raise Refused(what, remedy, "xlsx" if starts == ("xl/",) else "document")
+            raise Refused(what, remedy, target)
     if pictures.pages_of(sorted(names)):
         return FORMATS[0]  # the PDF parser converts the pictures to a PDF first
     if documents(sorted(names)):
@@ -252,10 +247,7 @@ def _mimetype(files: zipfile.ZipFile) -> bytes:
 def _old_office(path: Path) -> FileFormat:
     with path.open("rb") as file:
         content = file.read(_OLE_REACH)
-    for stream, what, remedy in _OLE_KINDS:
-        if stream.encode("utf-16-le") in content:
-            raise Refused(f"{what}.", remedy)
-    for stream, what, remedy, target in _CONVERTED:
+    for stream, what, remedy, target in _OLE_KINDS:
         if stream.encode("utf-16-le") in content:
             raise Refused(what, remedy, target)
     for one in FORMATS:

@@ -503,14 +503,13 @@ def _shapes(table: ElementTree.Element) -> list[ElementTree.Element]:
     """Return what stands beside the cells of a sheet: pictures, and shapes with text. A chart shows what the cells say,
     so only its titles are read.
     """
-    found = [
+    return [
         node
         for cell in table.iter()
         if local(cell.tag) in ("shapes", "table-cell")
         for node in cell
         if local(node.tag) in ("frame", "custom-shape", "rect", "g")
     ]
-    return found
 
 
 def _letters(column: int) -> str:

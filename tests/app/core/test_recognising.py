@@ -129,16 +129,22 @@ def test_words_of_pictures_are_looked_for_after_the_reading_and_read_if_the_pers
     assert (state.current.document, len(stages)) == (pictured.document, 2), "the next opening has the words"
 
 
-def test_pictures_of_a_book_whose_reading_waits_are_looked_at_after_it(
-    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.core.state.missing", lambda: "")
+def noting_reader() -> tuple[Callable[[Path, str | None, Recognition], Document], list[str]]:
+    """A reader, and which pictures it was asked to read, in order."""
     read: list[str] = []
 
     def reader(path: Path, password: str | None, recognition: Recognition) -> Document:
         read.append(recognition.pictures)
         return looked_at(path, password, recognition)
 
+    return reader, read
+
+
+def test_pictures_of_a_book_whose_reading_waits_are_looked_at_after_it(
+    make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.core.state.missing", lambda: "")
+    reader, read = noting_reader()
     state = make_state(reader=TextCache(reader))
     state.open(state.books.copy_in(a_file), put_off=True)
     assert state._job.ended.wait(10)
@@ -152,12 +158,7 @@ def test_words_of_pictures_are_left_out_if_the_settings_say_so(
     make_state: Make, a_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.core.state.missing", lambda: "")
-    read: list[str] = []
-
-    def reader(path: Path, password: str | None, recognition: Recognition) -> Document:
-        read.append(recognition.pictures)
-        return looked_at(path, password, recognition)
-
+    reader, read = noting_reader()
     state = make_state(reader=TextCache(reader))
     state.read_pictures(False)
     state.open(state.books.copy_in(a_file))
