@@ -6,10 +6,11 @@ model.
     as_evidence(found)                                 the same for other programs
 
 A passage is a stretch of consecutive sentences or rows of a table. It is ranked by the rarity of the question's words
-that it has. Words just before and after it count less, because a passage may refer to them by "he" or "it". Words that
-stand together in one sentence count more, and so does a number if the question asks for one. If a question names a page
-or a chapter, only passages of these pages are ranked. A question that compares documents gets a passage of each. A
-question about the whole text gets its beginning and passages that are typical of it.
+that it has; what the question quotes counts as one word. Words just before and after it count less, because a passage
+may refer to them by "he" or "it". Words that stand together in one sentence count more, and so does a number if the
+question asks for one. If a question names a page or a chapter, only passages of these pages are ranked. A question that
+compares documents gets a passage of each. A question about the whole text gets its beginning and passages that are
+typical of it.
 
 This module has no side effects. Measured: ``assets/evaluation/README.md``.
 """
@@ -20,13 +21,15 @@ import heapq
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.core.format import page_of
 from app.core.parts import reach_of
+from app.language.quoting import quoted_words
 from app.language.tokens import tokenize
 from app.language.words import values_in
-from app.trust.book_words import BookWords, Passage, Term
+from app.trust.book_words import NAME, BookWords, Passage
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan
 from engine.document import Document, Page
@@ -86,8 +89,8 @@ def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[ra
         return _throughout(words, most)
     _, pages = reach_of(question, document)
     numbers = {at for at, page in enumerate(document.pages) if page.number in pages}
-    terms = [term for term in words.terms(question) if words.having(term)]
-    ranked = _ranked(words, terms, numbers, most, clear, figure=_ASKS_FIGURE.search(question) is not None)
+    figure = _ASKS_FIGURE.search(question) is not None
+    ranked = _ranked(words, _asked(words, question), numbers, most, clear, figure=figure)
     if numbers and not ranked:
         ranked = _beginnings(words, numbers, most)
     if asks_about_several(question) and len(document.members) > 1:
@@ -95,21 +98,40 @@ def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[ra
     return ranked
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A word of a question that the book has, or words that the question quotes: the sentences that have it, and its
+    weight. ``key``: of the word; of quoted words, the words in quotation marks.
+    """
+
+    key: str
+    places: Sequence[int]
+    weight: float
+
+
+def _asked(words: BookWords, question: str) -> list[_Asked]:
+    terms = [
+        _Asked(term.key, places, words.weight(term)) for term in words.terms(question) if (places := words.having(term))
+    ]
+    quoted = ((text, words.quoting(text)) for text in quoted_words(question) if " " in text)
+    return terms + [_Asked(f'"{text}"', places, NAME * words.rarity(len(places))) for text, places in quoted if places]
+
+
 def _ranked(
-    words: BookWords, terms: Sequence[Term], pages: Collection[int], most: int, clear: float, *, figure: bool
+    words: BookWords, asked: Sequence[_Asked], pages: Collection[int], most: int, clear: float, *, figure: bool
 ) -> list[range]:
-    """Rank stretches by the words of a question.
+    """Rank stretches by what is asked for.
 
     Args:
         pages: indexes of the only pages that count; empty for all.
         figure: whether the question asks for a number.
     """
-    weights = {term.key: words.weight(term) for term in terms}
+    weights = {one.key: one.weight for one in asked}
     keys: defaultdict[int, set[str]] = defaultdict(set)
-    for term in terms:
-        for place in words.having(term):
+    for one in asked:
+        for place in one.places:
             if not pages or words.page_of(place) in pages:
-                keys[place].add(term.key)
+                keys[place].add(one.key)
     alone = heapq.nlargest(_CANDIDATES, keys, key=lambda place: (_weight(keys[place], weights), -place))
     before = {place - 1 for place in alone if place and place in words.places_from(place - 1, LONGEST)}
     scored = sorted((-_score(words, start, keys, weights, figure=figure), start) for start in before.union(alone))

@@ -111,6 +111,7 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _HE = re.compile(r"\b(?:he|she|it|they|his|her|its|their|him|them|er|sie|es|ihr|sein|ils?|elles?)\b", re.IGNORECASE)
+_BETWEEN_WORDS = r"[\W_]{1,12}+"  # signs and spaces between two words of a quotation
 # a pronoun that begins a sentence or a clause
 _SUBJECT = re.compile(
     r"(?:^|[.;!?]\s+)\W*(?:(?:And|But|Then|So|Here|Und|Aber|Dann|Et|Mais)\s+)?(he|she|it|they|er|sie|es|ils?|elles?)\b",
@@ -582,6 +583,17 @@ class BookWords:
         """Return the indexes of the passages with this word."""
         return self._postings.get(term.key, ())
 
+    def quoting(self, words: str) -> list[int]:
+        """Return the indexes of the passages in which these words begin, one after the other, whatever signs and line
+        ends are between them and whether they are capitalised.
+        """
+        parts = [re.escape(word) for word in re.findall(r"[^\W_]+", words[:LONGEST])]
+        if not parts:
+            return []
+        found = re.finditer(rf"(?<![^\W_]){_BETWEEN_WORDS.join(parts)}(?![^\W_])", self.document.text, re.IGNORECASE)
+        starts = [place.start for place in self.places]
+        return sorted({max(0, bisect.bisect_right(starts, match.start()) - 1) for match in found})
+
     def count(self, key: str) -> int:
         """Return the number of passages with this key."""
         return len(self._postings.get(key, ()))
@@ -610,9 +622,13 @@ class BookWords:
         ``NUMBER``), times ``UNKNOWN`` if the book lacks it.
         """
         known = len(self._postings.get(term.key, ()))
-        count = max(1, known)
-        rarity = math.log(1 + (len(self.places) - count + 0.5) / (count + 0.5))
-        return rarity * {"word": 1.0, "name": NAME, "number": NUMBER}[term.kind] * (1.0 if known else UNKNOWN)
+        return (
+            self.rarity(known) * {"word": 1.0, "name": NAME, "number": NUMBER}[term.kind] * (1.0 if known else UNKNOWN)
+        )
+
+    def rarity(self, count: int) -> float:
+        """The weight of what ``count`` passages have."""
+        return math.log(1 + (len(self.places) - max(1, count) + 0.5) / (max(1, count) + 0.5))
 
     def share(self, terms: Sequence[Term], keys: set[str]) -> float:
         """The share of ``terms``, by weight, that are among ``keys``."""

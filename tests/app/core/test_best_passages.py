@@ -52,6 +52,18 @@ def test_numbers_are_marked_however_they_are_written() -> None:
     assert [one["text"][start:end] for start, end in one["words"]] == ["seventeen"]
 
 
+@pytest.mark.parametrize(
+    "question",
+    ["Who said “so be it, and not I”?", 'Where does it say "So be it,  and not I"?', "Where is 'be it, and not' said?"],
+)
+def test_quoted_words_are_found_though_each_of_them_stands_everywhere(question: str) -> None:
+    book = Document.from_pages(
+        "Trial",
+        [f"{FILLER * 9} He and I, not she, said it is so. {FILLER * 9} “So be it, and\nnot I,” he wrote. {FILLER * 9}"],
+    )
+    assert "“So be it, and not I,”" in found(book, question)[0]
+
+
 def test_a_question_without_a_word_of_the_book_finds_nothing() -> None:
     assert found(LEASE, "Why do whales sing?") == []
     assert found(LEASE, "?") == []
