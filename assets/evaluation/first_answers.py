@@ -1,6 +1,7 @@
 """Measures what a person waits for and gets at each stage of an answer, for texts of several lengths.
 
     python assets/evaluation/first_answers.py BOOKS --model reader.gguf [--pages 10,80,300,1000] [--answers 5]
+        [--llama-cpp]
 
 ``BOOKS`` is a folder with the book of ``first_answers.json`` as a text file, or an archive of this folder. Its first
 pages are taken as a document of 10, 80, 300 and 1,000 pages of ``PAGE`` characters. All questions are about the first
@@ -9,6 +10,9 @@ reading begins first, and the questions interrupt it, as on the page.
 
 Stages of a question: the passages that are shown; the first word and the end of the answer from passages; and, for
 documents of ``--read`` pages, the answer from all pages. The rows are printed as a Markdown table.
+
+With ``--llama-cpp`` the same file is asked by llama.cpp instead (its Python binding, flash attention, float16 KV): it
+reads all pages for the first question, and later questions read only themselves.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ PAGE = 1600
 """Characters of a page. A printed novel has 1,500 to 1,800."""
 TOKENS = 64
 """Maximum tokens of an answer."""
+ROOM = 2 * TOKENS
+"""Tokens of a window that a question and its answer need."""
 BEGUN_S = 3.0
 """Seconds for which a document is read before the first question interrupts the reading."""
 
@@ -70,6 +76,9 @@ def main() -> None:
     about = json.loads(ABOUT.read_text(encoding="utf-8"))
     text = text_of(options.books, about["book"])
     asked = about["questions"][:: max(1, len(about["questions"]) // options.answers)][: options.answers]
+    if options.llama_cpp:
+        print_llama_cpp(options.model, [cut(text, about, pages) for pages in options.pages], asked)
+        return
     print("| pages | passages | fact in them | first word | first answer | right | all pages read | answer | right |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as data:
@@ -93,6 +102,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--read", type=numbers, default=[10], help="lengths of the documents that are read to their end"
     )
+    parser.add_argument("--llama-cpp", action="store_true", help="ask llama.cpp instead; --model is a GGUF file")
     return parser.parse_args()
 
 
@@ -165,6 +175,37 @@ def row(
         )
         + " |"
     )
+
+
+def print_llama_cpp(model: str, documents: Sequence[Document], asked: Sequence[dict[str, Any]]) -> None:
+    """Ask llama.cpp about each document that fits into the window of ``model``, and print its rows."""
+    import llama_cpp
+
+    print("| pages | first word of the first answer | of the next ones | right |\n|---|---|---|---|", flush=True)
+    for document in documents:
+        how = {"n_threads": os.cpu_count(), "n_threads_batch": os.cpu_count(), "flash_attn": True, "verbose": False}
+        window = llama_cpp.Llama(model, vocab_only=True, verbose=False).n_ctx_train()
+        llama = llama_cpp.Llama(model, n_ctx=window, **how)
+        tokens = len(llama.tokenize(document.text.encode()))
+        if tokens + ROOM > window:
+            print(f"| {len(document.pages):,} ({tokens:,} tokens) | does not fit into {window:,} tokens | – | – |")
+            continue
+        stage = Stage()
+        for one in asked:
+            began, parts = time.perf_counter(), []
+            said = [{"role": "user", "content": f"{document.text}\n\n{one['question']}"}]
+            for part in llama.create_chat_completion(said, temperature=0.0, max_tokens=TOKENS, stream=True):
+                if text := part["choices"][0]["delta"].get("content"):
+                    if not parts:
+                        stage.first.append(time.perf_counter() - began)
+                    parts.append(text)
+            stage.right.append(has_fact("".join(parts), one["facts"]))
+            print(f"{one['question']} {' '.join(''.join(parts).split())!r}: {stage.right[-1]}", file=sys.stderr)
+        later = f"{median(stage.first[1:]):.1f} s" if len(stage.first) > 1 else "–"
+        right = f"{sum(stage.right)} of {len(stage.right)}"
+        print(
+            f"| {len(document.pages):,} ({tokens:,} tokens) | {stage.first[0]:.1f} s | {later} | {right} |", flush=True
+        )
 
 
 def cells(stage: Stage) -> tuple[str, str, str]:
