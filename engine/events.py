@@ -377,5 +377,3 @@ class Status:
     detail: str
     model: ModelInfo | None = None
     book: BookInfo | None = None
-    figures: Figures | None = None
-    page_scores: tuple[float, ...] = ()

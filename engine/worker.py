@@ -30,11 +30,9 @@ from engine.events import (
     BookRead,
     Event,
     ModelInfo,
-    PagesScored,
     ReadingProgress,
     State,
     Status,
-    TextDelta,
 )
 from engine.prompt import Question
 from engine.threads import limit_instructions, sleep_while_waiting
@@ -468,9 +466,10 @@ class Engine:
         try:
             if self._session is None:
                 raise self._failure or Closed("The engine has been closed.")
-            self._status = replace(self._status, state=request.state, detail="", page_scores=())
+            self._status = replace(self._status, state=request.state, detail="")
             for event in work(self._session, request.stop):
-                self._note(event)
+                if isinstance(event, ReadingProgress):
+                    self._status = replace(self._status, book=self._book())
                 if isinstance(event, FINAL):
                     final = event
                 else:
@@ -520,14 +519,6 @@ class Engine:
             logger.exception("the memory of a book could not be given back")
             if isinstance(error := _for_people(caught, "while idle"), Closed):
                 self._fail(error)
-
-    def _note(self, event: Event) -> None:
-        if isinstance(event, TextDelta | AnswerDone):
-            self._status = replace(self._status, figures=event.figures)
-        elif isinstance(event, PagesScored):
-            self._status = replace(self._status, page_scores=event.scores)
-        elif isinstance(event, ReadingProgress):
-            self._status = replace(self._status, book=self._book())
 
     def _book(self) -> BookInfo | None:
         conversation = self._session.conversation if self._session else None

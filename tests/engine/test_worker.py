@@ -85,8 +85,7 @@ def test_read_and_ask(engine: Engine, book: Document) -> None:
     assert kinds.index(AnswerStarted) < kinds.index(TextDelta)
     assert kinds[-1] is AnswerDone
     assert request.finished
-    assert engine.status().figures is not None
-    assert engine.status().figures.answer_tokens == 20
+    assert request.result().figures.answer_tokens == 20
 
 
 def test_one_thing_at_a_time(engine: Engine, book: Document) -> None:
