@@ -54,9 +54,10 @@ class Throttle:
     silence: float = 1.5
 
 
-OWN = Throttle(words=0.1, figures=0.4, layout=1.5, settle=0.0)
-BESIDE = Throttle(words=0.2, figures=0.4, layout=4.0, settle=0.25)
-SHARED = Throttle(words=0.6, figures=1.1, layout=4.0, settle=0.25)
+# New words come every ``UPDATE_SECONDS``. A page is ready half of that time before they come, so that none wait.
+OWN = Throttle(words=0.05, figures=0.4, layout=1.5, settle=0.0)
+BESIDE = Throttle(words=0.15, figures=0.4, layout=4.0, settle=0.25)
+SHARED = Throttle(words=0.55, figures=1.1, layout=4.0, settle=0.25)
 
 
 def throttle_of(status: Status, card: bool = False) -> Throttle:
@@ -68,8 +69,8 @@ def throttle_of(status: Status, card: bool = False) -> Throttle:
     return BESIDE if card else SHARED
 
 
-# Seconds between two times at which waiting events of the engine are fetched. Fetching holds Python's interpreter lock,
-# which the engine needs too, so events are fetched only ten times a second.
+# Minimum seconds between two times at which events of the engine are fetched. Fetching holds Python's interpreter lock,
+# which the engine needs too, so events are fetched at most ten times a second.
 UPDATE_SECONDS = 0.1
 _POLL = 0.1  # maximum seconds of one wait for an event, after which the run checks whether the person has stopped it
 # maximum remaining seconds of a reading whose end a question waits for. If more seconds remain, the question is
@@ -372,7 +373,7 @@ def _answer_once(
         throttle = throttle_of(state.engine.status())
         drawn, shown = time.monotonic(), writer.phase
         while not writer.done and not request.finished:
-            writer.take(_news(request, claim, gather=writer.has_begun))
+            writer.take(_news(request))
             state.chats.save_in_time()
             now = time.monotonic()
             pause = throttle.layout if writer.has_begun else throttle.silence
@@ -380,24 +381,20 @@ def _answer_once(
                 drawn, shown = now, writer.phase
                 writer.cite()
                 yield writer.waiting
+            if writer.has_begun:
+                claim.wait(UPDATE_SECONDS)
     finally:
         if not request.finished:
             request.cancel()
 
 
-def _news(request: Request[AnswerDone], claim: threading.Event, gather: bool) -> Iterator[Event]:
-    """Yield the engine's events since the last call.
-
-    Args:
-        gather: whether to wait ``UPDATE_SECONDS`` first, so that several events are fetched together. If the person
-            stops the answer, the wait ends.
+def _news(request: Request[AnswerDone]) -> Iterator[Event]:
+    """Yield the engine's events since the last call. Without any, wait for one, at most ``_POLL`` seconds.
 
     Raises:
         TrifoldError: the answer failed. Events before the failure are yielded first.
     """
-    if gather:
-        claim.wait(UPDATE_SECONDS)
-    patience = _POLL if claim.is_set() or not gather else 0.0
+    patience = _POLL
     while (event := request.next_event(timeout=patience)) is not None:
         yield event
         patience = 0.0

@@ -398,6 +398,7 @@ class Chats:
                 self._save()
             else:
                 self.save_in_time()
+        self.database.changed.send()
 
     def save_in_time(self) -> None:
         """Save the changes if at least ``SAVE_SECONDS`` have passed since the last save. This method is cheap enough to

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from app.core import ledger, row_sums, salvage
+from app.core.signal import Signal
 from engine.events import Figures
 
 logger = logging.getLogger(__name__)
@@ -153,6 +154,7 @@ class Database:
         self._notice = ""
         self._tried = 0.0
         self._changes = 0
+        self.changed = Signal()
         self._place: object = None
         self._left: object = None
         self._logged = False  # whether the log may have rows that the file lacks
@@ -202,7 +204,8 @@ class Database:
             self._changes += 1
             result = self.note(ledger.counted(work))
             self._confirm()
-            return result
+        self.changed.send()
+        return result
 
     def note(self, work: Callable[[sqlite3.Connection], Value]) -> Value:
         """Run ``work`` as ``write`` does, but do not count a change in ``changes``. Use this for rows that change

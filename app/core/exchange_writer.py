@@ -184,8 +184,6 @@ class ExchangeWriter:
                 taken = True
         finally:
             if taken:
-                self._state.show(**self._moved)
-                self._moved = {}
                 self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
 
     def show_passages(self, index: EvidenceIndex) -> None:
@@ -202,7 +200,7 @@ class ExchangeWriter:
         self._made = {}
         self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
         self.done = True
-        self._state.show(pace=(), figures=None)
+        self._moved |= {"pace": (), "figures": None}
         self._write(notes=self._behind({"unit": index.document.unit}))
 
     def end_with_comparison(self, found: Comparison, unit: str) -> None:
@@ -210,7 +208,7 @@ class ExchangeWriter:
         self._made, self._passages = {}, []
         self._add(answer=found.answer, figures=None, stages="", stopped=StopReason.END)
         self.done = True
-        self._state.show(pace=(), figures=None)
+        self._moved |= {"pace": (), "figures": None}
         notes = {"v": VERSION, "unit": unit, "ink": "", "chips": found.chips, "compared": True}
         self._write(notes=self._behind(notes))
 
@@ -455,7 +453,8 @@ class ExchangeWriter:
 
     def _write(self, **changes: Any) -> None:
         self._add(**changes)
-        self._state.chats.update(self.chat, self._position, self._exchange)
+        self._state.write(self.chat, self._position, self._exchange, **self._moved)
+        self._moved = {}
 
 
 def _parts_offer(state: AppState, question: str) -> str:

@@ -23,12 +23,13 @@ from app.core import books
 from app.core.book_parser import BookParser, Reader
 from app.core.bookmark import Bookmark, Mark, keep_value, kept_value
 from app.core.books import Book, Books
-from app.core.chats import Chat, Chats, Trouble
+from app.core.chats import Chat, Chats, Exchange, Trouble
 from app.core.forecast import Experience, Remaining
 from app.core.notes import NOTES, NoteStore, books_of, to_read
 from app.core.open_book import Action, Awaited, OpenBook, Pictured, Recognising, Stage
 from app.core.parts import Part, cut
 from app.core.question import AnswersFrom, Ask
+from app.core.signal import Signal
 from app.readers.recognised import PICTURE
 from app.readers.recognition import LongRecognition, Recognition, missing
 from app.trust.citations import NoteTaker
@@ -103,7 +104,7 @@ class AppState:
         comments = kept_value(chats.database, _COMMENTS) is not False
         pictures = kept_value(chats.database, _PICTURES) is not False
         self.parser = BookParser(books, read_document, comments=comments, pictures=pictures)
-        self._current = OpenBook()
+        self._record = OpenBook()
         self._lock = threading.RLock()
         self._released = threading.Condition(self._lock)
         self._job = Job()
@@ -113,8 +114,23 @@ class AppState:
         self.note_taker = NoteTaker()
 
     @property
+    def changed(self) -> Signal:
+        """Sent when the open book, a growing answer or a table of the database has changed."""
+        return self.chats.database.changed
+
+    @property
     def current(self) -> OpenBook:
-        return self._current
+        return self._record
+
+    @property
+    def _current(self) -> OpenBook:
+        """The record; the pages are told of a new one."""
+        return self._record
+
+    @_current.setter
+    def _current(self, record: OpenBook) -> None:
+        self._record = record
+        self.changed.send()
 
     @property
     def chat(self) -> Chat | None:
@@ -592,6 +608,14 @@ class AppState:
         """Change fields of ``OpenBook`` that describe the growing answer, such as figures and page scores."""
         with self._lock:
             self._current = replace(self._current, **changes)
+
+    def write(self, chat_id: str, position: int, exchange: Exchange, **changes: Any) -> None:
+        """Write a growing answer into its chat, and change fields of ``OpenBook`` as ``show`` does. A page is told of
+        both at once.
+        """
+        with self._lock:
+            self._record = replace(self._record, **changes)
+            self.chats.update(chat_id, position, exchange)
 
     def close(self) -> None:
         """End all work, save what it made, and close the library."""

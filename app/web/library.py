@@ -1,7 +1,7 @@
 """Serves the library: books with their covers, chats, search, export and deletion.
 
-Owns the library's routes and its keys of the live stream. The stream asks for the keys ten times a second. So the lists
-are rebuilt only when the database has changed, or when ``LOOK_SECONDS`` have passed.
+Owns the library's routes and its keys of the live stream. The stream asks for the keys many times a second. So the
+lists are rebuilt only when the database has changed, or when ``LOOK_SECONDS`` have passed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The live stream: every changing part of the page, including an answer's words, by one route of server-sent events.
 
 Owns the page's content as plain data, under the names that the page's scripts use (``page_view``), and decides when
-data is sent. A key is sent when its value has changed, at most ten times a second (``Throttle``), and figures less
-often. Nothing is sent while no page is open. The whole value of a key is sent, unless the value is an instance of
-``Growing``. So values that change often never share a key with large values. Only this stream sends an answer that is
-being written (``RunningAnswer``); Gradio shows the chat again when the answer has ended.
+data is sent. A key is sent as soon as its value has changed (``AppState.changed``), unless the last event is too recent
+(``Throttle``); figures are sent less often. Nothing is sent while no page is open. The whole value of a key is sent,
+unless the value is an instance of ``Growing``. So values that change often never share a key with large values. Only
+this stream sends an answer that is being written (``RunningAnswer``); Gradio shows the chat again when the answer has
+ended.
 
 To add a self-contained part of the page, write a class as ``Panel`` describes, and name it in ``server.make_panels``.
 Put its markup into ``page/frame.html``, and its style into a file of its own under ``assets/style``, where every file
@@ -17,7 +18,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from starlette.requests import Request
@@ -52,8 +55,9 @@ class Panel(Protocol):
         ...
 
     def view(self) -> View:
-        """The panel's keys of the live stream, with their current values. Called ten times a second, so the method must
-        take almost no time.
+        """The panel's keys of the live stream, with their current values. Called many times a second, so the
+        method must take almost no time. A change that ``AppState.changed`` does not tell of is seen within
+        ``LOOK_SECONDS``.
         """
         ...
 
@@ -406,6 +410,9 @@ def _unit(current: OpenBook) -> str:
 
 
 HEARTBEAT_SECONDS = 5.0
+# Seconds after which a tab's view is compared although no signal has told of a change. Downloads, loading a model and
+# what is computed in the background send none.
+LOOK_SECONDS = 0.5
 AWAY_SECONDS = 30.0
 """Seconds without an open page after which an answer is stopped. A reload takes less time, so it stops no answer."""
 # keys that are sent less often than the words of an answer
@@ -448,8 +455,10 @@ class Live:
             async def stream() -> AsyncIterator[str]:
                 self._come()
                 try:
-                    async for event in changes(self.view, request.is_disconnected, lambda: self._throttle(card)):
-                        yield event
+                    with self._state.changed.awaited() as changed:
+                        throttle = partial(self._throttle, card)
+                        async for event in changes(self.view, changed, request.is_disconnected, throttle):
+                            yield event
                 finally:
                     self._go()
 
@@ -497,7 +506,7 @@ class Live:
         }
 
     def _map(self, current: OpenBook) -> View:
-        """The map of the open book, cached so that the pages of a long book are not examined ten times a second."""
+        """The map of the open book, cached so that the pages of a long book are not examined at every change."""
         if self._mapped is None or self._mapped[0] is not current.document:
             self._mapped = current.document, map_view(current)
         return self._mapped[1]
@@ -510,17 +519,22 @@ class Live:
 
 
 async def changes(
-    view: Callable[[], View], gone: Callable[[], Awaitable[bool]], throttle: Callable[[], Throttle]
+    view: Callable[[], View],
+    told: asyncio.Event,
+    gone: Callable[[], Awaitable[bool]],
+    throttle: Callable[[], Throttle],
 ) -> AsyncIterator[str]:
     """Yield the events for one tab: first all keys, then changed keys, until the tab has disconnected.
 
     Args:
-        throttle: returns the seconds between two checks for changes, and between two changes of figures.
+        told: set when there may be a change.
+        throttle: returns the minimum seconds between two events, and between two changes of figures.
     """
     sent: View = {}
     due: dict[str, float] = {}
     spoke = 0.0
     while not await gone():
+        told.clear()
         now, pace, seen = time.monotonic(), throttle(), view()
         if sent.get("asking") and not seen.get("asking"):
             due.clear()  # the answer has ended, so its last figures are sent at once, together with its last word
@@ -538,7 +552,9 @@ async def changes(
             sent.update(changed)
             due.update((key, now + pace.figures) for key in changed if key in FIGURES)
             spoke = now
+            await asyncio.sleep(pace.words)
         elif now - spoke > HEARTBEAT_SECONDS:
             yield ": still here\n\n"
             spoke = now
-        await asyncio.sleep(pace.words)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(told.wait(), LOOK_SECONDS)

@@ -22,6 +22,7 @@ from app.core.exchange_writer import unread
 from app.core.export import as_json, as_markdown
 from app.core.open_book import Stage
 from app.core.question import AnswersFrom, Ask
+from app.core.signal import Signal
 from app.core.state import AppState
 from app.web.messages import absent
 from engine import Question
@@ -219,6 +220,21 @@ def test_the_chat_is_laid_out_seldom_and_its_words_are_known_sooner(ready: Make)
     assert updates <= seconds / chat_run.SHARED.layout + phases
     assert len(seen) > 2 * updates  # what the live stream brings in between
     assert len(seen) <= seconds / chat_run.UPDATE_SECONDS + phases
+
+
+def test_a_tab_that_is_woken_finds_the_words_of_the_figures(ready: Make) -> None:
+    state = ready(ScriptedEngine(answer="One two three four", word_seconds=0.12))
+    seen = []
+
+    class Watched(Signal):
+        def send(self) -> None:
+            figures, turns = state.current.figures, state.chat.exchanges
+            seen.append((len(turns[-1].answer.split()) if turns else 0, figures.answer_tokens if figures else 0))
+
+    state.chats.database.changed = Watched()
+    list(ask(state))
+    assert all(words >= tokens for words, tokens in seen)
+    assert seen[-1] == (4, 4)
 
 
 def test_a_first_word_is_laid_out_at_once(ready: Make) -> None:

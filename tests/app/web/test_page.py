@@ -7,11 +7,12 @@ import dataclasses
 import itertools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
@@ -450,6 +451,13 @@ def test_labels_are_sent_only_where_they_are_not_the_numbers() -> None:
     assert map_view(OpenBook(document=named))["labels"] == ["i", "v", "1"]
 
 
+class Told(asyncio.Event):
+    """Always tells of a change."""
+
+    async def wait(self) -> Literal[True]:
+        return True
+
+
 def at_once() -> Throttle:
     return Throttle(words=0.0, figures=0.4, layout=1.0, settle=0.0)
 
@@ -464,9 +472,45 @@ def test_the_stream_sends_all_once_and_then_what_has_changed() -> None:
         return next(left)
 
     async def collect() -> list[dict[str, Any]]:
-        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+        return [
+            json.loads(event.removeprefix("data: "))
+            async for event in changes(lambda: next(views), Told(), gone, at_once)
+        ]
 
     assert run(collect()) == [{"a": 1, "b": [1]}, {"a": 2}, {"b": None}]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state, chat: state.show(waiting="Writing…"),
+        lambda state, chat: state.chats.update(chat.id, 0, Exchange("Who?", "Maren Holt.")),
+        lambda state, chat: state.chats.rename(chat.id, "The lamps"),
+    ],
+    ids=["the open book", "a growing answer", "a table"],
+)
+def test_a_change_is_sent_when_it_happens(
+    state: AppState, change: Callable[[AppState, Chat], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LOOK_SECONDS", 60.0)
+    chat = state.chats.begin("0" * 64)
+    state.chats.ask(chat.id, "Who?")
+
+    def view() -> dict[str, Any]:
+        known = state.chats.get(chat.id)
+        return {"seen": [state.current.waiting, known.title, [turn.answer for turn in known.exchanges]]}
+
+    async def gone() -> bool:
+        return False
+
+    async def second() -> str:
+        with state.changed.awaited() as told:
+            stream = changes(view, told, gone, at_once)
+            await anext(stream)
+            threading.Timer(0.05, change, (state, chat)).start()
+            return await asyncio.wait_for(anext(stream), 20.0)
+
+    assert any(words in run(second()) for words in ("Writing…", "Maren Holt.", "The lamps"))
 
 
 def test_figures_move_more_seldom_than_words_and_the_last_ones_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +523,10 @@ def test_figures_move_more_seldom_than_words_and_the_last_ones_arrive(monkeypatc
         return next(left)
 
     async def collect() -> list[dict[str, Any]]:
-        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+        return [
+            json.loads(event.removeprefix("data: "))
+            async for event in changes(lambda: next(views), Told(), gone, at_once)
+        ]
 
     sent = run(collect())
     assert [news["words"] for news in sent] == [0, 1, 2, 3, 4, 5]
@@ -496,7 +543,10 @@ def test_the_last_figures_come_with_the_last_word(monkeypatch: pytest.MonkeyPatc
         return next(left)
 
     async def collect() -> list[dict[str, Any]]:
-        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+        return [
+            json.loads(event.removeprefix("data: "))
+            async for event in changes(lambda: next(views), Told(), gone, at_once)
+        ]
 
     assert [news.get("figures") for news in run(collect())] == [0, 2]
 
@@ -535,7 +585,10 @@ def test_of_an_answer_that_grows_only_what_is_new_is_sent() -> None:
         return next(left)
 
     async def collect() -> list[dict]:
-        return [json.loads(event.removeprefix("data: ")) async for event in changes(lambda: next(views), gone, at_once)]
+        return [
+            json.loads(event.removeprefix("data: "))
+            async for event in changes(lambda: next(views), Told(), gone, at_once)
+        ]
 
     assert [news["writing"] for news in run(collect())] == [
         {"answer": 7, "whole": True, "text": "", "html": "", "at": 0, "waiting": "Thinking…"},
