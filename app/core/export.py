@@ -20,12 +20,13 @@ _NAME_LENGTH = 60
 _LOADED = re.compile(r"(?<!\\)((?:\\\\)*+)<(?=[A-Za-z/!?])")
 
 
-def as_markdown(chat: Chat, book: str) -> str:
+def as_markdown(chat: Chat, book: str, *, thoughts: bool = False) -> str:
     """Return a chat as Markdown: the shown questions and answers, with the passages that support the answers as
     footnotes.
 
     Args:
         book: the book's title.
+        thoughts: whether what the model thought stands before each answer, as a quotation.
     """
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.begun))
     footnotes: list[str] = []
@@ -33,9 +34,15 @@ def as_markdown(chat: Chat, book: str) -> str:
     for turn in chat.exchanges:
         answer, notes = _with_footnotes(turn, len(footnotes))
         footnotes += notes
-        parts += [f"## {' '.join(turn.question.split())}", answer.strip() or "*No answer.*"]
+        thought = [_quoted(turn.thought)] if thoughts and turn.thought else []
+        parts += [f"## {' '.join(turn.question.split())}", *thought, answer.strip() or "*No answer.*"]
         parts += [f"*{line}*" for line in _ending(turn)]
     return without_pictures("\n\n".join([*parts, *footnotes]) + "\n")
+
+
+def _quoted(thought: Mapping[str, Any]) -> str:
+    lines = [f"*{format.thought_line(thought)}*", "", *str(thought["text"]).strip().splitlines()]
+    return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
 def without_pictures(markdown: str) -> str:
@@ -106,9 +113,12 @@ def _words(chip: Mapping[str, Any]) -> str:
     return str(chip["text"] if "text" in chip else (chip.get("extract") or {}).get("hit", ""))
 
 
-def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -> str:
+def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row], *, thoughts: bool = False) -> str:
     """Return a chat as JSON, with all versions of all messages. They form a tree, because ``parent`` of a message is
     the id of the message before it. ``shown`` lists the ids of the messages that are shown.
+
+    Args:
+        thoughts: whether the words of what the model thought are in it, and not its figures alone.
     """
     shown = [number for turn in chat.exchanges for number in (turn.question_id, turn.answer_id)]
     record = {
@@ -117,7 +127,7 @@ def as_json(chat: Chat, book: dict[str, Any], messages: Sequence[sqlite3.Row]) -
         "chat": {"id": chat.id, "title": chat.title, "begun": chat.begun},
         "book": book,
         "shown": shown,
-        "messages": [_message(row) for row in messages],
+        "messages": [_message(row, thoughts) for row in messages],
     }
     return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
 
@@ -148,12 +158,12 @@ def _ending(turn: Exchange) -> list[str]:
     return lines
 
 
-def _message(row: sqlite3.Row) -> dict[str, Any]:
+def _message(row: sqlite3.Row, thoughts: bool) -> dict[str, Any]:
     kept = {name: row[name] for name in ("id", "parent", "role", "text", "written")}
     if row["role"] == "answer":
         kept |= {name: row[name] for name in ("stopped", "pages_read", "stages")}
         kept |= {name: db.from_json(row[name]) for name in ("figures", "notes", "trouble")}
         thought = (kept["notes"] or {}).get("thought")
-        if thought:  # of what the model thought, only the figures leave the program
+        if thought and not thoughts:
             kept["notes"]["thought"] = {name: value for name, value in thought.items() if name != "text"}
     return kept

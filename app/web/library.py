@@ -288,8 +288,9 @@ class Library:
         if form not in _KINDS:
             raise OptionError("A chat can be saved as Markdown (md) or as JSON (json).")
         book = self._state.books.get(chat.book)
+        thoughts = request.query_params.get("thoughts") == "1"
         if form == "md":
-            content = export.as_markdown(chat, book.shown)
+            content = export.as_markdown(chat, book.shown, thoughts=thoughts)
         else:
             rows = self._state.chats.database.read(lambda connection: all_messages(connection, chat.id))
             about: dict[str, Any] = {
@@ -300,7 +301,7 @@ class Library:
             }
             if documents := self._state.books.listed(book):
                 about["documents"] = documents
-            content = export.as_json(chat, about, rows)
+            content = export.as_json(chat, about, rows, thoughts=thoughts)
         name = quote(export.file_name(chat.title, form))
         headers = {"content-disposition": f"attachment; filename*=utf-8''{name}", "cache-control": "no-store"}
         return Response(content, media_type=_KINDS[form], headers=headers)

@@ -116,9 +116,15 @@ function cover(item) {
 function menuItems(button) {
   const { id, more, title } = button.dataset;
   if (more === "chat") {
+    /** @type {[string, () => void][]} */
+    const thoughts =
+      id === chat && byId("chat").querySelector(".thought")
+        ? [["Save as Markdown, with thoughts", () => save(id, "md", "&thoughts=1")]]
+        : [];
     return [
       ["Rename", () => rename(button, CHAT)],
       ["Save as Markdown", () => save(id, "md")],
+      ...thoughts,
       ["Save as JSON", () => save(id, "json")],
       ["Delete…", () => removeChat(id, title)],
     ];
@@ -178,9 +184,9 @@ function moveInMenu(event) {
 
 // Menu actions --------------------------------------------------------------------------------------------------------
 
-function save(id, form) {
+function save(id, form, more = "") {
   const link = made("a");
-  link.href = `/chats/export?id=${encodeURIComponent(id)}&form=${form}`;
+  link.href = `/chats/export?id=${encodeURIComponent(id)}&form=${form}${more}`;
   link.download = "";
   link.click();
 }

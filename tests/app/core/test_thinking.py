@@ -53,6 +53,10 @@ def test_a_thought_is_no_part_of_what_leaves_the_page(ready: Make) -> None:
     rows = state.chats.database.read(lambda connection: all_messages(connection, chat.id))
     said = [as_markdown(chat, "The Light"), as_json(chat, {}, rows), answer_with_pages(chat.exchanges[0], "The Light")]
     assert not [text for text in said if "first the lamp" in text or "the rest" in text]
+    asked_for = as_markdown(chat, "The Light", thoughts=True)
+    assert "\n\n> *Thought, " in asked_for
+    assert asked_for.index("> *Then* the log &\n> the rest.\n\n") < asked_for.index(chat.exchanges[0].answer)
+    assert "the rest" in as_json(chat, {}, rows, thoughts=True)
     assert "thought first" in said[0]
     (answer,) = [one for one in json.loads(said[1])["messages"] if one["role"] == "answer"]
     assert set(answer["notes"]["thought"]) == {"tokens", "seconds", "open", "cut"}
