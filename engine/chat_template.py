@@ -64,13 +64,12 @@ def book_message(title: str, text: str) -> str:
         title: the book's title on one line.
         text: the whole text that the model is to read.
     """
-    before, after = book_frame(title)
-    return f"{before}{text}{after}"
+    return f"{_book_lead(title)}{text}"
 
 
-def book_frame(title: str) -> tuple[str, str]:
-    """The words before the book's text in the message that carries the book, and those after it, which are none."""
-    return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n", ""
+def _book_lead(title: str) -> str:
+    """The words before the book's text in the message that carries the book."""
+    return f"{INSTRUCTION}\n\n# {_on_one_line(title)}\n\n"
 
 
 def _on_one_line(title: str) -> str:
@@ -204,8 +203,7 @@ def _around_book(render: Renderer, title: str, before: str = "") -> _Cut | None:
     Args:
         before: words at the beginning of the system message.
     """
-    lead, after = book_frame(_TITLE_MARK)
-    book = f"{before}{lead}{_BOOK_MARK}{after}"
+    book = f"{before}{_book_lead(_TITLE_MARK)}{_BOOK_MARK}"
     system = ({"role": "system", "content": book},)
     for opening, first in ((system, ""), ((), f"{book}\n\n")):
         found = _cut(render, opening, first, _on_one_line(title))

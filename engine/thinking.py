@@ -239,7 +239,9 @@ class ThoughtParser:
         return not self.thinking and (self._answered or self.closed)
 
     def feed(self, text: str, mark: str = "") -> SplitText:
-        """Add text, and then a mark that is a special token. Returns what is certain now."""
+        """Add text, and then a mark that is a special token. Returns the text that surely belongs to the thought or to
+        the answer; the rest is held back.
+        """
         thought, answer = self._add(text)
         if mark:
             more = self._flush()

@@ -22,7 +22,7 @@ from engine.errors import DocumentError, ResourceError
 from engine.model_files import TEMPORARY
 
 MAX_BYTES = 200_000_000  # maximum size of an uploaded file
-NAME_LENGTH = 120  # maximum characters of a file name; a longer name is cut
+NAME_LENGTH = 120  # maximum characters of the name of a file, a book or a chat; a longer name is cut
 PREFIX = "incoming-"
 _DAY_S = 86_400.0  # age in seconds from which nobody uses a temporary folder any more
 

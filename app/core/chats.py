@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.core import db
+from app.core.atomic_upload import clean
 from app.core.db import Database
 from app.language.spellings import spellings
 from engine.events import Figures, StopReason
@@ -28,7 +29,6 @@ QUESTION, ANSWER = "question", "answer"
 INTERRUPTED = "interrupted"
 
 TITLE_LENGTH = 60  # maximum characters of a title that is made from the first question
-NAME_LENGTH = 120  # maximum characters of a name that the person gives a chat
 MOST_HELD = 16
 """Maximum chats that are in memory with all their turns. All chats are in the database."""
 
@@ -429,17 +429,17 @@ class Chats:
         """Give a chat the name that the person chose. With an empty name, the chat is again named by its first
         question.
         """
-        clean = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())[:NAME_LENGTH]
+        name = clean(name)
         with self._lock:
             chat = self._known(chat_id)
 
             def write(connection: sqlite3.Connection) -> None:
-                stored = connection.execute("UPDATE chats SET name = ? WHERE id = ?", (clean, chat_id)).rowcount
-                if clean and not stored:  # a chat without questions
-                    _keep(connection, replace(chat, name=clean), time.time())
+                stored = connection.execute("UPDATE chats SET name = ? WHERE id = ?", (name, chat_id)).rowcount
+                if name and not stored:  # a chat without questions
+                    _keep(connection, replace(chat, name=name), time.time())
 
             self.database.write(write)
-            self._chats[chat_id] = replace(chat, name=clean)
+            self._chats[chat_id] = replace(chat, name=name)
 
     def delete(self, chat_id: str) -> None:
         with self._lock:

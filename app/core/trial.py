@@ -57,7 +57,9 @@ class _Tried:
 
     @property
     def offered(self) -> list[str]:
-        """The questions to show, at most ``WANTED``. Questions in ``fair`` are added only when the trials are over."""
+        """The questions to show, at most ``WANTED``. Those in ``quoting`` come first; those in ``fair`` fill the
+        places that are left when the trials are over.
+        """
         return (self.quoting + self.fair if self.is_over else self.quoting)[:WANTED]
 
 

@@ -18,7 +18,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any
 
-from app.language.tokens import LETTERS
+from app.language.tokens import LETTERS, PRINTED
 from app.language.words import fold_word, says_nothing, without_ending
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan, sentences
@@ -52,7 +52,6 @@ _LABEL = re.compile(
     r"\s*(?:#{1,6}\s+)?(\(?(?:\d{1,3}(?:\.\d{1,3}){0,4}|[a-z])[.)]?(?=\s)|§\s?\d+\w?"
     r"|(?:Article|Section|Clause|Artikel|Abschnitt|Ziffer|Chapter)\s+[\dIVX]+)[.:)]?\s*",
 )
-_WORDS = re.compile(r"\w+(?:[.,:/’'-]\w+)*|[^\w\s\"“”„«»‘’'.,;:|()*_#-]")
 _PIECES = re.compile(r"\S+|\s+")
 _OPEN_END = re.compile(r"[^\s.;:!?|”\"»)]\s*$")
 _MARKUP = re.compile(r"([\\*_`\[\]<>|~])")
@@ -102,7 +101,7 @@ class _Clause:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        return tuple(word.casefold() for word in _WORDS.findall(self.text.replace("’", "'")))
+        return tuple(word.casefold() for word in PRINTED.findall(self.text.replace("’", "'")))
 
     @cached_property
     def counts(self) -> Counter[str]:

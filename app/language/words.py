@@ -17,6 +17,10 @@ from functools import lru_cache
 
 from engine.passages import SILENT
 
+FIRST_PERSON = "i|we|ich|wir|je|nous"
+THIRD_PERSON = "he|she|it|they|er|sie|es|ils?|elles?"
+"""Pronouns that are subjects, as alternatives of a pattern."""
+
 _MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")

@@ -23,6 +23,8 @@ _OFFICE = "Save it as .docx, .pptx, .xlsx or PDF, or install LibreOffice, which 
 _SAVE_DOCX = "Open it in a word processor and save it as .docx or PDF."
 _EBOOK = "Convert it to EPUB, for instance with Calibre, and open that."
 
+# The library puremagic lacks 7 of these (GGUF and Kindle books among them), takes a tar archive and a Kindle book for
+# an embroidery file, and has no words for a person.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"MZ", "is a Windows program", _DOCUMENTS),
     (0, b"\x7fELF", "is a Linux program", _DOCUMENTS),

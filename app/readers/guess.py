@@ -7,6 +7,9 @@ order mark, no escape sequence and no UTF-8.
 The text is decoded in each known encoding. Each character gets a score from 0 to 1. A score is high if the character is
 usual in a language and at its place in the text. The encoding with the best mean score is chosen. A small penalty makes
 rare encodings less likely.
+
+The library charset-normalizer alone reads 7 of the 74 lines in ``tests/app/readers/test_guess.py``, because they are
+short.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from app.language.words import (
     FORMS_OF_ADDRESS,
     NUMBER_WORDS,
     SILENT_WORDS,
+    THIRD_PERSON,
     fold_word,
     is_first_name,
     is_german,
@@ -110,7 +111,7 @@ _DENIED = re.compile(
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
     re.IGNORECASE,
 )
-_HE = re.compile(r"\b(?:he|she|it|they|his|her|its|their|him|them|er|sie|es|ihr|sein|ils?|elles?)\b", re.IGNORECASE)
+_HE = re.compile(rf"\b(?:{THIRD_PERSON}|his|her|its|their|him|them|ihr|sein)\b", re.IGNORECASE)
 _BETWEEN_WORDS = r"[\W_]{1,12}+"  # signs and spaces between two words of a quotation
 # a pronoun that begins a sentence or a clause
 _SUBJECT = re.compile(

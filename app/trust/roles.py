@@ -19,6 +19,7 @@ from heapq import merge
 from itertools import pairwise
 
 from app.language.tokens import RUN
+from app.language.words import FIRST_PERSON, THIRD_PERSON
 from engine.languages import sentence_ends
 
 Words = Callable[[str], Sequence[tuple[str, int]]]
@@ -49,9 +50,9 @@ _IS = re.compile(
     r"(?:is|are|was|were|ist|sind|war|waren|est|sont|était|étaient|fut|furent)\b(?! to [a-z])", re.IGNORECASE
 )
 _WHO = re.compile(r",\s+(?:who|der|die|qui)\s")
-_PRONOUN = re.compile(r"\b(?:he|she|it|they|them|him|you|er|sie|es|ils?|elles?)\b", re.IGNORECASE)
+_PRONOUN = re.compile(rf"\b(?:{THIRD_PERSON}|them|him|you)\b", re.IGNORECASE)
 _NARRATOR = re.compile(r"\b(?:I|[Ww]e|ich|wir|je|nous)\b|\b(?i:my|our|mein|unser|mon|ma|notre)\b")
-_HE = re.compile(r"\W*(?:he|she|it|they|i|we|er|es|ich|wir|ils?|elles?|je|nous)\s", re.IGNORECASE)
+_HE = re.compile(rf"\W*(?:{THIRD_PERSON}|{FIRST_PERSON})\s", re.IGNORECASE)
 _POSSESSIVE = re.compile(
     r"\W*(?:and |but |when |then |und |et |mais )?"
     r"(?:his|her|its|their|sein|seine[mnrs]?|ihr|ihre[mnrs]?|son|sa|ses|leurs?)\b",
@@ -67,7 +68,7 @@ def contradicts(sentence: str, passage: str, words: Words, *, ordered: bool, tol
     Args:
         words: finds the meaningful words of a text.
         ordered: whether the language puts the subject before the verb.
-        told: whether "I" and "we" may mean the sentence's subject, because it tells the text.
+        told: whether the sentence's subject is the narrator of the text, so that "I" and "we" may mean this person.
     """
     said = [(key, start) for key, start in words(sentence) if not _AUXILIARY.match(sentence, start)]
     if _plain(sentence) in _plain(passage):
@@ -132,7 +133,7 @@ def _subject(sentence: str, words: Sequence[tuple[str, int]], auxiliary: re.Matc
 
 def _refers_back(clause: str, verb: int, told: bool) -> bool:
     """Whether a clause refers to a person named before the clause: by a possessive at its beginning, or by a pronoun
-    before its verb or shortly after. A clause about "me" only refers to a person who tells the text (``told``).
+    before its verb or shortly after. A clause about "me" only refers to the narrator (``told``).
     """
     found = [*_PRONOUN.finditer(clause, 0, verb + INVERTED_WITHIN), *_NARRATOR.finditer(clause, 0, verb)]
     # the one before the verb, or else right after it

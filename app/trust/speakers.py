@@ -15,7 +15,7 @@ from heapq import merge
 from itertools import pairwise
 
 from app.language.tokens import tokenize
-from app.language.words import fold_word, says_nothing, without_ending
+from app.language.words import FIRST_PERSON, THIRD_PERSON, fold_word, says_nothing, without_ending
 from engine.languages import sentence_ends
 
 _SAYING = (
@@ -44,11 +44,8 @@ _ASKS_WHO = re.compile(rf"\W*(?:who|wer|qui)\b[^\"“„«]{{0,40}}\b{_SAYING}\b
 # matches the end of a stretch of text in which a speaker is named, unless the end of a sentence is meant
 _BORDER = re.compile(r"[\"“”„«»;]|(?<!\w)['‘]|['’](?!\w)|\n[ \t]*\n")
 # "said she": the speaker was named before
-_PRONOUN = re.compile(
-    rf"\b{_SAYING} (?:he|she|i|they|we|it|er|sie|ich|wir|il|elle|je)\b"
-    rf"|\b(?:he|she|i|they|we|it|er|sie|ich|wir|il|elle|je) (?:\w+ )?{_SAYING}\b",
-    re.IGNORECASE,
-)
+_SUBJECT = rf"(?:{THIRD_PERSON}|{FIRST_PERSON})"
+_PRONOUN = re.compile(rf"\b{_SAYING} {_SUBJECT}\b|\b{_SUBJECT} (?:\w+ )?{_SAYING}\b", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _NOBODY_WORDS = (
     "book text document author narrator passage page chapter story writer paper report article letter sentence quote "

@@ -66,7 +66,7 @@ class _Piece:
         self._use(self._within(memory))
 
     def wait(self) -> None:
-        """Set the modules' parameters to the weights in host memory again."""
+        """Let the weights wait in host memory: set the modules' parameters to the weights there."""
         self._use(self._own)
 
     def _use(self, weights: list[nn.Parameter]) -> None:

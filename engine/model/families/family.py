@@ -143,7 +143,7 @@ class Family:
         """Register the family's causal LM with transformers, if transformers has none."""
 
     def prepare(self, config: Any) -> None:
-        """Set the settings that the engine reads in a configuration which states them in another way."""
+        """Set the settings that the engine reads, if the family's configuration has other names or forms for them."""
 
     def complete(self, settings: dict[str, Any]) -> None:
         """Set the settings that follow from others, in a parsed ``config.json`` whose values may be of any type."""

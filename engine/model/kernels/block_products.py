@@ -61,8 +61,8 @@ class CardFormat:
         high_bits: number of bits of a quant above the lower four.
         group: number of inputs that share a scale.
         scale: kind of the scales.
-        has_least: whether a number is subtracted from (HALVES: added to) every weight of a group.
-        zero: the quant that stands for the weight 0 without this number.
+        has_least: whether a group has an offset, which is subtracted from its weights (with HALVES: added to them).
+        zero: the quant that stands for the weight 0 before the offset is applied.
         form: the format of the file.
     """
 
