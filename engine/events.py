@@ -26,6 +26,7 @@ __all__ = [
     "Loading",
     "ModelInfo",
     "PagesScored",
+    "PlainLane",
     "ReadingProgress",
     "Status",
     "StopReason",
@@ -320,7 +321,24 @@ class AnswerDone:
     thought: Thought | None = None
 
 
-Event = Loading | ReadingProgress | BookRead | AnswerStarted | ThoughtDelta | TextDelta | PagesScored | AnswerDone
+@dataclass(frozen=True)
+class PlainLane:
+    """An event of the plain run that takes turns with a speculative answer (``Question.plain_lane``)."""
+
+    event: ThoughtDelta | TextDelta | AnswerDone
+
+
+Event = (
+    Loading
+    | ReadingProgress
+    | BookRead
+    | AnswerStarted
+    | ThoughtDelta
+    | TextDelta
+    | PagesScored
+    | PlainLane
+    | AnswerDone
+)
 
 State = Literal["loading", "idle", "reading", "answering", "failed", "closed"]
 

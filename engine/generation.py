@@ -154,7 +154,7 @@ class GenerationLoop:
         book_tokens: int,
         begun_tokens: int = 0,
         quotable: Quotable | None = None,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yield the events of an answer. ``tokens`` holds the prompt at first; committed tokens are appended.
 
         Args:
@@ -326,6 +326,12 @@ class Generation:
         self.at_border = False
         self._phase = self.made, max(0, min(wanted, left))
         return self._phase[1]
+
+    def skip(self, seconds: float) -> None:
+        """Leave out the last ``seconds``, in which nothing was decoded for this answer, from its times."""
+        self.start_s += seconds
+        self.clock += seconds
+        self.phase_began += seconds
 
     def next_phase(self) -> list[int] | None:
         """The tokens with which the prompt goes on after a phase; None if the answer has ended."""
@@ -601,9 +607,9 @@ class Meter:
         self._verify = Acceptance()
         self._lookup = Acceptance()
 
-    def another(self) -> Meter:
-        """A meter that has counted nothing, for the same context."""
-        return Meter(self.mode, self.prompt_tokens, self.prefilled_tokens, self.context_limit)
+    def another(self, mode: str = "") -> Meter:
+        """A meter that has counted nothing, for the same context. ``mode``: another decoding loop."""
+        return Meter(mode or self.mode, self.prompt_tokens, self.prefilled_tokens, self.context_limit)
 
     def add(self, done: Round, elapsed_ms: float, since_asked_s: float) -> None:
         """Count a round that took ``elapsed_ms`` and ended ``since_asked_s`` seconds after the question."""

@@ -435,6 +435,8 @@ class Question:
         excerpt: a short text that takes the place of the open book (``engine.aside``). The question is then answered
             at once, also while a book is being read; None for the open book.
         thought: what the model thought before ``begun``. If ``begun`` is empty, the thought itself is continued.
+        plain_lane: whether a plain run of the same prompt takes turns with the speculative answer (``engine.lanes``).
+            The events of the plain run come as ``PlainLane``.
     """
 
     text: str
@@ -446,6 +448,7 @@ class Question:
     wait: float = 0.0
     excerpt: Document | None = None
     thought: str = ""
+    plain_lane: bool = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -32,7 +32,7 @@ import torch
 from engine import devices as kinds
 from engine.aside import Aside
 from engine.chat_template import ChatFormat
-from engine.config import GREEDY, EngineConfig
+from engine.config import GREEDY, EngineConfig, Mode
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
 from engine.decode.quotations import Quotable
@@ -44,6 +44,7 @@ from engine.kv.full import FullCache, KvShape
 from engine.kv.persistence import KvPersistence, Restored
 from engine.kv.retrieval import QueryRecorder
 from engine.kv.spilling import retry_with_spill
+from engine.lanes import Lane, take_turns
 from engine.model import attention, decoder, distilled, loading, own_head
 from engine.model.architectures import is_distilled, is_own_head
 from engine.model.kernels import kept
@@ -339,8 +340,7 @@ class Session:
         mode = question.mode
         sampling = question.sampling.over(self.target.sampling).over(GREEDY)
         conversation, prompt = self._compose(question)
-        form = conversation.form.thinking
-        check_wanted(form, sampling.think)
+        check_wanted(conversation.form.thinking, sampling.think)
         quotable = self._quotable(conversation) if sampling.exact_quotes else None
         kept = self._recall(question.chat, conversation, _turns_in_cache(question))
         if kept.changed:
@@ -350,10 +350,19 @@ class Session:
         queries = self.generation.begin(prompt.tokens, prompt.reused)
         prefilled = len(prompt.tokens) - self.full.length
         meter = Meter(mode, len(prompt.tokens), prefilled, self.target.window)
-        pages = PageScores(conversation.book.page_starts, conversation.read, self.hierarchy.retrieval.chunk_size)
-        thoughts = Thoughts.of(self.tokenizer, form, prompt, sampling)
-        stream = self.tokenizer.stream_after(prompt, question)
-        answer = Generation(meter, stream, pages, asked, thoughts)
+        answer = self._generation(conversation, prompt, question, meter, asked)
+
+        def decode(tokens: list[int], made: Generation, mode: Mode) -> Generator[Event, None, None]:
+            return self.generation.decode(
+                tokens,
+                made,
+                sampling,
+                mode,
+                lambda ids: self._prefill(self.target.ids(ids), None),
+                conversation.read,
+                prompt.begun_tokens,
+                quotable,
+            )
 
         def steps() -> Generator[Event, None, bool]:
             if kept.refused:
@@ -363,16 +372,14 @@ class Session:
             conversation.tokens = list(prompt.tokens)
             self.generation.remember(conversation.tokens)
             yield AnswerStarted(len(prompt.tokens), prefilled, time.perf_counter() - asked, kept.tokens, kept.refused)
-            yield from self.generation.decode(
-                conversation.tokens,
-                answer,
-                sampling,
-                mode,
-                lambda ids: self._prefill(self.target.ids(ids), None),
-                conversation.read,
-                prompt.begun_tokens,
-                quotable,
-            )
+            events = decode(conversation.tokens, answer, mode)
+            if question.plain_lane:
+                plain = self._generation(conversation, prompt, question, meter.another("plain"), asked)
+                tokens, tail = list(prompt.tokens), self.full.tail(self.full.length)
+                fast_lane = Lane(events, answer, conversation.tokens, tail)
+                plain_lane = Lane(decode(tokens, plain, "plain"), plain, tokens, tail)
+                events = take_turns(self.full, fast_lane, plain_lane)
+            yield from events
             return True
 
         tail: list[Event] = []
@@ -387,6 +394,15 @@ class Session:
             yield answer.done(self.full.kv_bytes(), len(conversation.tokens))
         finally:  # turns are saved after the last event, so that no answer waits for the disk
             self.persistence.save_turns(question.chat, conversation)
+
+    def _generation(
+        self, conversation: Conversation, prompt: Prompt, question: Question, meter: Meter, asked: float
+    ) -> Generation:
+        """An answer of which nothing is made yet, to a question that was asked at ``asked``."""
+        pages = PageScores(conversation.book.page_starts, conversation.read, self.hierarchy.retrieval.chunk_size)
+        sampling = question.sampling.over(self.target.sampling).over(GREEDY)
+        thoughts = Thoughts.of(self.tokenizer, conversation.form.thinking, prompt, sampling)
+        return Generation(meter, self.tokenizer.stream_after(prompt, question), pages, asked, thoughts)
 
     def ask_aside(self, question: Question, *, cancel: threading.Event | None = None) -> Iterator[Event]:
         """Answer a question from its excerpt, in a context of its own. May be called between two events of ``read``,

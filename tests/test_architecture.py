@@ -45,7 +45,7 @@ ENGINE: tuple[tuple[str, ...], ...] = (
     ("engine.model",),
     ("engine.kv",),
     ("engine.decode", "engine.plan"),
-    ("engine.phases", "engine.generation", "engine.aside", "engine.session"),
+    ("engine.phases", "engine.generation", "engine.lanes", "engine.aside", "engine.session"),
     ("engine.worker", "engine.selftest"),
     ("engine",),
     ("engine.bench",),

@@ -4,9 +4,9 @@
     race.start(question)               returns at once
     race.state, race.result            the progress and the result, for the page
 
-The speculative run is followed by the plain run. Both decode greedily and start from the same context, which is the
-book and the question; the book is not read again. The page shows each run live. While the plain run decodes, the page
-replays the speculative run beside it on the same clock.
+Both runs decode greedily and start from the same context, which is the book and the question; the book is not read
+again. The runs take turns of a moment, and the page shows both live (``engine.lanes``). A run's times count only its
+own turns, so both are at about the same time, and a slowdown of the machine affects both.
 If an answer is short, the race continues with further questions about the book. The texts of a refusal, or of an answer
 that repeats itself, are compared like others, but their speed does not count (``app.core.speed``). Besides the
 person's own questions a race asks only the questions that the page suggests. During a race no other question can be
@@ -23,8 +23,9 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from app.core import format, speed
@@ -37,7 +38,7 @@ from app.core.whole_files import write_whole
 from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError
-from engine.events import AnswerDone, Figures, PagesScored, StopReason, TextDelta
+from engine.events import AnswerDone, Figures, Loading, PagesScored, PlainLane, StopReason, TextDelta
 
 logger = logging.getLogger(__name__)
 
@@ -51,22 +52,6 @@ _LONGEST_QUESTION = 4000  # maximum characters of a question; further characters
 _POLL = 0.1  # maximum seconds of one wait for an event, after which the race checks whether the person has stopped it
 FEWEST_TOKENS = 16
 """Minimum tokens of a passed check. A check of fewer tokens is not recorded, because it proves little."""
-
-
-@dataclass(frozen=True)
-class RaceState:
-    """The progress of a race. ``running``: whether the race has not ended. ``question``: the current question.
-    ``question_at``: index of the current question, from 0. ``fast``, ``plain``: the runs of the current question, as
-    far as they have come; None if a run has not begun. ``trouble``: the error that ended the race; None if there was
-    none.
-    """
-
-    running: bool = False
-    question_at: int = 0
-    question: str = ""
-    fast: RaceRun | None = None
-    plain: RaceRun | None = None
-    trouble: Trouble | None = None
 
 
 class Race:
@@ -138,8 +123,7 @@ class Race:
 
     def _run(self, question: str, book: str, claim: threading.Event, instead: bool) -> None:
         try:
-            questions = [question, *(other for other in self._suggested(True) if other != question)]
-            answered = self._answer_all(questions[:MOST_QUESTIONS], claim)
+            answered = self._answer_all(islice(self._all_questions(question), MOST_QUESTIONS), claim)
             self._number += 1
             self.result = RaceResult(self._number, book, time.time(), answered, instead)
             self._tell_chat(self.result)
@@ -153,17 +137,15 @@ class Race:
         finally:
             self._app_state.release(claim)
 
-    def _answer_all(self, questions: Sequence[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
-        """Answer each question in both modes before the next question begins, so that a slowdown of the machine affects
-        both modes. The race ends at the first difference, or when the answers whose speed counts have ``ENOUGH_TOKENS``
-        tokens.
+    def _answer_all(self, questions: Iterable[str], claim: threading.Event) -> tuple[RaceQuestion, ...]:
+        """Answer each question by both runs before the next question begins. The race ends at the first difference, or
+        when the answers whose speed counts have ``ENOUGH_TOKENS`` tokens.
         """
         model = self._app_state.engine.status().model
         card = abilities(str(model.path)) if model else Abilities()
         answered: list[RaceQuestion] = []
         for at, question in enumerate(questions):
-            fast = self._one_run(FAST, RaceState(True, at, question), claim)
-            plain = self._one_run("plain", RaceState(True, at, question, fast), claim)
+            fast, plain = self._both_runs(RaceState(True, at, question), claim)
             earlier = [one.fast.text for one in answered]
             uncounted = speed.uncounted(fast.text, earlier, refused=card.refuses(fast.text))
             answered.append(RaceQuestion(question, plain, fast, uncounted))
@@ -172,6 +154,13 @@ class Race:
             if sum(one.tokens for one in answered if not one.uncounted) >= ENOUGH_TOKENS:
                 break
         return tuple(answered)
+
+    def _all_questions(self, question: str) -> Iterator[str]:
+        """The question, then the suggested questions. The race waits for the suggested questions only if it needs
+        them.
+        """
+        yield question
+        yield from (other for other in self._suggested(True) if other != question)
 
     def _tell_chat(self, result: RaceResult) -> None:
         """If an answer of the open chat has the same text as in the race, replace its speed by the speed from the race,
@@ -189,48 +178,43 @@ class Race:
                 notes = {**(turn.notes or {}), "pace": raced.fast.pace}
                 self._app_state.chats.update(chat.id, at, replace(turn, figures=figures, notes=notes))
 
-    def _one_run(self, mode: Mode, state: RaceState, claim: threading.Event) -> RaceRun:
-        run = RaceRun(mode)
-        self.state = _with(state, run)
-        request = self._request(mode, state.question, claim)
+    def _both_runs(self, state: RaceState, claim: threading.Event) -> tuple[RaceRun, RaceRun]:
+        """Answer a question by both runs, and show both live. Return the fast run and the plain run."""
+        self.state = state = replace(state, fast=RaceRun(FAST), plain=RaceRun("plain"))
+        request = self._request(state.question, claim)
         try:
-            while not run.done:
+            while not (state.fast.done and state.plain.done):
                 event = request.next_event(timeout=_POLL)
                 if claim.is_set():
                     raise TrifoldError("The race was stopped.", "Start it again when you like.")
                 if event is None and request.finished:
                     raise TrifoldError("The engine ended this run without a result.", "Try again.")
-                run = self._shown(state, run, event)
+                self.state = state = self._shown(state, event)
         finally:
             if not request.finished:
                 request.cancel()
-        if run.stop_reason is StopReason.CANCELLED:
+        if state.fast.stop_reason is StopReason.CANCELLED:
             raise TrifoldError("The race was stopped.", "Start it again when you like.")
-        return run
+        return state.fast, state.plain
 
-    def _shown(self, state: RaceState, run: RaceRun, event: object) -> RaceRun:
-        """Show the figures and the page scores of an event on the page. Return the run with the event added."""
+    def _shown(self, state: RaceState, event: object) -> RaceState:
+        """Show the figures and the page scores of an event on the page. Return the state with the event added."""
+        if isinstance(event, PlainLane):
+            return replace(state, plain=state.plain.take(event.event))
+        fast = state.fast.take(event)
         if isinstance(event, PagesScored):
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
-            run = run.take(event)
-            self._app_state.show(figures=run.figures, pace=run.pace)
-        else:
-            run = run.take(event)
-        self.state = _with(state, run)
-        return run
+            self._app_state.show(figures=fast.figures, pace=fast.pace)
+        return replace(state, fast=fast, before=event.what if isinstance(event, Loading) else "")
 
-    def _request(self, mode: Mode, question: str, claim: threading.Event) -> Request[AnswerDone]:
+    def _request(self, question: str, claim: threading.Event) -> Request[AnswerDone]:
         """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to
         ``HANDOVER_S`` seconds until that has ended.
         """
         sampling = SamplingParams(temperature=0.0, max_tokens=self.most_tokens)
-        asked = Question(question, sampling=sampling, mode=mode, wait=HANDOVER_S)
+        asked = Question(question, sampling=sampling, mode=FAST, wait=HANDOVER_S, plain_lane=True)
         return self._app_state.engine.ask(asked, cancel=claim)
-
-
-def _with(state: RaceState, run: RaceRun) -> RaceState:
-    return replace(state, fast=run) if run.mode == FAST else replace(state, plain=run)
 
 
 def _last_of(chat: Chat) -> str:
@@ -267,10 +251,6 @@ class RaceRun:
     def text(self) -> str:
         return "".join(text for _, text in self.steps)
 
-    def text_at(self, ms: float) -> str:
-        """The text that this run had after ``ms`` milliseconds of decoding."""
-        return "".join(text for at, text in self.steps if at <= round(ms, 2))
-
     @property
     def done(self) -> bool:
         return self.stop_reason is not None
@@ -286,6 +266,23 @@ class RaceRun:
         if isinstance(event, AnswerDone):
             return replace(self, token_ids=event.token_ids, figures=event.figures, stop_reason=event.stop_reason)
         return self
+
+
+@dataclass(frozen=True)
+class RaceState:
+    """The progress of a race. ``running``: whether the race has not ended. ``question``: the current question.
+    ``question_at``: index of the current question, from 0. ``fast``, ``plain``: the runs of the current question, as
+    far as they have come. ``before``: what the engine does before the first token, as a sentence. ``trouble``: the
+    error that ended the race; None if there was none.
+    """
+
+    running: bool = False
+    question_at: int = 0
+    question: str = ""
+    fast: RaceRun = RaceRun(FAST)
+    plain: RaceRun = RaceRun("plain")
+    before: str = ""
+    trouble: Trouble | None = None
 
 
 @dataclass(frozen=True)

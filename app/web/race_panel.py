@@ -25,11 +25,10 @@ _BODY = 64 << 10  # maximum bytes of a request's body
 
 NAMES = {"plain": "Plain", "hierarchical": "Fast"}
 _NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay exact"}
-_LIVE_FAST = "First the fast run, live."
-_LIVE_PLAIN = "Now the plain run, live. The fast one again beside it, on the same clock."
+_LIVE = "Both live, in turns. Each clock counts its own run alone."
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
-REPLAY = "A replay of two runs, one after the other on this book, on one clock from the first token on."
-_REPLAY_OF_SEVERAL = "A replay of two runs, one after the other on this book, on one clock from each first token on."
+REPLAY = "A replay of two runs, made in turns on this book, on one clock from the first token on."
+_REPLAY_OF_SEVERAL = "A replay of two runs, made in turns on this book, on one clock from each first token on."
 
 
 class RaceAsked(RequestBody):
@@ -86,7 +85,7 @@ class RacePanel:
             "done": 0,
         }
         if race.running:
-            view["line"] = _LIVE_PLAIN if race.plain else _LIVE_FAST
+            view["line"] = race.before or _LIVE
             if race.question_at:
                 view["line"] = f"Question {race.question_at + 1}. {view['line']}"
             view["lanes"] = self._lanes(race)
@@ -98,24 +97,18 @@ class RacePanel:
         return view
 
     def _lanes(self, race: RaceState) -> list[View]:
-        """The plain and the fast run as they are shown while the race runs. The plain run is shown live; beside it the
-        fast run is shown as it was after the same time. ``share``: how much of the answer there is, from 0 to 1.
-        """
-        fast, plain = race.fast, race.plain
-        length = len(fast.token_ids) if fast and fast.done else self._race.most_tokens
-        lanes = []
-        for mode, run in (("plain", plain), (FAST, fast)):
-            lane = {**_names(mode, self._has_lookup()), "text": "", "clock": "", "share": 0.0}
-            if run is not None:
-                text, ms = run.text, run.ms
-                lane["share"] = len(run.token_ids) / max(1, length)
-                if plain is not None and run is fast:
-                    ms = min(ms, plain.ms)
-                    text = run.text_at(ms)
-                    lane["share"] = len(text) / max(1, len(run.text))
-                lane.update(text=text, clock=f"{ms / 1000:.1f} s")
-            lanes.append(lane)
-        return lanes
+        """Both runs as they are shown while the race runs. ``share``: how much of the answer there is, from 0 to 1."""
+        done = [len(run.token_ids) for run in (race.fast, race.plain) if run.done]
+        length = max(done, default=self._race.most_tokens)
+        return [
+            {
+                **_names(run.mode, self._has_lookup()),
+                "text": run.text,
+                "clock": f"{run.ms / 1000:.1f} s" if run.steps else "",
+                "share": min(1.0, len(run.token_ids) / max(1, length)),
+            }
+            for run in (race.plain, race.fast)
+        ]
 
     def _badge(self) -> View | None:
         record = self._verified.of(self._state.engine.status().model)

@@ -240,6 +240,12 @@ class BoundedCache:
         for layer, held in zip(self._layers.values(), place.layers, strict=True):
             layer.adopt(place.start, place.stop, held, self._length)
 
+    def replace(self, place: BoundedCopy) -> None:
+        """Replace all tokens by the committed tokens of the copy ``place``."""
+        for layer, held in zip(self._layers.values(), place.layers, strict=True):
+            layer.adopt(place.start, place.stop, held, -1)
+        self.commit(place.stop)
+
     def sizes(self, start: int, stop: int) -> list[Sizes]:
         """Shape and dtype of the tensors of each layer in a ``BoundedCopy``, keyed by name."""
         return [layer.sizes(start, stop) for layer in self._layers.values()]

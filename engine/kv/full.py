@@ -24,7 +24,7 @@ import torch
 
 from engine.errors import ContextTooSmall
 from engine.events import KvBytes
-from engine.kv.bounded import BoundedCache
+from engine.kv.bounded import BoundedCache, BoundedCopy
 from engine.kv.offload import (
     DiskStore,
     HostStore,
@@ -110,6 +110,20 @@ class FixedSpan:
     def bound(self) -> tuple[int, int, int]:
         """The values, in addition to ``count``, for which a recorded pass (CUDA graph) over the span is valid."""
         return self.memory, self.mask_start, self.stop
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A copy, in host memory, of a full cache's tokens [start, stop): the keys and values of each layer in the storage
+    format. ``bounded``: the layers of fixed size after ``stop`` tokens; None if there are none. ``hidden``: the first
+    position of the newest hidden states, and the states; None if nothing reads them.
+    """
+
+    start: int
+    stop: int
+    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    bounded: BoundedCopy | None
+    hidden: tuple[int, torch.Tensor] | None
 
 
 class FullCache:
@@ -302,6 +316,10 @@ class FullCache:
             raise ValueError(f"cannot crop a cache of {self.length} tokens to {length}")
         if self.shape.bounded:
             self.bounded.crop(length)
+        self._forget_after(length)
+
+    def _forget_after(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens in the layers that are not bounded."""
         self.length = self._written = length
         for watermark in self._watermarks:
             watermark.lower(length)
@@ -309,6 +327,26 @@ class FullCache:
             buffers.crop(length)
         for tell in self._when_cropped:
             tell(length)
+
+    def tail(self, start: int) -> Tail:
+        """Copy all committed tokens from ``start`` on, and the bounded layers, to host memory."""
+        hidden = self.hidden and (self.hidden.start, self.hidden.between(self.hidden.start, self.hidden.stop).clone())
+        layers = tuple(self.export(layer, start, self.length) for layer in range(self.shape.layers))
+        return Tail(start, self.length, layers, self.bounded.copy(0, self.length), hidden or None)
+
+    def replace_tail(self, tail: Tail) -> None:
+        """Replace all tokens from ``tail.start`` on by those of ``tail``. The tokens before must be the same as when
+        ``tail`` was copied.
+        """
+        with torch.inference_mode():
+            self._forget_after(tail.start)
+            for layer, (keys, values) in enumerate(tail.layers):
+                self.adopt(layer, tail.start, keys[None], values[None])
+            if tail.bounded is not None:
+                self.bounded.replace(tail.bounded)
+            if self.hidden is not None and tail.hidden is not None:
+                self.hidden.replace(*tail.hidden)
+            self.length = tail.stop
 
     def keep_place(self) -> None:
         """Remember the current number of committed tokens, so that a chat can be cropped to this length later."""

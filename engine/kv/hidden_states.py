@@ -50,6 +50,11 @@ class HiddenStates:
         self._held[:, at : at + count] = states
         self.stop = start + count
 
+    def replace(self, start: int, states: torch.Tensor) -> None:
+        """Hold only ``states`` (1, n, hidden) of the tokens from position ``start`` on."""
+        self._base = self.start = self.stop = start
+        self.note(start, states)
+
     def crop(self, length: int) -> None:
         """Forget the states of all tokens from position ``length`` on."""
         self.stop = min(self.stop, length)

@@ -26,6 +26,7 @@ from engine.events import (
     KvBytes,
     ModelInfo,
     PagesScored,
+    PlainLane,
     ReadingProgress,
     Status,
     StopReason,
@@ -116,6 +117,7 @@ class ScriptedEngine:
         self.failure = failure
         self.fail_after = fail_after
         self.ends = StopReason.END
+        self.plain_answer = ""  # of the plain run of a race, if it differs
         self.thought = ""  # what is thought before every answer, word by word
         self.now = engine_status()
         self.config = None
@@ -161,7 +163,9 @@ class ScriptedEngine:
             thought = None
             if self.thought and not asked.begun:
                 thought = yield from self._thinking(asked, cancelled)
-            if thought is None or not thought.is_open:
+            if asked.plain_lane:
+                yield from self._racing(asked, cancelled)
+            elif thought is None or not thought.is_open:
                 yield from self._answering(asked.mode, asked.begun, cancelled, thought)
             else:
                 yield AnswerDone("", (), (), StopReason.CANCELLED, figures(0), thought=thought)
@@ -226,11 +230,27 @@ class ScriptedEngine:
             yield ThoughtDelta(f" {word}" if number > 1 else word, figures(number))
         return Thought(said, figures(len(words)))
 
+    def _racing(self, asked: Question, cancelled: threading.Event) -> Iterator[Event]:
+        """A fast answer and a plain one, word by word in turns."""
+        both = self._answering("plain", "", cancelled, answer=self.plain_answer)
+        plain = (PlainLane(event) for event in both if isinstance(event, TextDelta | AnswerDone))
+        for event in self._answering(asked.mode, "", cancelled):
+            if isinstance(event, AnswerDone):
+                yield from plain
+            yield event
+            if isinstance(event, TextDelta) and (other := next(plain, None)):
+                yield other
+
     def _answering(
-        self, mode: str, begun: str, cancelled: threading.Event, thought: Thought | None = None
+        self,
+        mode: str,
+        begun: str,
+        cancelled: threading.Event,
+        thought: Thought | None = None,
+        answer: str = "",
     ) -> Iterator[Event]:
         yield AnswerStarted(28_450, 38, 0.3)
-        words = self.answer.removeprefix(f"{begun} ").split(" ")
+        words = (answer or self.answer).removeprefix(f"{begun} ").split(" ")
         said, told = "", 0
         stages: list[TokenSource] = []
         readings: list[PagesScored] = []

@@ -73,8 +73,7 @@ class ByQuestion(ScriptedEngine):
             self.answer = f"{begun} and at last it ended." if begun else "It goes round and round and round and round"
         if "quote" in text or "Where does it say" in text:
             self.answer = QUOTING if "quote" in text or "north light" in text else FURTHER
-        if "apart" in text and asked.mode == "plain":
-            self.answer += " Or so they say."
+        self.plain_answer = f"{self.answer} Or so they say." if "apart" in text else ""
         self.failure = FAILURE if "fail" in text and not asked.history else None
         self.word_seconds = 0.2 if self.failure else 0.015  # a failure that a busy page has time to show
         if "long" in text:

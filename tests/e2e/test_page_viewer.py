@@ -362,7 +362,7 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     page = open_page(scripted, size)
     with_answer(page)
     raced(page)
-    for lane in ("1", "0"):  # the fast run moves first, then the plain one
+    for lane in ("1", "0"):  # both move
         page.wait_for_selector(f"#race-replay[data-part='running'] article[data-run='{lane}'] .words:not(:empty)")
     page.wait_for_selector('#race-end[data-state="over"]')
     page.click("[data-speed='4']")

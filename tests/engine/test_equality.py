@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from engine import lanes
 from engine.config import EngineConfig, SamplingParams
 from engine.decode import rounds
 from engine.decode.controller import Controller
@@ -17,7 +21,7 @@ from engine.decode.lookup import LookupMatch
 from engine.decode.plans import PLAIN, DraftPlan
 from engine.decode.rounds import Context, Pending, propose
 from engine.document import Document
-from engine.events import AnswerDone, BookRead
+from engine.events import AnswerDone, BookRead, PlainLane, TextDelta
 from engine.kv.retrieval import RetrievalCache
 from engine.prompt import Question
 from engine.session import Session
@@ -112,6 +116,45 @@ def test_no_setting_changes_the_text(options: dict[str, Any], tiny: Callable[...
     session = load(tiny(kind), tiny(kind, seed=1, layers=1, width=32), **options)
     read(session, book)
     assert answer(session).token_ids == answer(session, "plain").token_ids
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("llama", {"num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64}),
+        (SLIDING, {"num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64, "kv": "8bit"}),
+        (RECURRENT, {"num_draft_tokens": 2, "num_pending_tokens": 6, "retrieval_budget": 64}),
+    ],
+    ids=str,
+)
+def test_two_lanes_in_turns_say_what_each_says_alone(
+    kind: str, options: dict[str, Any], tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn is one event long, so that the cache changes hands as often as it can. The session goes on as if only the
+    speculative answer had been made, also after a race that was stopped.
+    """
+    monkeypatch.setattr(lanes, "_TURN_S", 0.0)
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(perf_counter=partial(next, itertools.count())))
+    session = load(tiny(kind, spread=0.1), tiny(kind, seed=1, layers=1, width=32), **options)
+    read(session, book)
+    plain, alone = answer(session, "plain", max_tokens=16), answer(session, max_tokens=16)
+    asked = Question(QUESTION, sampling=SamplingParams(max_tokens=16), plain_lane=True)
+    events = list(session.ask(asked))
+    told = [event.event for event in events if isinstance(event, PlainLane)]
+    kinds = [isinstance(event, PlainLane) for event in events if isinstance(event, PlainLane | TextDelta)]
+    assert sum(one != other for one, other in itertools.pairwise(kinds)) > 5, "they change often"
+    assert isinstance(events[-1], AnswerDone)
+    assert isinstance(told[-1], AnswerDone)
+    assert events[-1].token_ids == alone.token_ids
+    assert told[-1].token_ids == plain.token_ids
+    assert "".join(delta.text for delta in told[:-1]) == plain.text
+    assert (told[-1].figures.mode, told[-1].figures.rounds) == ("plain", 16)
+    assert session.full.length == len(session.conversation.tokens) - 1
+    stop = threading.Event()
+    for number, _ in enumerate(session.ask(asked, cancel=stop)):
+        if number == 12:
+            stop.set()
+    assert answer(session, max_tokens=16).token_ids == alone.token_ids
 
 
 def test_without_a_draft_model(tiny: Callable[..., str], book: Document) -> None:
