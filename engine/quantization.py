@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 BITS = {"8bit": 8, "4bit": 4}
@@ -16,6 +17,14 @@ format that ``fitted_format`` chooses. Only the planner sets this value.
 _FLOAT_KINDS = (0, 1, 30)
 # Formats with equal steps between values and with less than 5 bits: GGML's numbers of Q4_0, Q4_1, Q2_K, Q3_K and Q4_K.
 _FOUR_BIT_KINDS = (2, 3, 10, 11, 12)
+
+# Formats whose quants are indices into a table, which the kernels for GPUs do not read: GGML's numbers of IQ4_NL and
+# IQ4_XS.
+_CODED_KINDS = frozenset((20, 23))
+# Bytes of a block on a GPU, as a multiple of its bytes in the file: an upper estimate (Q4_K has 37 for 36). Quants of
+# fewer than 4 bits take 4 bits there: Q2_K and Q3_K, by GGML's numbers.
+_PLANES = 1.03
+_WIDER_PLANES = {10: 1.96, 11: 1.33}
 
 GROUP = 32
 """Number of neighbouring 4-bit weights that share a scale."""
@@ -123,6 +132,19 @@ def fitted_format(kind: int) -> str:
 def fitted_size(kind: int, weights: int) -> float:
     """Bytes on a GPU of a tensor with this number of weights in the format ``fitted_format(kind)``."""
     return weights * bytes_per_weight(fitted_format(kind), _HALF_BYTES)
+
+
+def card_bytes_per_weight(stored: float, kinds: Iterable[int]) -> float:
+    """Mean bytes of a weight on a GPU that keeps the blocks of a GGUF file; 0 if no GPU keeps all of its formats.
+
+    Args:
+        stored: mean bytes of a weight in the file.
+        kinds: GGML's numbers for the formats of the file's weights.
+    """
+    kinds = set(kinds)
+    return (
+        0.0 if kinds & _CODED_KINDS else stored * max(_PLANES, *(_WIDER_PLANES.get(kind, 0.0) for kind in kinds), 0.0)
+    )
 
 
 def index_bytes(heads: int, head_dim: int, chunk_size: int) -> int:

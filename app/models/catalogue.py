@@ -26,7 +26,7 @@ from typing import Any
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, READER, READER_LONG, SHORT_NAMES, STARTER, STARTER_LONG
 from app.models import reader
 from app.models.short_names import SOURCES
-from engine.plan import Q4_K_M_FITTED, ModelShape, StateSize
+from engine.plan import Q4_K_M_FITTED, ModelShape, StateSize, card_bytes_per_weight
 
 FILE = Path(__file__).with_suffix(".json")
 
@@ -145,6 +145,8 @@ def _file(row: Mapping[str, Any], original: Model, rows: Mapping[str, Any]) -> P
     stored = row["bytes"] / original.shape.parameters
     fitted = Q4_K_M_FITTED if "Q4_K_M" in row["name"] else 1.0
     shape = replace(original.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
+    if row.get("kept_on_card", False):
+        shape = replace(shape, on_card=card_bytes_per_weight(stored, ()))
     model = Model(row["name"], shape, original.licence)
     note = f"{rows['remarks']['file']} {row['note']}".strip()
     return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])

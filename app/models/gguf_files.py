@@ -37,7 +37,7 @@ from engine.errors import ModelError, ModelNotFound, on_one_line
 from engine.model import gguf_settings, weights
 from engine.model.families.gguf_layout import Header
 from engine.model.gguf_header import BLOCKS, SplitFile, parts_of
-from engine.plan import ModelShape, fitted_size, shape_of
+from engine.plan import ModelShape, card_bytes_per_weight, fitted_size, shape_of
 
 logger = logging.getLogger(__name__)
 
@@ -245,6 +245,7 @@ def _model(facts: dict[str, Any], paths: tuple[Path, ...], file_bytes: int) -> G
     if not BLOCKS.keys() >= set(facts["kinds"]):
         raise ModelError(f"{file} holds weights in a block format that is not supported.", _OTHER_ROUNDING)
     settings["stored_bytes_per_weight"] = file_bytes / max(1, facts["parameters"])
+    settings["card_bytes_per_weight"] = card_bytes_per_weight(settings["stored_bytes_per_weight"], facts["kinds"])
     weights_of_blocks = sum(count for _, count in facts["blocks"])
     fitted = sum(fitted_size(kind, count) for kind, count in facts["blocks"])
     settings["fitted_bytes_per_weight"] = fitted / max(1, weights_of_blocks)

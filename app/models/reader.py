@@ -22,7 +22,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from app.models.hub import FIRST_ANSWER_SECONDS, HubFile, HubModel, Say
 from app.models.package_index import Wheel
 from engine.errors import ModelError, ModelNotFound, TrifoldError
 from engine.model import real_model
-from engine.plan import Q4_K_M_FITTED, ModelShape
+from engine.plan import Q4_K_M_FITTED, ModelShape, card_bytes_per_weight
 
 logger = logging.getLogger(__name__)
 
@@ -129,9 +129,8 @@ def shape_of(name: str) -> ModelShape:
     found, window = _file_of(name), WINDOW * FACTOR if name == READER_LONG else WINDOW
     layers, head_dim, embeddings = (24, 64, 272_269_312) if name == READER_DRAFT else (28, 128, 466_747_392)
     stored = found.file.size / found.parameters
-    return ModelShape(
-        layers, 2, head_dim, found.parameters, found.file.size, window, embeddings, stored=stored, fitted=Q4_K_M_FITTED
-    )
+    shape = ModelShape(layers, 2, head_dim, found.parameters, found.file.size, window, embeddings, stored=stored)
+    return replace(shape, fitted=Q4_K_M_FITTED, on_card=card_bytes_per_weight(stored, ()))
 
 
 def is_made(models: Path, name: str) -> bool:

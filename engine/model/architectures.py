@@ -455,6 +455,13 @@ def fitted_bytes_per_weight(config: Any) -> float:
     return _bytes_stated(config, "fitted_bytes_per_weight")
 
 
+def card_bytes_per_weight(config: Any) -> float:
+    """Mean bytes of a weight on a GPU that keeps the blocks of a GGUF file (``engine.model.products.card_blocks``); 0
+    if the settings do not state this number.
+    """
+    return _bytes_stated(config, "card_bytes_per_weight")
+
+
 def _bytes_stated(config: Any, key: str) -> float:
     stated = getattr(config, key, 0.0)
     return stated if type(stated) is float and 0 < stated <= FLOAT_BYTES else 0.0

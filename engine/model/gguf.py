@@ -26,7 +26,7 @@ from engine.model.families import FAMILIES, FULL, LAYOUTS, GgufLayout
 from engine.model.families.gguf_layout import EXPERTS, FACTORS, STATE_DECAY, STATE_NORM, Header
 from engine.model.gguf_header import BLOCKS, Tensor, floats, read
 from engine.model.weights import GGUF_INDEX as INDEX
-from engine.quantization import fitted_size
+from engine.quantization import card_bytes_per_weight, fitted_size
 
 __all__ = ["describe"]
 
@@ -83,6 +83,8 @@ def describe(files: Sequence[Path], out: Path, readme: str) -> tuple[str, ...]:
     blocks = sum(math.prod(tensor.shape) for tensor in found if tensor.name.startswith(_BLOCK))
     fitted = _fitted((tensor.name, tensor.kind, tensor.shape) for tensor in found)
     settings["fitted_bytes_per_weight"] = round(fitted / max(1, blocks), 3)
+    on_card = card_bytes_per_weight(size / parameters, {tensor.kind for tensor in found})
+    settings |= {"card_bytes_per_weight": round(on_card, 3)} if on_card else {}
     seen = [file.stat() for file in files]
     index = {
         "architecture": header.architecture,

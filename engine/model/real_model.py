@@ -48,6 +48,7 @@ _LEFT_OUT = {
     "transformers_version",
     "stored_bytes_per_weight",
     "fitted_bytes_per_weight",
+    "card_bytes_per_weight",
 }
 _PIP_TIMEOUT_S = 15
 

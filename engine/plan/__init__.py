@@ -30,7 +30,7 @@ from engine.plan.model_fit import (
     roundings,
 )
 from engine.plan.model_shape import ModelShape, read_config, shape_of
-from engine.quantization import BITS, StateSize, fitted_size
+from engine.quantization import BITS, StateSize, card_bytes_per_weight, fitted_size
 
 __all__ = [
     "BITS",
@@ -49,6 +49,7 @@ __all__ = [
     "StateSize",
     "TorchFacts",
     "book_times",
+    "card_bytes_per_weight",
     "fit_pair",
     "fitted_size",
     "gpu_class",

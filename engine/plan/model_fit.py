@@ -82,7 +82,8 @@ class FreeMemory:
     ``disk`` is the free disk space. ``others`` has the memory of each further GPU that may be used. None of these GPUs
     has more than ``memory``. ``kv`` is the configured format of the cache: "model" or "8bit". ``quantization`` is the
     format of a target's weights: "8bit", "4bit", "stored", or ``FITTED``, which only ``fit_pair`` sets.
-    ``rounds_files``: whether a GGUF file that does not fit the GPUs is rounded.
+    ``rounds_files``: whether a GGUF file that does not fit the GPUs is rounded. ``keeps_files``: whether the GPUs read
+    the blocks of a GGUF file as they are stored.
     """
 
     memory: int
@@ -93,6 +94,7 @@ class FreeMemory:
     quantization: str = "stored"
     others: tuple[int, ...] = ()
     rounds_files: bool = True
+    keeps_files: bool = False
 
     @property
     def cards(self) -> tuple[int, ...]:
@@ -146,12 +148,9 @@ def fit_pair(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> 
 
 def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> ModelFit:
     itemsize = _itemsize(target, free)
-    weights = _weights(target, itemsize, free.quantization, free.on_gpu)
-    embeddings = target.embeddings * (
-        target.stored if _keeps_blocks(target, free.quantization, free.on_gpu) else itemsize
-    )
-    layers = int(weights - embeddings)
-    weights += _weights(draft, _itemsize(draft, free), "stored", free.on_gpu) if draft else 0
+    weights = _weights(target, itemsize, free)
+    layers = int(weights - target.embeddings * (_in_blocks(target, free) or itemsize))
+    weights += _weights(draft, _itemsize(draft, free), replace(free, quantization="stored")) if draft else 0
     kv = _kv_size(target, itemsize, free)
     rooms = [DeviceRoom(bytes_, 0 if place else weights - layers) for place, bytes_ in enumerate(free.cards)]
     shares = _shares(target, layers // target.layers, kv, rooms)
@@ -167,10 +166,7 @@ def _fit(target: ModelShape, draft: ModelShape | None, free: FreeMemory) -> Mode
 
     tokens, spilled = longest(0, 0), longest(int(free.host * PINNED_SHARE), int(free.disk * DISK_SHARE))
     verdict: Verdict = "whole" if tokens == target.window else "part" if spilled >= SHORTEST_BOOK else "none"
-    loading, room = (
-        _weights(target, itemsize, free.quantization, free.on_gpu),
-        free.host if free.on_gpu else free.memory,
-    )
+    loading, room = _weights(target, itemsize, free), free.host if free.on_gpu else free.memory
     if free.quantization in (*BITS, FITTED):  # while a layer is quantized, its unquantized weights are in memory too
         loading += (target.parameters - target.embeddings) // target.layers * itemsize
     loads = not target.expanded or loading <= room
@@ -238,7 +234,7 @@ def gpu_class(target: ModelShape, draft: ModelShape | None, weights: str) -> int
     """
     for size_gb in GPU_CLASSES:
         card = int(size_gb * (1 << 30) * _GPU_SHARE)
-        free = FreeMemory(card, 0, on_gpu=True, host=target.parameters * 2, quantization=weights)
+        free = FreeMemory(card, 0, on_gpu=True, host=target.parameters * 2, quantization=weights, keeps_files=True)
         if fit_pair(target, draft, free).tokens >= min(_CLASS_BOOK, target.window):
             return size_gb
     return None
@@ -289,18 +285,22 @@ def _kv_size(shape: ModelShape, itemsize: int, free: FreeMemory) -> KvSize:
     return KvSize(shape.full_layers, kept, whole, staged, quantized, index, shape.bounded_bytes(itemsize))
 
 
-def _weights(shape: ModelShape, itemsize: int, quantization: str, on_gpu: bool) -> int:
-    """Bytes of weights in memory. ``quantization`` does not apply to the embedding and the output head."""
-    if _keeps_blocks(shape, quantization, on_gpu):
-        return int(shape.parameters * shape.stored)
+def _weights(shape: ModelShape, itemsize: int, free: FreeMemory) -> int:
+    """Bytes of weights in memory. The format ``free.quantization`` does not apply to the embedding and the output
+    head.
+    """
+    if stored := _in_blocks(shape, free):
+        return int(shape.parameters * stored)
     blocks = shape.parameters - shape.embeddings
-    each = shape.fitted if quantization == FITTED else bytes_per_weight(quantization, itemsize)
+    each = shape.fitted if free.quantization == FITTED else bytes_per_weight(free.quantization, itemsize)
     return int(shape.embeddings * itemsize + blocks * each)
 
 
-def _keeps_blocks(shape: ModelShape, quantization: str, on_gpu: bool) -> bool:
-    """Whether weights in memory keep the format of their GGUF file."""
-    return shape.stored > 0 and not on_gpu and quantization not in BITS
+def _in_blocks(shape: ModelShape, free: FreeMemory) -> float:
+    """Bytes of a weight in memory if weights keep the blocks of their GGUF file; 0 if they do not."""
+    if free.quantization in (*BITS, FITTED):
+        return 0.0
+    return (shape.on_card if free.keeps_files else 0.0) if free.on_gpu else shape.stored
 
 
 def _itemsize(shape: ModelShape, free: FreeMemory) -> int:
@@ -364,10 +364,10 @@ def measure_free_memory(
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    cards, rounds_files = _gpus(device)
+    cards, rounds_files, keeps_files = _gpus(device)
     if cards:
         own = FreeMemory(cards[0], disk, on_gpu=True, host=available, kv=kv, quantization=quantization)
-        return replace(own, others=cards[1:], rounds_files=rounds_files)
+        return replace(own, others=cards[1:], rounds_files=rounds_files, keeps_files=keeps_files)
     model = status.model
     itemsize = _BYTES.get(model.dtype, 0) if model else 0
     held = int(model.parameters * bytes_per_weight(quantization, itemsize)) if model and itemsize else 0
@@ -375,9 +375,9 @@ def measure_free_memory(
     return FreeMemory(available + held + kv_bytes, disk, on_gpu=False, kv=kv, quantization=quantization)
 
 
-def _gpus(device: str) -> tuple[tuple[int, ...], bool]:
+def _gpus(device: str) -> tuple[tuple[int, ...], bool, bool]:
     """Return the bytes of each GPU that would be free if this process used no GPU memory, the largest number first.
-    Also return whether GGUF files are rounded to fit these GPUs.
+    Also return whether GGUF files are rounded to fit these GPUs, and whether the GPUs read their blocks.
 
     The tuple of bytes is empty if the engine computes in host memory, or if torch has not been imported yet. This
     function does not import torch, because that takes seconds.
@@ -386,10 +386,10 @@ def _gpus(device: str) -> tuple[tuple[int, ...], bool]:
         device: configured devices. Only the GPUs among them count.
     """
     if "torch" not in sys.modules:
-        return (), False
-    from engine.plan.planner import may_round_files, memory_of_cards
+        return (), False, False
+    from engine.plan.planner import may_keep_files, may_round_files, memory_of_cards
 
     try:
-        return memory_of_cards(device), may_round_files(device)
+        return memory_of_cards(device), may_round_files(device), may_keep_files(device)
     except OptionError:  # an unknown device is reported when a model is loaded
-        return (), False
+        return (), False, False

@@ -14,6 +14,7 @@ from typing import Any
 from engine import model_files
 from engine.errors import ModelError, ModelNotFound
 from engine.model.architectures import (
+    card_bytes_per_weight,
     check_architecture,
     display_name,
     experts_of,
@@ -56,7 +57,8 @@ class ModelShape:
     Files: ``weights_bytes`` are the bytes of the model's files. ``expanded`` says whether the files hold 4-bit weights
     that are dequantized when they are loaded. ``stored`` is the number of bytes of a weight in GGUF files; 0 for other
     files. On a processor, weights from GGUF files stay in this format in memory. ``fitted`` is the number of bytes of a
-    decoder block's weight if a GGUF file is rounded to fit a GPU; 0 if it is unknown.
+    decoder block's weight if a GGUF file is rounded to fit a GPU; 0 if it is unknown. ``on_card`` is the number of
+    bytes of a weight on a GPU that keeps the blocks of the GGUF file; 0 if no GPU keeps them.
 
     ``window`` is the longest context, in tokens, that the settings allow.
     """
@@ -80,6 +82,7 @@ class ModelShape:
     inputs: int = 0
     stored: float = 0.0
     fitted: float = 0.0
+    on_card: float = 0.0
 
     @property
     def parameters_asked(self) -> int:
@@ -160,6 +163,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     shape = ModelShape(layers, *own, parameters, weights_bytes, window, embeddings)
     shape = replace(shape, expanded=is_expanded(sized), inputs=inputs, stored=stored_bytes_per_weight(sized))
     shape = replace(shape, fitted=fitted_bytes_per_weight(sized))
+    shape = replace(shape, on_card=card_bytes_per_weight(sized) if family.plain else 0.0)
     if experts_of(sized) is not None or inputs:
         shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings - inputs)
     windows = set(sliding_layers(sized))

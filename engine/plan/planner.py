@@ -27,6 +27,7 @@ from engine.events import KvBytes
 from engine.kv.offload import Placement, Tier, spread_evenly
 from engine.model import architectures, gguf
 from engine.model.expected import can_round, kv_shape_of
+from engine.model.kernels.block_products import may_multiply_blocks
 from engine.model.kv_shape import KvShape, Split
 from engine.model.products.tiled import gains_from_tiles, may_multiply_tiles, multiplies_tiles
 from engine.plan.cost_model import BUDGET_SHARE, MIN_BUDGET, CostModel
@@ -182,6 +183,15 @@ def may_round_files(names: str) -> bool:
         OptionError: as in ``pick_devices``.
     """
     return all(map(may_multiply_tiles, pick_devices(names)))
+
+
+def may_keep_files(names: str) -> bool:
+    """Whether the GPUs in ``names`` will probably read the blocks of a GGUF file. Computes nothing on the GPUs.
+
+    Raises:
+        OptionError: as in ``pick_devices``.
+    """
+    return all(map(may_multiply_blocks, pick_devices(names)))
 
 
 def lay_out(config: EngineConfig, model: Any, draft: Any, devices: Sequence[torch.device]) -> Layout:

@@ -358,7 +358,9 @@ def test_a_real_file_of_lm_studio_and_of_ollama_answers_as_its_weights_do(tmp_pa
     assert 0.7 < stated.pop("stored_bytes_per_weight") < 0.75
     rounded = stated.pop("fitted_bytes_per_weight")  # Q4_0: 4 bits, and a scale and a middle for each 32 weights
     assert 0.625 <= rounded < 0.63
-    assert gguf_files.look(studio).shape.fitted == pytest.approx(rounded, abs=1e-3)
+    shape = gguf_files.look(studio).shape
+    assert shape.fitted == pytest.approx(rounded, abs=1e-3)
+    assert shape.on_card == pytest.approx(stated.pop("card_bytes_per_weight"), rel=0.02)
     assert stated == {name: usual[name] for name in stated}
     words, usual_words = (
         json.loads((each / "tokenizer.json").read_text(encoding="utf-8")) for each in (folder, real.folder)

@@ -15,9 +15,12 @@ from engine.document import Document
 from engine.kv.full import FullCache
 from engine.model import gguf, loading
 from engine.model.backends.joint import JointBackend
+from engine.model.kernels.block_products import CARD_FORMATS
+from engine.model.kernels.formats import FORMATS
 from engine.model.products import card_blocks
 from engine.model.products.card_blocks import CardEmbedding, CardLinear, CardWeights
 from engine.plan import planner, probe
+from engine.quantization import card_bytes_per_weight
 from engine.session import Session
 from engine.worker import describe
 from tests.engine.gpu.simulated_cuda import Gpu, simulated_cuda
@@ -109,6 +112,16 @@ def test_a_product_reads_each_plane_once_in_a_launch_for_each_format(on_card: Us
         assert torch.allclose(layers[1](rows).cpu().float(), expected[:, 48:64], atol=0.05), (
             "a view of the joint weights"
         )
+
+
+def test_the_list_of_models_counts_no_format_too_small() -> None:
+    """The list estimates before there is a file, and knows which formats no GPU keeps."""
+    for kind, form in FORMATS.items():
+        estimate = card_bytes_per_weight(form.bytes / form.values, [0, kind])
+        if kind in CARD_FORMATS:
+            assert 1 <= estimate / CARD_FORMATS[kind].bytes_per_weight < 1.04, form.name
+        else:
+            assert not estimate
 
 
 def test_the_plan_counts_the_bytes_of_the_file(tmp_path: Path, on_card: Use) -> None:

@@ -218,7 +218,14 @@ def test_a_file_answers_as_transformers_does_with_its_expanded_weights(
     ours = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # Where a file says nothing transformers has a usual token, and it passes over how wide heads and experts are.
     others = {"query_pre_attn_scalar", "moe_intermediate_size", "head_dim", "num_experts", "stored_bytes_per_weight"}
-    others |= {"fitted_bytes_per_weight", "bos_token_id", "pad_token_id", "dtype", "rms_norm_eps"}
+    others |= {
+        "fitted_bytes_per_weight",
+        "card_bytes_per_weight",
+        "bos_token_id",
+        "pad_token_id",
+        "dtype",
+        "rms_norm_eps",
+    }
     assert {name: ours[name] for name in ours.keys() - others} == {name: theirs[name] for name in ours.keys() - others}
     reference: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
     found = library.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=reference)
