@@ -206,7 +206,7 @@ class Race:
             self._app_state.show(scores=event.scores)
         if isinstance(event, TextDelta):
             self._app_state.show(figures=fast.figures, pace=fast.pace)
-        return replace(state, fast=fast, before=event.what if isinstance(event, Loading) else "")
+        return replace(state, fast=fast, before=event.what if isinstance(event, Loading) else state.before)
 
     def _request(self, question: str, claim: threading.Event) -> Request[AnswerDone]:
         """Send the question to the engine. If the engine is still busy with a cancelled request, wait up to
@@ -272,7 +272,7 @@ class RaceRun:
 class RaceState:
     """The progress of a race. ``running``: whether the race has not ended. ``question``: the current question.
     ``question_at``: index of the current question, from 0. ``fast``, ``plain``: the runs of the current question, as
-    far as they have come. ``before``: what the engine does before the first token, as a sentence. ``trouble``: the
+    far as they have come. ``before``: what the engine did last before the first token, as a sentence. ``trouble``: the
     error that ended the race; None if there was none.
     """
 

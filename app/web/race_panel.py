@@ -85,7 +85,8 @@ class RacePanel:
             "done": 0,
         }
         if race.running:
-            view["line"] = race.before or _LIVE
+            begun = race.fast.steps or race.plain.steps
+            view["line"] = _LIVE if begun else race.before or "Reading the question…"
             if race.question_at:
                 view["line"] = f"Question {race.question_at + 1}. {view['line']}"
             view["lanes"] = self._lanes(race)
