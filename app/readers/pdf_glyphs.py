@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ctypes import byref, c_double, create_string_buffer
 from functools import lru_cache
 from itertools import islice
@@ -21,7 +21,8 @@ from app.readers import cleaning, lines, pdf_calls, symbols
 
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 # matches characters that are no text: codes of glyphs, or signs that pdfium has added
-_ODD = re.compile("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffe]|\r(?!\n)|(?<!\r)\n")
+_ODD = re.compile("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufffe]")
+_LONE_BREAK = re.compile("\r(?!\n)|(?<!\r)\n")  # a glyph may have the code of a line break
 _ROW = re.compile(r"[^\r\n]+")
 _WORD = re.compile(r"\S+")
 _CONTROL = "\x80"  # first of the control characters that old programs write for the signs of Windows
@@ -44,8 +45,7 @@ _ARROW = re.compile("↦ ?→")
 # matches TeX's slash and the relation over which it is drawn
 _NEGATED = re.compile("\u0338 ?([^\\s\\w\u0338])|([^\\s\\w\u0338])\u0338")
 _LETTER = re.compile("[A-Za-z]")
-_LAST_BYTE = 0xFF  # highest code of a character in a font of one byte a character
-_TEX = ("cmex", "cmmi", "cmsy", "msam", "msbm")
+_LAST_BYTE = "\xff"  # highest code of a character in a font of one byte a character
 _DEPTH = 4  # maximum number of groups of objects inside one another
 _MOST_PARTS = 5_000  # maximum objects examined of a group
 _NAMES = 1_000  # names of fonts whose kinds are kept
@@ -58,12 +58,16 @@ _PART = re.compile(r"(?<=dings) ?(?=\d$)")
 class PageFonts:
     """Finds the fonts of one page's characters."""
 
-    def __init__(self, text_page: pdfium.PdfTextPage) -> None:
+    def __init__(self, text_page: pdfium.PdfTextPage, of_pieces: Mapping[int, int | None] | None = None) -> None:
+        """``of_pieces``: addresses of the fonts of text objects, as far as they are known."""
         self._text = pdf_calls.address(text_page.raw)
+        self._known = of_pieces or {}
         self._kinds: dict[int | None, str] = {None: ""}
         self.monospaced: set[int] = set()
         """Addresses of the fonts, among those asked for, all of whose characters have the same width."""
-        self._of_pieces: dict[int | None, str] = {}  # kinds of the fonts of text objects
+        self._of_pieces: dict[int | None, str] = {}  # kinds of the fonts of text objects that were asked for
+        self.pieces: dict[int, int | None] = {}
+        """Addresses of the text objects of the characters that begin words with signs or stand beside such words."""
         self._piece: int | None = None
         self._font: int | None = None
 
@@ -79,11 +83,18 @@ class PageFonts:
         piece = pdf_calls.text_object(self._text, index)
         kind = self._of_pieces.get(piece)
         if kind is None:
-            kind = self._of_pieces[piece] = self.kind(pdf_calls.font_of(piece) if piece else None)
+            kind = self._of_pieces[piece] = self.kind(self._font_of(piece))
         return kind
 
-    def words_with_signs(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each word of a page's text that is not drawn at once in a font of letters."""
+    def _font_of(self, piece: int | None) -> int | None:
+        if not piece:
+            return None
+        return self._known[piece] if piece in self._known else pdf_calls.font_of(piece)
+
+    def words_with_signs(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Yield start and end of each word of a page's text that is not drawn at once in a font of letters, and the
+        kind of its font; "" for a word in several parts.
+        """
         handle, piece_of, known = self._text, pdf_calls.text_object, self._of_pieces
         for row in _ROW.finditer(text):
             start, end = row.span()
@@ -91,10 +102,15 @@ class PageFonts:
                 continue
             for word in _WORD.finditer(text, start, end):
                 first, last = word.span()
-                piece = piece_of(handle, first)
-                parts = last - first > 1 and piece_of(handle, last - 1) != piece
-                if parts or (known.get(piece) != "" and self.kind_at(first)):
-                    yield first, last
+                piece = self.pieces[first] = piece_of(handle, first)
+                if last - first > 1 and piece_of(handle, last - 1) != piece:
+                    yield first, last, ""
+                    continue
+                kind = known.get(piece)
+                if kind is None:
+                    kind = known[piece] = self.kind(self._font_of(piece))
+                if kind:
+                    yield first, last, kind
 
     def name(self, font: int) -> str:
         """Return the name of the font at an address."""
@@ -163,21 +179,35 @@ def with_signs(
     special = {fonts.kind(font) for font in used} - {""}
     if not special and text.isprintable():
         return text
-    odd = {match.start() for match in _ODD.finditer(text)}
-    if special:
-        for word in fonts.words_with_signs(text):
-            odd.update(range(*word))
     signs = list(text)
-    for at in odd:
-        kind = fonts.kind_at(at)
-        if kind in _TEX:
-            if fonts.has_no_letter(at):
-                signs[at] = symbols.tex_sign(kind, ord(text[at]))
-        elif kind:
-            signs[at] = _sign(text[at], kind)
-        elif _ODD.match(text, at):
-            signs[at] = _named(text, at, text_page, fonts)
+    for at in _odd(text):
+        kind = fonts.kind_at(at) if special else ""
+        signs[at] = _shown(text[at], at, kind, fonts) if kind else _named(text, at, text_page, fonts)
+    for start, end, kind in fonts.words_with_signs(text) if special else ():
+        changed = symbols.TEX_CHANGED.get(kind)
+        for at in range(start, end):
+            # most characters are letters, which are the same whether the font names them or not
+            if changed is not None and text[at] not in changed and text[at] <= _LAST_BYTE:
+                continue
+            own = kind or fonts.kind_at(at)
+            if own:
+                signs[at] = _shown(text[at], at, own, fonts)
     return joined("".join(signs))
+
+
+def _odd(text: str) -> list[int]:
+    """Return the indices of the characters that may be codes of glyphs."""
+    odd = [match.start() for match in _ODD.finditer(text)]
+    if not text.count("\r") == text.count("\n") == text.count("\r\n"):
+        odd += [match.start() for match in _LONE_BREAK.finditer(text)]
+    return odd
+
+
+def _shown(character: str, at: int, kind: str, fonts: PageFonts) -> str:
+    """Return what a character shows in a font of signs. ``at`` is pdfium's index of the character."""
+    if kind not in symbols.TEX_CHANGED:
+        return _sign(character, kind)
+    return symbols.tex_sign(kind, ord(character)) if fonts.has_no_letter(at) else character
 
 
 def joined(text: str) -> str:
@@ -229,5 +259,5 @@ def _sign(character: str, family: str) -> str:
         code = ord(character)
         return character if code in cleaning.BULLETS and family != "symbol" else symbols.sign(family, code)
     # the signs of Symbol in the upper half, such as ×, have other codes in Unicode, and may be either
-    coded = _LETTER.match(character) if family == "symbol" else not character.isspace() and ord(character) <= _LAST_BYTE
+    coded = _LETTER.match(character) if family == "symbol" else not character.isspace() and character <= _LAST_BYTE
     return symbols.sign(family, ord(character)) if coded else character

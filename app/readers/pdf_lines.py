@@ -19,7 +19,7 @@ import pypdfium2 as pdfium
 
 from app.readers import cleaning, pdf_calls
 from app.readers.inner_pictures import Image
-from app.readers.layout import Line, is_initial
+from app.readers.layout import Doubt, Line, is_initial
 from app.readers.pdf_cells import are_woven, is_prose
 from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
@@ -110,9 +110,9 @@ def page_lines(
         if pictures is not None:
             pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
-        fonts = PageFonts(text_page)
+        fonts = PageFonts(text_page, suspects.fonts_of)
         text = with_signs(text, text_page, fonts, suspects.fonts)
-        suspects.monospaced = fonts.monospaced
+        suspects.monospaced, suspects.pieces = fonts.monospaced, fonts.pieces
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(with_whole_words(joined_rows(text, boxes), boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())
@@ -208,6 +208,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
     line: Line | None = None
     height = 0.0
     written = 0
+    whole: Doubt | None = None
     numbers = boxes.numbers
     stacked = boxes.upright and all(map(_FIGURES.match, match[0].split()))
     for start, end in _parted(text, match, boxes, vocab, stacked=stacked):
@@ -225,8 +226,10 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
             written = end
             line.doubled += end - start
             continue
-        doubt = suspects.doubt(start if numbers is None else numbers[start], box)
-        gap = _gap(line, x0, x1) if line is not None else 0.0
+        if not found:
+            whole = suspects.doubt_of_all(boxes.pdfium_number(start), boxes.pdfium_number(match.end() - 1), box)
+        doubt = suspects.doubt(start if numbers is None else numbers[start], box) if whole is None else whole
+        gap = 0.0 if line is None else x0 - line.x1 if x0 >= line.x1 else _gap(line, x0, x1)
         if (
             line is None
             or doubt != line.doubt
@@ -409,6 +412,9 @@ def _parted(
     for word in WORD.finditer(text, match.start(), match.end()):
         printed, (start, end) = word[0], word.span()
         known = printed in vocab
+        if known and not stacked:
+            yield start, end
+            continue
         figures = not known and not printed.isalpha() and _FIGURE.search(printed) is not None
         for far in boxes.far_apart(start, end) if figures and end - start > 1 else ():
             yield start, far
@@ -440,10 +446,13 @@ def same_row(one: Line, two: Line) -> bool:
 
 def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
     """Insert each filled-in value after the text to its left. If there is none, insert the value before the first piece
-    of text that is not above it. A tick is joined to the text next to it instead.
+    of text that is not above it. A tick is joined to the text next to it instead. Lines outside of the page, of which a
+    field of a million letters has thousands, have no place and follow at the end.
     """
-    pieces = list(pieces)
+    pieces, beyond = list(pieces), [value for value in values if not value.shown]
     for value in values:
+        if not value.shown:
+            continue
         if value.text in TICKS and _joins_its_words(pieces, value):
             continue
         left = [at for at, piece in enumerate(pieces) if same_row(piece, value) and piece.x0 <= value.x0]
@@ -452,7 +461,7 @@ def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
         else:
             at = next((at for at, piece in enumerate(pieces) if piece.top >= value.top), len(pieces))
         pieces.insert(at, value)
-    return pieces
+    return pieces + beyond
 
 
 def _joins_its_words(pieces: Sequence[Line], tick: Line) -> bool:

@@ -185,15 +185,20 @@ def _mark_words(piece: Line, boxes: CharacterBoxes, bars: Sequence[tuple[float, 
             spans[-1] = (spans[-1][0], max(x1, spans[-1][1]), y)
         else:
             spans.append((x0, x1, y))
-    texts = [cleaning.tidy(word) for word, _, _ in piece.words]
+    found: list[tuple[int, int]] = []  # the first and the last word under each line
     for x0, x1, y in spans:
         under = [at for at, (_, left, right) in enumerate(piece.words) if x0 < (left + right) / 2 < x1]
-        if not under or sum(map(str.isalnum, "".join(texts[at] for at in under))) < _STRUCK_LETTERS:
+        if not under or sum(map(str.isalnum, "".join(piece.words[at][0] for at in under))) < _STRUCK_LETTERS:
             continue
         start, end = piece.words[under[0]][1], piece.words[under[-1]][2]
         if max(abs(start - x0), abs(end - x1)) < _STRUCK_REACH * piece.height and boxes.are_crossed(x0, x1, y):
-            texts[under[0]] = struck.MARK + texts[under[0]]
-            texts[under[-1]] += struck.MARK
+            found.append((under[0], under[-1]))
+    if not found:
+        return
+    texts = [cleaning.tidy(word) for word, _, _ in piece.words]
+    for first, last in found:
+        texts[first] = struck.MARK + texts[first]
+        texts[last] += struck.MARK
     place, parts = 0, []
     for (word, _, _), text in zip(piece.words, texts, strict=True):
         at = piece.text.find(bare := cleaning.tidy(word), place)

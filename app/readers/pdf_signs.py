@@ -56,7 +56,8 @@ _ROW = re.compile(r"[^\r\n]+")
 _SINGLE = re.compile(r"(?<!\S)[^\W\d_](?!\S)")  # matches a word of a single letter
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _SAMPLED = 5  # pairs of letters that tell whether a row may be letterspaced
-_SPREAD = re.compile(r"(?<!\S)[^\W\d_] [^\W\d_] [^\W\d_](?!\S)")
+# matches the second and third of three letters in a row that stand alone; begins with a blank because that is fast
+_SPREAD = re.compile(r" [^\W\d_] [^\W\d_](?!\S)(?<=(?<!\S)[^\W\d_] [^\W\d_] [^\W\d_])")
 _TORN_PAGE = 0.12  # minimum share of words of a single letter on a page without three of them in a row
 _TORN_SHARE = 0.3  # minimum share of words of a single letter in a row that may be letterspaced
 _SPACED = (0.06, 0.6)  # minimum and maximum gap, in line heights, between the letters of a letterspaced row
@@ -182,7 +183,9 @@ def with_whole_words(text: str, boxes: CharacterBoxes) -> str:
     """Return a page's text without the spaces inside letterspaced words. pdfium adds a space before a letter that is
     as far from the letter before it as all letters of the line are from one another.
     """
-    if len(_SINGLE.findall(text)) < _TORN_PAGE * text.count(" ") and not _SPREAD.search(text):
+    words = text.split()
+    alone = sum(map(str.isalpha, (word for word in words if len(word) == 1)))
+    if alone < _TORN_PAGE * text.count(" ") and not _SPREAD.search(text):
         return text
     return _ROW.sub(lambda row: _joined_letters(row, boxes) if _SINGLE.search(row[0]) else row[0], text)
 
@@ -539,6 +542,9 @@ class CharacterBoxes:
         found = crossed = 0
         up = self._top - y
         for step in range(1, _STEPS):
+            left = _STEPS - step
+            if crossed + left <= _MOSTLY * (found + left) or (left < _STEPS / 2 and not found):
+                return False  # not even if all of the rest were crossed, or it runs where there is no text
             x = self._left + x0 + (x1 - x0) * step / _STEPS
             at = raw.FPDFText_GetCharIndexAtPos(self._raw, x, up, 1.0, 1.0)
             if at >= 0 and raw.FPDFText_GetCharBox(self._raw, at, *self._edge_refs):

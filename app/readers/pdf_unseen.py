@@ -7,7 +7,7 @@ Such text is often meant to reach a language model without being seen by a perso
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_int, c_uint, cast, sizeof
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +52,7 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._objects, covers, self.drawn, self.pictures, self.fonts = _drawn(page)
+        self._objects, covers, self.drawn, self.pictures, self.fonts, self.fonts_of = _drawn(page)
         self._covers = _in_bands(covers)
         self._text = pdf_calls.address(text_page.raw)
         self._parts = (c_uint * 4)()
@@ -60,6 +60,8 @@ class Suspects:
         self._has_image: bool | None = None
         self._piece: int | None = None
         self._doubt: Doubt = ""
+        self.pieces: Mapping[int, int | None] = {}
+        """Addresses of the text objects of characters, as far as they are known, keyed by pdfium's index."""
         self.monospaced: set[int] = set()
         """Addresses of the page's fonts all of whose characters have the same width."""
         self.is_monospaced = False
@@ -75,7 +77,7 @@ class Suspects:
         """Return whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box``
         the word's box.
         """
-        piece = pdf_calls.text_object(self._text, index)
+        piece = self.pieces[index] if index in self.pieces else pdf_calls.text_object(self._text, index)
         if not piece:
             return ""
         if piece != self._piece:
@@ -95,6 +97,16 @@ class Suspects:
         drawn = self._order.get(piece, 0)
         later = covers[bisect_right(covers, drawn, key=itemgetter(0)) :]
         return "doubtful" if any(_holds(cover, x, y) for _, cover in later) else ""
+
+    def doubt_of_all(self, first: int, last: int, box: Box) -> Doubt | None:
+        """Return the doubt about all words from one character to another, if they are drawn at once and no doubt
+        depends on their place; else None. ``first`` and ``last`` are pdfium's indices, ``box`` is the first word's box.
+        """
+        piece = pdf_calls.text_object(self._text, first)
+        if self._covers or piece != pdf_calls.text_object(self._text, last):
+            return None
+        doubt = self.doubt(first, box)
+        return doubt if self._clip is None else None
 
     @cached_property
     def _order(self) -> dict[int, int]:
@@ -188,12 +200,15 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Image], set[int | None]]:
+def _drawn(
+    page: pdfium.PdfPage,
+) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Image], set[int | None], dict[int, int | None]]:
     """Examine the drawn objects of a page.
 
     Returns:
         All examined objects in drawing order; (position in this order, box) of each object that may cover text; all
-            paths; pictures, also those in groups; addresses of the fonts.
+            paths; pictures, also those in groups; addresses of the fonts, also those in groups; the same keyed by text
+        object.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
@@ -205,10 +220,11 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
     text, path, image, form = _KINDS
     has_text = False
     fonts: set[int | None] = set()
+    fonts_of: dict[int, int | None] = {}
     for at, kind in enumerate(map(pdf_calls.kind_of, items)):
         if kind == text:
             has_text = True
-            fonts.add(pdf_calls.font_of(items[at]))
+            fonts_of[items[at]] = pdf_calls.font_of(items[at])
             continue
         if kind == form:
             fonts |= fonts_in(items[at])
@@ -226,7 +242,7 @@ def _drawn(page: pdfium.PdfPage) -> tuple[list[int], list[tuple[int, Box]], list
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
             covers.append((at, turn(x0, y0, x1, y1)))
-    return items, covers, paths, pictures, fonts
+    return items, covers, paths, pictures, fonts.union(fonts_of.values()), fonts_of
 
 
 def has_image(page: pdfium.PdfPage) -> bool:

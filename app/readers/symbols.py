@@ -81,6 +81,13 @@ _TEX_NAME = re.compile(r"(?:cm|lmmath)(ex|sy|bsy|mib|mi|extension|symbols|italic
 _TEX_KINDS = {"ex": "cmex", "extension": "cmex", "sy": "cmsy", "bsy": "cmsy", "symbols": "cmsy"}
 
 
+TEX_CHANGED = {
+    kind: frozenset(map(chr, range(0x100))) - {sign for code, sign in enumerate(signs) if sign == chr(code)}
+    for kind, signs in _TEX.items()
+}
+"""The codes of each of TeX's fonts of signs, as characters, that stand for another character."""
+
+
 def tex_kind(font: str) -> str:
     """Return which of TeX's fonts of signs a font is: "cmsy", "cmmi", "cmex", "msam", "msbm"; "" if none."""
     found = _TEX_NAME.fullmatch(font.casefold())

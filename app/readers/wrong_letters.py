@@ -86,6 +86,8 @@ def _is_wrong(text: str) -> bool:
 
 def _is_shifted(text: str) -> bool:
     """Whether every letter of a text stands for the letter some places before it in the alphabet."""
+    if text.count("e") + text.count("a") >= _E_AND_A * len(text):
+        return False
     text = text.casefold()
     common = text.count("e") + text.count("a")
     if common >= _E_AND_A * len(text):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.readers import detect, pdf, pdf_signs, read_document
+from app.readers import detect, pdf, pdf_lines, pdf_signs, read_document
+from app.readers.layout import Line
 from app.readers.page_images import find_on_page, render_page
 from app.readers.parsed import Limits, Refused
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word
@@ -398,6 +399,25 @@ def test_what_was_filled_in_is_read_where_it_stands(files: Any, make_stream: Any
     assert (round(box[0], 1), round(box[1], 1)) == (0.2, 0.1)
     drawn_page = render_page(path, 1, width=300)
     assert drawn_page != render_page(_form(files, make_stream, [(y, "/FT /Tx /F 4") for y, _ in fields]), 1, width=300)
+
+
+def test_lines_of_a_field_outside_of_the_page_are_not_placed(
+    files: Any, make_stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A field of a million letters took longer than a page may, because each line was compared with all before it."""
+    compared = 0
+    same_row = pdf_lines.same_row
+
+    def counted(one: Line, two: Line) -> bool:
+        nonlocal compared
+        compared += 1
+        return same_row(one, two)
+
+    monkeypatch.setattr(pdf_lines, "same_row", counted)
+    path = _form(files, make_stream, [(500, f"/FT /Tx /F 4 /Ff 4096 /V ({'lamp ' * 4_000})")])
+    text = detect.parse(path, {}, Limits(), lambda *_: None).sections[0].text
+    assert "lamp lamp" in text
+    assert compared < 1_000
 
 
 def test_ticks_stand_with_their_words(files: Any) -> None:
