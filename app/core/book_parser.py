@@ -84,7 +84,8 @@ class BookParser:
                     self._books.remember(
                         part, title=found.title, author=found.author, pages=len(found.pages), unit=found.unit
                     )
-            return Document.together(parts, sha256=book.sha256)
+            whole = Document.together(parts, sha256=book.sha256)
+            return replace(whole, warnings=(*self._books.told(book), *whole.warnings))
         return self._unlocked(book, password, how(book))
 
     def _unlocked(self, book: Book, password: str | None, recognition: Recognition | None) -> Document:

@@ -142,11 +142,12 @@ class Books:
         """
         return tuple(self.get(sha256) for sha256 in self._listed(book)) if book.is_collection else ()
 
-    def collect(self, documents: Sequence[Book], collection: Book | None = None) -> Book:
+    def collect(self, documents: Sequence[Book], collection: Book | None = None, told: Sequence[str] = ()) -> Book:
         """Store several documents as one book. A document given twice counts once. A collection in ``documents`` stands
         for its own documents.
 
         Args:
+            told: warnings about a new collection, such as the files of an archive that are none of its documents.
             collection: an existing collection, whose list of documents is replaced. If it is None, the result is the
                 existing collection of exactly these documents in this order, or a new one. A single document is not
                 made a collection, and the result is this document.
@@ -165,13 +166,15 @@ class Books:
         if collection is None and (kept := next(same, None)) is not None:
             return kept
         left = {*self._once(collection), *self.listed(collection)}.difference(ids) if collection else ()
+        said = self.told(collection) if collection else list(told)
+        listed = {"documents": ids, "left_out": sorted(left), "told": said}
         sha256 = collection.sha256 if collection else secrets.token_hex(32)
         folder = self._folder / sha256
         name = collection.name if collection else name_of(" + ".join(part.shown for part in found))
         record = {"sha256": sha256, "name": name, "file": COLLECTION}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / COLLECTION, json.dumps({"documents": ids, "left_out": sorted(left)}).encode())
+            write_whole(folder / COLLECTION, json.dumps(listed, ensure_ascii=False).encode())
             if collection is None:
                 write_whole(folder / _RECORD, json.dumps(record, ensure_ascii=False).encode())
         except OSError as error:
@@ -191,6 +194,13 @@ class Books:
         with suppress(*BROKEN):
             if book.is_collection:
                 return [str(one) for one in self._collection(book)["left_out"]]
+        return []
+
+    def told(self, book: Book) -> list[str]:
+        """The warnings about a collection that were stored with its documents; [] for other books."""
+        with suppress(*BROKEN):
+            if book.is_collection:
+                return [str(one) for one in self._collection(book)["told"]]
         return []
 
     def listed(self, book: Book) -> list[str]:
@@ -225,15 +235,15 @@ class Books:
         """Receive a file piece by piece: ``with books.receive(name) as incoming: incoming.write(...)``."""
         return AtomicUpload(self._adopt, self._folder, name)
 
-    def copy_in(self, source: Path) -> Book:
-        """Copy a file of this machine into the library.
+    def copy_in(self, source: Path, name: str = "") -> Book:
+        """Copy a file of this machine into the library, under its own name or under ``name``.
 
         Raises:
             DocumentError: the file cannot be read, or is larger than a book may be.
             ResourceError: the data folder cannot be written.
         """
         try:
-            with source.open("rb") as file, self.receive(source.name) as incoming:
+            with source.open("rb") as file, self.receive(name or source.name) as incoming:
                 while block := file.read(_COPY_BLOCK):
                     incoming.write(block)
                 return incoming.keep()

@@ -1,5 +1,5 @@
-"""Reads a zip archive of documents as one book: the sections of each document follow its name. Runs only in the child
-process (``app.readers.child``).
+"""Reads a zip archive of documents as one book: the sections of each document follow its name. Also unpacks it, so that
+each document can be a book of its own. Runs only in the child process (``app.readers.child``).
 
 Each document is unpacked by itself into a temporary folder, read by the reader of its format, and deleted. Pictures of
 pages are not recognised; documents with such pages are told.
@@ -29,11 +29,10 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     parsed = Parsed([])
     left_out: Counter[str] = Counter()
     with archive.opened_whole(path, limits) as files, tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
-        names = documents(files.namelist())
-        others = [name for name in files.namelist() if not name.endswith("/") and name not in names]
+        names, others = _entries(files)
         for at, name in enumerate(names[:_MOST]):
             step(at, len(names), None)
-            shown = cleaning.one_line(PurePosixPath(name.replace("\\", "/")).name, _LONGEST_NAME)
+            shown = _shown(name)
             inner = Path(folder) / f"{at}{PurePosixPath(name).suffix.lower()}"
             try:
                 inner.write_bytes(archive.read_part(files, name, "a document"))
@@ -41,11 +40,47 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
             except Refused as refused:
                 parsed.warnings.append(f"“{shown}” is not read: {refused.cause}")
             inner.unlink(missing_ok=True)
-    _tell(parsed, [name for name in others if not is_hidden(name)], len(names))
+    _tell(parsed.warnings, others, len(names))
     if not parsed.sections:
         raise Refused("holds no document that can be read.", "Unpack it and open what you need by itself.")
     parsed.left_out = left_out
     return parsed
+
+
+def unpack(path: Path, folder: Path, most: int, limits: Limits, step: Step) -> dict[str, Any]:
+    """Unpack each document of a zip archive into a file of its own in ``folder``, numbered from 0.
+
+    Returns:
+        ``documents``: the suffix of the file and the name of each document; [] if the file is no archive of documents
+        or has more than ``most``. ``warnings``: what is left out.
+    """
+    step(0, 1, None)
+    found: list[tuple[str, str]] = []
+    warnings: list[str] = []
+    if zipfile.is_zipfile(path) and detect.format_of(path, limits).reader == "bundle":
+        with archive.opened_whole(path, limits) as files:
+            names, others = _entries(files)
+            for name in names if len(names) <= most else ():
+                step(len(found), len(names), None)
+                suffix = PurePosixPath(name).suffix.lower()
+                try:
+                    (folder / f"{len(found)}{suffix}").write_bytes(archive.read_part(files, name, "a document"))
+                    found.append((suffix, _shown(name)))
+                except Refused as refused:
+                    warnings.append(f"“{_shown(name)}” is not read: {refused.cause}")
+            _tell(warnings, others, len(names))
+    return {"documents": found, "warnings": warnings}
+
+
+def _entries(files: zipfile.ZipFile) -> tuple[list[str], list[str]]:
+    """Return the entries of an archive that are documents, and those that a person put there but that are none."""
+    names = documents(files.namelist())
+    others = [name for name in files.namelist() if not name.endswith("/") and name not in names]
+    return names, [name for name in others if not is_hidden(name)]
+
+
+def _shown(name: str) -> str:
+    return cleaning.one_line(PurePosixPath(name.replace("\\", "/")).name, _LONGEST_NAME)
 
 
 def _parsed(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -84,10 +119,10 @@ def _add(parsed: Parsed, document: Parsed, name: str, left_out: Counter[str]) ->
     left_out.update(document.left_out)
 
 
-def _tell(parsed: Parsed, others: list[str], count: int) -> None:
+def _tell(warnings: list[str], others: list[str], count: int) -> None:
     if count > _MOST:
-        parsed.warnings.append(f"Only the first {_MOST:,} of {count:,} documents are read.")
+        warnings.append(f"Only the first {_MOST:,} of {count:,} documents are read.")
     if others:
         named = ", ".join(cleaning.one_line(name, _LONGEST_NAME) for name in others[:_MOST_NAMED])
         more = ", …" if len(others) > _MOST_NAMED else ""
-        parsed.warnings.append(f"Files of other kinds are not read: {len(others):,} ({named}{more}).")
+        warnings.append(f"Files of other kinds are not read: {len(others):,} ({named}{more}).")

@@ -19,6 +19,13 @@ def _work(request: dict[str, Any], voice: Voice) -> None:
 
         _tell(parse(unpacked(request["path"]), request, Limits(**request["limits"]), voice.step), voice)
         return
+    if request["work"] == "unpack":
+        from app.readers import bundle
+
+        limits, folder = Limits(**request["limits"]), unpacked(request["folder"])
+        found = bundle.unpack(unpacked(request["path"]), folder, request["most"], limits, voice.step)
+        voice.say({"type": "answer", "value": found})
+        return
     if request["work"] == "gguf":
         from app.readers import gguf_facts
 

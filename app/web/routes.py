@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.core import chat_run
+from app.core.archives import taken_apart
 from app.core.atomic_upload import MAX_BYTES
 from app.core.books import Book, name_of
 from app.core.open_book import Awaited, Stage
@@ -258,9 +259,11 @@ class BookRoutes:
             async for block in request.stream():
                 await run_in_threadpool(incoming.write, block)
             book = await run_in_threadpool(incoming.keep)
+        note = _same_file(name_of(name), book)
+        book = await run_in_threadpool(taken_apart, self._state, book)
         if request.headers.get(OPEN_HEADER) != "no" and not self._state.is_open(book):
             self._state.open(book)
-        return JSONResponse({"note": _same_file(name_of(name), book), "id": book.sha256})
+        return JSONResponse({"note": note, "id": book.sha256})
 
     async def open(self, request: Request) -> None:
         asked = await parsed(request, BookAsked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from app.core import chat_run
+from app.core.archives import taken_apart
 from app.core.books import COLLECTION, TEXT, Book, Books, TextCache
 from app.core.chats import Chats
 from app.core.contents import chapters
@@ -367,3 +369,39 @@ def test_contents_and_questions_name_the_document() -> None:
     assert not any("60 words" in question for question in suggestions(both, 4)), "which of them?"
     assert suggestions(both, 1)[0] != "Where do the two documents differ?"
     assert not any("“Letter”" in question for question in suggestions(both, 4)), "a document's title is no heading"
+
+
+def test_an_archive_is_its_documents(make_state: Make, tmp_path: Path) -> None:
+    """It was read as one book, so that no document of it could be moved, left out or opened by itself."""
+    entries = {"deeds/Lease.txt": "a", "Costs.txt": "b", "Secret.txt": "locked", "film.mp4": "moving", "bad.txt": "x"}
+
+    def read(path: Path, password: str | None = None) -> Document:
+        if path.read_text() == "x":
+            raise DocumentError(f"“{path.name}” is damaged.", "Get it again.")
+        return reader(path, password)
+
+    def given(name: str, entries: dict[str, str]) -> Book:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for entry, text in entries.items():
+                archive.writestr(entry, text)
+        return taken_apart(state, state.books.copy_in(tmp_path / name))
+
+    state = make_state(Counting(), reader=read)
+    book = given("papers.zip", entries)
+    state.open(book)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    assert state.current.document is not None
+    assert [member.title for member in state.current.document.members] == ["Part a", "Part b"]
+    assert state.current.book is not None
+    assert state.current.book.shown == "papers"
+    said = " ".join(state.current.document.warnings)
+    assert "“Secret.txt” is locked. Open it by itself once, with its password, and then add it." in said
+    assert "“bad.txt” is damaged." in said
+    assert "not read: 1 (film.mp4)." in said
+    names = {one.name for one in state.books.all()}
+    assert names == {"Lease.txt", "Costs.txt", "Secret.txt", state.current.book.name}
+    assert given("papers.zip", entries).sha256 == book.sha256  # it was there
+    assert given("one.zip", {"Lease.txt": "a"}).name == "Lease.txt"
+    whole = given("nothing.zip", {"film.mp4": "moving"})
+    assert whole.name == "nothing.zip"
+    assert taken_apart(state, whole) == whole

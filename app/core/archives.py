@@ -1,0 +1,65 @@
+"""Takes an archive of documents apart: each document becomes a book of the library, and all together a collection."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path, PurePath
+
+from app.core.books import Book
+from app.core.state import AppState
+from app.readers.recognition import Recognition
+from app.readers.unpacking import unpack
+from engine.errors import DocumentError, NoTextLayer, PasswordNeeded, TrifoldError
+from engine.model_files import TEMPORARY
+
+
+def taken_apart(state: AppState, book: Book) -> Book:
+    """Return the collection of the documents of a zip archive, or its only document. Return any other book unchanged,
+    and an archive that was read as one book before, because it may have chats.
+
+    A document that cannot be read is left out with a warning; one with a password stays in the library. The archive
+    itself is not kept.
+
+    Raises:
+        ResourceError: the data folder cannot be written.
+    """
+    if book.is_collection or book.pages or PurePath(book.name).suffix.lower() != ".zip":
+        return book
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        found = unpack(state.books.path(book), Path(folder))
+        if found is None:
+            return book
+        told = list(found.warnings)
+        parts = [part for file, name in found.documents if (part := _added(state, file, name, told))]
+    if not parts:
+        return book  # its reader says what is wrong
+    collection = state.books.collect(parts, told=told)
+    if collection.is_collection and not collection.given:
+        collection = state.books.rename(collection.sha256, PurePath(book.name).stem)
+    state.books.forget(book.sha256)
+    return collection
+
+
+def _added(state: AppState, file: Path, name: str, told: list[str]) -> Book | None:
+    """Add a document to the library. If it cannot be read, return None and add the reason to ``told``. Pages that are
+    pictures are no reason, because they can be recognised.
+    """
+    known = {one.sha256 for one in state.books.all()}
+    try:
+        part = state.books.copy_in(file, name)
+    except DocumentError as refused:
+        told.append(refused.cause)
+        return None
+    try:
+        state.parser.parse(part, recognition=Recognition.stopped(state.books.folder))
+    except NoTextLayer:
+        return part
+    except PasswordNeeded as locked:  # it stays in the library
+        told.append(" ".join((locked.cause, "Open it by itself once, with its password, and then add it.")))
+        return None
+    except TrifoldError as refused:
+        told.append(" ".join((refused.cause, refused.remedy)))
+        if part.sha256 not in known:
+            state.books.forget(part.sha256)
+        return None
+    return part
