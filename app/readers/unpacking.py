@@ -15,7 +15,7 @@ MOST = 100
 
 
 @dataclass(frozen=True)
-class Unpacked:
+class ArchiveParts:
     """``documents``: file and original name of each document, in the order of the archive. ``warnings``: what is left
     out.
     """
@@ -24,7 +24,7 @@ class Unpacked:
     warnings: tuple[str, ...]
 
 
-def unpack(path: Path, folder: Path, limits: Limits | None = None) -> Unpacked | None:
+def unpack(path: Path, folder: Path, limits: Limits | None = None) -> ArchiveParts | None:
     """Unpack the documents of a zip archive into a folder. Return None for a file that is no such archive, has too many
     documents, or cannot be unpacked within the limits.
     """
@@ -36,7 +36,7 @@ def unpack(path: Path, folder: Path, limits: Limits | None = None) -> Unpacked |
                 if message["type"] == "answer" and message["value"]["documents"]:
                     named = message["value"]["documents"]
                     found = tuple((folder / f"{at}{suffix}", name) for at, (suffix, name) in enumerate(named))
-                    return Unpacked(found, tuple(message["value"]["warnings"]))
+                    return ArchiveParts(found, tuple(message["value"]["warnings"]))
     except ChildFailed:
         pass  # the reader of the archive says what is wrong
     return None
