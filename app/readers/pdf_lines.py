@@ -21,6 +21,7 @@ from app.readers import cleaning, pdf_calls
 from app.readers.inner_pictures import Image
 from app.readers.layout import Doubt, Line, is_initial
 from app.readers.pdf_cells import are_woven, is_prose
+from app.readers.pdf_charts import boxes_of, charts, with_charts
 from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_notes import TICKS
@@ -121,9 +122,10 @@ def page_lines(
         text_page.close()
     mark_unseen(page, pieces)
     beside = _sideways_tables(pieces)
+    drawn = charts(pieces, boxes_of(suspects.boxes, *page.get_size()))
     _levelled(pieces)
     if not pieces:
-        return list(values)
+        return with_charts(list(values), drawn)
     if sum(piece.height > 2 * abs(piece.x1 - piece.x0) and len(piece.text) > 3 for piece in pieces) * 2 > len(pieces):
         return _vertical(pieces)
     pieces = [piece for piece in pieces if piece.text]
@@ -132,7 +134,7 @@ def page_lines(
     with_dots(pieces, shapes.dots)
     pieces = _with_values(pieces, values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
-    return _with_tables_beside(_arranged(_columns(pieces)), beside)
+    return with_charts(_with_tables_beside(_arranged(_columns(pieces)), beside), drawn)
 
 
 def _with_tables_beside(lines: list[Line], tables: list[list[Line]]) -> list[Line]:

@@ -37,6 +37,7 @@ _TALLEST = 14_400.0  # maximum height of a page in points
 _EDGE = 0.25
 _MOST_CLIPS = 20  # maximum paths examined that together clip one piece of text
 _MOST_CORNERS = 100  # maximum points examined of such a path
+_WIDE = 40.0  # minimum width and height in points of a path that may be the box of a chart
 _NOTHING = (0.0, -1.0, 0.0, -1.0)  # a box in which no point is
 _KINDS = (raw.FPDF_PAGEOBJ_TEXT, raw.FPDF_PAGEOBJ_PATH, raw.FPDF_PAGEOBJ_IMAGE, raw.FPDF_PAGEOBJ_FORM)
 
@@ -52,7 +53,10 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._objects, covers, self.drawn, self.pictures, self.fonts, self.fonts_of = _drawn(page)
+        self._objects, covers, self.drawn, self.pictures, self.fonts, self.fonts_of, forms = _drawn(page)
+        turn = turned(page)
+        self.boxes = forms + [turn(*path[1:]) for path in self.drawn if path[3] - path[1] > _WIDE < path[4] - path[2]]
+        """Boxes of the drawn groups and of the larger paths."""
         self._covers = _in_bands(covers)
         self._text = pdf_calls.address(text_page.raw)
         self._parts = (c_uint * 4)()
@@ -71,7 +75,7 @@ class Suspects:
         # a clip's box in the file, and on the page unless it holds all of the page; keyed by the number of its paths
         # and the last of them
         self._clips: dict[tuple[int, int], tuple[Box, Box | None]] = {}
-        self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turned(page)
+        self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turn
 
     def doubt(self, index: int, box: Box) -> Doubt:
         """Return whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box``
@@ -202,13 +206,15 @@ class Layers:
 
 def _drawn(
     page: pdfium.PdfPage,
-) -> tuple[list[int], list[tuple[int, Box]], list[Path], list[Image], set[int | None], dict[int, int | None]]:
+) -> tuple[
+    list[int], list[tuple[int, Box]], list[Path], list[Image], set[int | None], dict[int, int | None], list[Box]
+]:
     """Examine the drawn objects of a page.
 
     Returns:
         All examined objects in drawing order; (position in this order, box) of each object that may cover text; all
             paths; pictures, also those in groups; addresses of the fonts, also those in groups; the same keyed by text
-        object.
+        object; boxes of the groups.
     """
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
@@ -221,6 +227,7 @@ def _drawn(
     has_text = False
     fonts: set[int | None] = set()
     fonts_of: dict[int, int | None] = {}
+    forms: list[Box] = []
     for at, kind in enumerate(map(pdf_calls.kind_of, items)):
         if kind == text:
             has_text = True
@@ -229,6 +236,8 @@ def _drawn(
         if kind == form:
             fonts |= fonts_in(items[at])
             pictures += images_in(items[at], turn)
+            if pdf_calls.bounds(items[at], *edges.places):
+                forms.append(turn(*edges.get()))
         if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
             continue
         x0, y0, x1, y1 = edges.get()
@@ -242,7 +251,7 @@ def _drawn(
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
             covers.append((at, turn(x0, y0, x1, y1)))
-    return items, covers, paths, pictures, fonts.union(fonts_of.values()), fonts_of
+    return items, covers, paths, pictures, fonts.union(fonts_of.values()), fonts_of, forms
 
 
 def has_image(page: pdfium.PdfPage) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
+from app.readers.chart_labels import AxisName, axes_of, grouped
 from app.readers.layout import Line, reflow
 from app.readers.locating import folded, locate
 from app.readers.pdf_grids import Box as PageBox
@@ -24,18 +24,8 @@ from app.readers.recognised import Box, RecognisedLine, RecognisedPage, brackete
 Shows = Callable[[Box], bool]
 """Whether a box (x0, y0, x1, y1) of a picture, as fractions of it, has words that are no text of the page."""
 
-_VALUE = re.compile(r"[<>≤≥~≈$€£¥]?\s?[-+−–]?\d[\d.,\s]*\s?(?:%|°C?|[kKMB]|bn|m)?")  # matches a mark of an axis
-_NOT_OF_VALUE = re.compile(r"[^\d.\-−–]")
-_FEWEST_MARKS = 3  # minimum marks of an axis
-_EVEN = 0.2  # maximum difference of a distance between two marks of an axis from the median, as a share of it
-_ALIGNED = 0.6  # maximum distance, in line heights, between the edges or middles of aligned words
-_STACKED = 0.7  # maximum gap, in line heights, between lines one below the other that belong together
 _SENTENCE = 5.0  # minimum mean words of a line in a picture of text
-_LEVEL = 0.6  # minimum vertical overlap of two words in a row, as a share of the smaller height
 _UPRIGHT = 1.5  # minimum ratio of height to width of words that run upwards or downwards
-_STRAIGHT = (
-    0.2  # maximum distance between the middles of a number and its column's name, as a share of two columns' gap
-)
 _BAR = " | "  # the separator of a row's cells
 _CAPTION_REACH = 60.0  # maximum distance in points between a picture and its caption
 _CAPTION = re.compile(
@@ -45,26 +35,6 @@ _CAPTION = re.compile(
 )  # matches the beginning of a caption
 _LABEL = 3  # maximum words of the name of an axis mark
 _TICK = re.compile(r"(?<=\w)[-–—_]$")  # matches a drawn mark that was read as a hyphen
-_AXIS_REACH = 8.0  # maximum distance, in line heights, between an axis and the name beside it
-
-
-@dataclass
-class _Group:
-    """Pieces that are read together. ``top`` and ``x0`` decide when."""
-
-    top: float
-    x0: float
-    text: str
-
-
-@dataclass
-class _Name:
-    """Words that run upwards, such as the name of an axis. ``x`` is their middle."""
-
-    text: str
-    x: float
-    top: float
-    bottom: float
 
 
 def words_of(record: dict[str, Any], shows: Shows = lambda box: True) -> str:
@@ -86,17 +56,17 @@ def words_of(record: dict[str, Any], shows: Shows = lambda box: True) -> str:
     for line in page.lines:
         if len(line.words) <= _LABEL:  # the mark of an axis stands close behind its name
             line.words[-1] = replace(line.words[-1], text=_TICK.sub("", line.words[-1].text))
-    sideways = _names_of_axes([line for line in page.lines if _is_sideways(line)])
+    sideways = _names_ofaxes_of([line for line in page.lines if _is_sideways(line)])
     upright = [line for line in page.lines if not _is_sideways(line)]
     page.lines = upright
     pieces = pieces_of(page) if upright else []
-    axes = _axes(pieces)
+    axes = axes_of(pieces)
     if not axes and not sideways:
         lines = recognised_lines(page)
         is_prose = sum(len(line.text.split()) for line in lines) >= _SENTENCE * len(lines)
         if is_prose or any(line.row for line in lines):
             return re.sub(r"\n{2,}", "\n", reflow(lines, Counter()))
-    return "\n".join(group.text for group in _groups(pieces, axes, sideways))
+    return "\n".join(group.text for group in grouped(pieces, axes, sideways))
 
 
 def _is_sideways(line: RecognisedLine) -> bool:
@@ -104,9 +74,9 @@ def _is_sideways(line: RecognisedLine) -> bool:
     return line.bottom - line.top > _UPRIGHT * wide and len(line.words[0].text) > 2
 
 
-def _names_of_axes(lines: Sequence[RecognisedLine]) -> list[_Name]:
+def _names_ofaxes_of(lines: Sequence[RecognisedLine]) -> list[AxisName]:
     """Join words that run upwards one after the other."""
-    found: list[_Name] = []
+    found: list[AxisName] = []
     for line in sorted(lines, key=lambda line: -line.bottom):
         x0, x1, text = line.words[0].x0, line.words[-1].x1, " ".join(word.text for word in line.words)
         wide = x1 - x0
@@ -114,133 +84,10 @@ def _names_of_axes(lines: Sequence[RecognisedLine]) -> list[_Name]:
             (one for one in found if abs(one.x - (x0 + x1) / 2) < wide / 2 and one.top - line.bottom < wide), None
         )
         if last is None:
-            found.append(_Name(text, (x0 + x1) / 2, line.top, line.bottom))
+            found.append(AxisName(text, (x0 + x1) / 2, line.top, line.bottom))
         else:
             last.text, last.top = f"{last.text} {text}", line.top
     return found
-
-
-def _middle(piece: Line) -> float:
-    return (piece.x0 + piece.x1) / 2
-
-
-_EDGES: tuple[Callable[[Line], float], ...] = (lambda one: one.x1, lambda one: one.x0, _middle)
-
-
-def _axes(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Find the marks of vertical axes: numbers one above the other, evenly spaced, whose values are evenly spaced
-    too or grow by a factor, and beside which no row of a table stands.
-    """
-    found: list[list[Line]] = []
-    marks = sorted((one for one in pieces if _VALUE.fullmatch(one.text)), key=lambda one: one.top)
-    for first in marks:
-        if any(first is one for axis in found for one in axis):
-            continue
-        columns = [[one for one in marks if abs(edge(one) - edge(first)) < _ALIGNED * first.height] for edge in _EDGES]
-        if axes := [column for column in columns if _is_axis(column, pieces)]:
-            found.append(max(axes, key=len))
-    return found
-
-
-def _is_axis(column: Sequence[Line], pieces: Sequence[Line]) -> bool:
-    if len(column) < _FEWEST_MARKS:
-        return False
-    distances = [two.top - one.top for one, two in pairwise(column)]
-    usual = sorted(distances)[len(distances) // 2]
-    if any(abs(distance - usual) > _EVEN * usual for distance in distances):
-        return False
-    beside = sum(any(one is not other and _overlap(one, other) > _LEVEL for other in pieces) for one in column)
-    values = [_value(one.text) for one in column]
-    steps = [two - one for one, two in pairwise(values)]
-    even = max(steps) - min(steps) <= 1e-6 + 0.02 * max(map(abs, steps)) and steps[0] != 0
-    ratios = [two / one for one, two in pairwise(values)] if all(values) else []
-    grows = bool(ratios) and max(ratios) - min(ratios) <= 0.02 * max(ratios) and ratios[0] != 1
-    # numbers of a table that happen to be evenly spaced have other cells beside them
-    return (even or grows) and (2 * beside <= len(column) or (steps[0] < 0 and beside < len(column)))
-
-
-def _value(text: str) -> float:
-    plain = _NOT_OF_VALUE.sub("", text.replace(",", "")).replace("−", "-").replace("–", "-")
-    try:
-        return float(plain)
-    except ValueError:
-        return 0.0
-
-
-def _groups(pieces: Sequence[Line], axes: Sequence[Sequence[Line]], sideways: Sequence[_Name]) -> list[_Group]:
-    """Return what is read together, in reading order. The name of an axis stands before its marks, which are listed
-    from the lowest.
-    """
-    groups: list[_Group] = []
-    placed: set[int] = set()
-    for axis in axes:
-        placed |= {id(one) for one in axis}
-        top, left, height = axis[0].top, min(one.x0 for one in axis), axis[0].height
-        text = ", ".join(one.text for one in reversed(axis))
-        near = [one for one in sideways if id(one) not in placed and abs(one.x - left) < _AXIS_REACH * height]
-        if near and (name := min(near, key=lambda one: abs(one.x - left))).bottom > top:
-            placed.add(id(name))
-            text = f"{name.text}: {text}"
-        groups.append(_Group(top - height / 2, left, text))
-    groups += [_Group(one.top, one.x, one.text) for one in sideways if id(one) not in placed]
-    rest = sorted((one for one in pieces if id(one) not in placed), key=lambda one: (one.top, one.x0))
-    labels = _labelled(rest)
-    rest = [one for one in rest if id(one) not in {id(label) for label in labels.values()}]
-    while rest:
-        row = [one for one in rest if _overlap(one, rest[0]) > _LEVEL]
-        block = _stack(rest, row[0]) if len(row) == 1 else row
-        rest = [one for one in rest if not any(one is other for other in block)]
-        if len(row) == 1:
-            joint = " " if len(block) > 1 and abs(block[0].x0 - block[1].x0) >= _ALIGNED * block[0].height else "\n"
-        else:
-            block, joint = sorted(row, key=lambda one: one.x0), ", "
-        texts = [f"{one.text}: {labels[id(one)].text}" if id(one) in labels else one.text for one in block]
-        groups.append(_Group(block[0].top, block[0].x0, joint.join(texts)))
-    return sorted(groups, key=lambda group: (group.top, group.x0))
-
-
-def _labelled(pieces: Sequence[Line]) -> dict[int, Line]:
-    """Return the numbers above the names of a chart's columns, keyed by the ``id`` of the name's piece. The names are
-    the lowest row of several pieces; the number of a column stands straight above its name.
-    """
-    rows = [[one for one in pieces if _overlap(one, low) > _LEVEL] for low in reversed(pieces)]
-    names = sorted(next((row for row in rows if len(row) >= _FEWEST_MARKS), []), key=lambda one: one.x0)
-    if not names:
-        return {}
-    apart = min(_middle(two) - _middle(one) for one, two in pairwise(names))
-    found: dict[int, Line] = {}
-    for name in names:
-        above = [
-            one
-            for one in pieces
-            if abs(_middle(one) - _middle(name)) < _STRAIGHT * apart
-            and one.bottom <= name.top
-            and _VALUE.fullmatch(one.text)
-        ]
-        if len(above) == 1:
-            found[id(name)] = above[0]
-    return found if 2 * len(found) > len(names) else {}
-
-
-def _stack(pieces: Sequence[Line], first: Line) -> list[Line]:
-    """Return a piece and the pieces one below the other beneath it: the entries of a legend, or a label of several
-    lines.
-    """
-    found = [first]
-    for one in pieces:
-        last = found[-1]
-        aligned = min(abs(one.x0 - first.x0), abs(one.x0 + one.x1 - first.x0 - first.x1) / 2)
-        near = (
-            0 <= (one.top + one.bottom - last.top - last.bottom) / 2 - last.height / 2 < last.height * (0.5 + _STACKED)
-        )
-        alone = not any(other is not one and _overlap(one, other) > _LEVEL for other in pieces)
-        if one is not first and near and alone and aligned < _ALIGNED * first.height:
-            found.append(one)
-    return found
-
-
-def _overlap(one: Line, two: Line) -> float:
-    return (min(one.bottom, two.bottom) - max(one.top, two.top)) / min(one.height, two.height)
 
 
 def with_words(text: str, placed: Sequence[tuple[str, str, bool]]) -> str:

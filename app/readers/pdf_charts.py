@@ -1,0 +1,135 @@
+"""Takes the words of drawn charts from a PDF's page, and puts them into the order in which a person reads them. Runs
+only in the child process (``app.readers.child``).
+
+A chart is a drawn box beside which the marks of an axis stand. Its words are rows of a table to the rest of the page.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.readers.chart_labels import FEWEST_MARKS, VALUE, AxisName, axes_of, grouped
+from app.readers.layout import Line
+from app.readers.pdf_grids import Box
+
+_NARROWEST = 60.0  # minimum width of a chart's box in points
+_LOWEST = 40.0  # minimum height of a chart's box in points
+_MOST_OF_PAGE = 0.6  # a box that takes at least this share of the page is a background
+_MOST_BOXES = 40  # maximum boxes of a page that are examined
+_MOST_MARKS = 200  # maximum numbers on a page with charts; one with more has tables
+_BESIDE = 6.0  # maximum distance, in line heights, between an axis and the box beside it
+_ABOVE = 2.5  # maximum distance, in line heights, between the box and the title above it
+_BELOW = 3.5  # maximum distance, in line heights, between the box and the name of the axis below it
+_LABEL = 8  # maximum words of a label outside of the box; longer lines are text of the page
+_SENTENCE = 6.0  # mean words of a line in a box from which it is a box of text
+_CAPTION = re.compile(r"(?:fig(?:ure)?|abb(?:ildung)?|chart|table|tabelle|exhibit)\b\.?\s?\d", re.I)
+_TURN = 0.1  # maximum difference in radians of the angle of words that run upwards or downwards from a quarter turn
+
+
+def boxes_of(shapes: Sequence[Box], width: float, height: float) -> list[Box]:
+    """Return the shapes of a page that may be the box of a chart, the smallest first."""
+    found = {
+        (x0, x1, top, bottom)
+        for x0, x1, top, bottom in shapes
+        if x1 - x0 > _NARROWEST
+        and bottom - top > _LOWEST
+        and (x1 - x0) * (bottom - top) < _MOST_OF_PAGE * width * height
+    }
+    return sorted(found, key=lambda box: (box[1] - box[0]) * (box[3] - box[2]))[:_MOST_BOXES]
+
+
+def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
+    """Take the words of the charts from a page's pieces of text.
+
+    Args:
+        pieces: the page's pieces, before those at an angle are levelled. The words of charts are removed.
+        boxes: shapes that may be the box of a chart, the smallest first.
+
+    Returns:
+        The rows of each chart, in reading order.
+    """
+    marks = [piece for piece in pieces if piece.shown and not piece.turned and VALUE.fullmatch(piece.text)]
+    if not boxes or not FEWEST_MARKS <= len(marks) <= _MOST_MARKS:
+        return []
+    upright = [piece for piece in pieces if piece.shown and not piece.turned]
+    of_box: dict[Box, list[list[Line]]] = {}
+    for axis in axes_of(upright):
+        box = next((box for box in boxes if _stands_beside(axis, box)), None)
+        if box is not None:
+            of_box.setdefault(box, []).append(axis)
+    found = []
+    for box, axes in of_box.items():
+        taken = {id(mark) for other, some in of_box.items() if other != box for axis in some for mark in axis}
+        words = [piece for piece in pieces if piece.shown and id(piece) not in taken and _belongs(piece, box, axes)]
+        inside = [len(piece.text.split()) for piece in words]
+        if sum(inside) >= _SENTENCE * len(inside):
+            continue
+        gone = set(map(id, words))
+        pieces[:] = [piece for piece in pieces if id(piece) not in gone]
+        found.append(_rows(words, axes, box))
+    return found
+
+
+def _stands_beside(axis: Sequence[Line], box: Box) -> bool:
+    """Whether an axis stands at the left or right edge of a box, and all its marks are on the height of the box."""
+    x0, x1, top, bottom = box
+    height = axis[0].height
+    left, right = min(mark.x0 for mark in axis), max(mark.x1 for mark in axis)
+    middles = [(mark.top + mark.bottom) / 2 for mark in axis]
+    if min(middles) < top - height or max(middles) > bottom + height:
+        return False
+    if max(middles) - min(middles) < (bottom - top) / 3:
+        return False
+    reach = _BESIDE * height
+    return -reach < x0 - right < reach or -reach < left - x1 < reach
+
+
+def _belongs(piece: Line, box: Box, axes: Sequence[Sequence[Line]]) -> bool:
+    """Whether a piece of text is one of the words of the chart in ``box``."""
+    x0, x1, top, bottom = box
+    x, y = (piece.x0 + piece.x1) / 2, (piece.top + piece.bottom) / 2
+    if x0 <= x <= x1 and top <= y <= bottom:
+        return True
+    if len(piece.text.split()) > _LABEL or _CAPTION.match(piece.text):
+        return False
+    height = axes[0][0].height
+    left = min(x0, min(mark.x0 for axis in axes for mark in axis) - 2 * height)
+    right = max(x1, max(mark.x1 for axis in axes for mark in axis) + 2 * height)
+    if piece.turned:
+        return left - height <= x <= right + height and top - height <= y <= bottom + height + piece.height
+    beside = left <= piece.x0 and piece.x1 <= right + height
+    return beside and top - _ABOVE * height <= y <= bottom + _BELOW * height
+
+
+def _rows(words: Sequence[Line], axes: Sequence[Sequence[Line]], box: Box) -> list[Line]:
+    """Return the words of a chart as rows, which have the place of the chart's box."""
+    names, labels = [], []
+    for piece in words:
+        x = (piece.x0 + piece.x1) / 2
+        if piece.turned and abs(abs(math.sin(piece.angle)) - 1) < _TURN and not box[0] < x < box[1]:
+            names.append(AxisName(piece.text, x, piece.top, piece.bottom))
+        else:
+            top = max(piece.top, piece.bottom - piece.size) if piece.turned else piece.top
+            labels.append(replace(piece, top=top) if piece.turned else piece)
+    texts = [text for group in grouped(labels, axes, names) for text in group.text.split("\n")]
+    x0, x1, top, bottom = box
+    step = (bottom - top) / max(len(texts), 1)
+    return [
+        Line(text, x0, x1, top + at * step, top + (at + 1) * step, size=labels[0].size, columns=(x0, x1))
+        for at, text in enumerate(texts)
+    ]
+
+
+def with_charts(lines: list[Line], found: Sequence[Sequence[Line]]) -> list[Line]:
+    """Insert the rows of each chart after the last line above it in its column, or else before the first line below."""
+    for rows in found:
+        x0, x1, top = rows[0].x0, rows[0].x1, rows[0].top
+        beside = [at for at, line in enumerate(lines) if line.x0 < x1 and line.x1 > x0]
+        above = [at for at in beside if lines[at].bottom <= top + lines[at].height]
+        below = next((at for at in beside if lines[at].top >= top), len(lines))
+        at = above[-1] + 1 if above else below
+        lines[at:at] = rows
+    return lines

@@ -1,0 +1,70 @@
+"""Charts that are drawn on a PDF's page: their words are read as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.readers import detect
+from app.readers.parsed import Limits
+
+_FRAME = b"0.8 w 150 420 300 200 re S\n"
+
+
+def _text(x: float, y: float, words: str, *, up: bool = False) -> bytes:
+    place = b"0 1 -1 0" if up else b"1 0 0 1"
+    return b"BT /F1 10 Tf %s %d %d Tm (%s) Tj ET\n" % (place, x, y, words.encode())
+
+
+def _read(files: Any, make_stream: Any, parts: Sequence[bytes]) -> str:
+    path = files.pdf("chart.pdf", [], streams=[make_stream(b"".join(parts))])
+    return detect.parse(path, {}, Limits(), lambda *_: None).sections[0].text
+
+
+def _marks(x: float, values: Sequence[int], last: float = 620) -> list[bytes]:
+    step = (last - 420) / (len(values) - 1)
+    return [_text(x, 417 + step * at, str(value)) for at, value in enumerate(values)]
+
+
+def test_an_axis_has_its_name_and_its_marks_from_the_lowest(files: Any, make_stream: Any) -> None:
+    """As matplotlib draws a chart: the marks below first, then those at the left, the title last."""
+    parts = [
+        _text(72, 720, "The ships of the harbour are counted every year by the keeper."),
+        _FRAME,
+        *(_text(170 + 80 * at, 405, str(2016 + 2 * at)) for at in range(4)),
+        _text(285, 390, "Year"),
+        *_marks(130, [10, 20, 30, 40, 50]),
+        _text(118, 480, "Ships (thousand)", up=True),
+        _text(260, 628, "Ships at Orre"),
+        _text(380, 590, "Harbour"),
+        _text(380, 576, "Lighthouse"),
+        _text(150, 360, "Figure 1: Ships of ten years."),
+        _text(72, 330, "In the last year there were more of them than ever before in the town."),
+    ]
+    assert _read(files, make_stream, parts) == (
+        "The ships of the harbour are counted every year by the keeper.\n\n"
+        "Ships at Orre\nShips (thousand): 10, 20, 30, 40, 50\nHarbour\nLighthouse\n2016, 2018, 2020, 2022\nYear\n\n"
+        "Figure 1: Ships of ten years.\n\n"
+        "In the last year there were more of them than ever before in the town."
+    )
+
+
+def test_columns_have_their_numbers(files: Any, make_stream: Any) -> None:
+    places = ["North", "South", "East"]
+    parts = [
+        _FRAME, *(_text(190 + 90 * at, 405, place) for at, place in enumerate(places)),
+        *_marks(130, [0, 20, 40]), *(_text(195 + 90 * at, 470 + 40 * at, str(12 + at)) for at in range(3)),
+    ]  # fmt: skip
+    assert _read(files, make_stream, parts) == "0, 20, 40\nNorth: 12, South: 13, East: 14"
+
+
+def test_a_table_in_a_frame_stays_a_table(files: Any, make_stream: Any) -> None:
+    rows = [("Lamps", 10), ("Wicks", 20), ("Oil", 30), ("Boats", 40)]
+    parts = [_FRAME]
+    for at, (name, count) in enumerate(rows):
+        parts += [
+            _text(130, 600 - 50 * at, str(count)),
+            _text(170, 600 - 50 * at, name),
+            _text(300, 600 - 50 * at, "7"),
+        ]
+    assert _read(files, make_stream, parts).split("\n") == [f"{count} | {name} | 7" for name, count in rows]
