@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_int, c_uint, cast, sizeof
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from operator import itemgetter
@@ -53,11 +53,15 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        self._objects, covers, self.drawn, self.pictures, self.fonts, self.fonts_of, forms = _drawn(page)
-        turn = turned(page)
-        self.boxes = forms + [turn(*path[1:]) for path in self.drawn if path[3] - path[1] > _WIDE < path[4] - path[2]]
+        found, turn = _drawn(page), turned(page)
+        self._objects, self.drawn, self.pictures = found.items, found.paths, found.pictures
+        self.fonts_of = found.fonts
+        """Addresses of the fonts of text objects."""
+        self.fonts = found.fonts_in_groups.union(found.fonts.values())
+        large = (path for path in found.paths if path[3] - path[1] > _WIDE < path[4] - path[2])
+        self.boxes = found.groups + [turn(*path[1:]) for path in large]
         """Boxes of the drawn groups and of the larger paths."""
-        self._covers = _in_bands(covers)
+        self._covers = _in_bands(found.covers)
         self._text = pdf_calls.address(text_page.raw)
         self._parts = (c_uint * 4)()
         self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
@@ -204,54 +208,53 @@ class Layers:
         return not of_page if layer is None else not layer or layer in self.off
 
 
-def _drawn(
-    page: pdfium.PdfPage,
-) -> tuple[
-    list[int], list[tuple[int, Box]], list[Path], list[Image], set[int | None], dict[int, int | None], list[Box]
-]:
-    """Examine the drawn objects of a page.
-
-    Returns:
-        All examined objects in drawing order; (position in this order, box) of each object that may cover text; all
-            paths; pictures, also those in groups; addresses of the fonts, also those in groups; the same keyed by text
-        object; boxes of the groups.
+@dataclass
+class _Drawn:
+    """The drawn objects of a page: ``items`` in drawing order; (position in this order, box) of each object that may
+    cover text; all paths; pictures, also those in groups; boxes of the groups; addresses of the fonts, those of groups
+    apart from those of text objects, which are keyed by the object.
     """
+
+    items: list[int]
+    covers: list[tuple[int, Box]] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+    pictures: list[Image] = field(default_factory=list)
+    groups: list[Box] = field(default_factory=list)
+    fonts_in_groups: set[int | None] = field(default_factory=set)
+    fonts: dict[int, int | None] = field(default_factory=dict)
+
+
+def _drawn(page: pdfium.PdfPage) -> _Drawn:
+    """Examine the drawn objects of a page."""
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
-    covers: list[tuple[int, Box]] = []
-    pictures: list[Image] = []
-    paths: list[Path] = []
+    found, turn = _Drawn(items), turned(page)
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
-    turn = turned(page)
     text, path, image, form = _KINDS
-    has_text = False
-    fonts: set[int | None] = set()
-    fonts_of: dict[int, int | None] = {}
-    forms: list[Box] = []
     for at, kind in enumerate(map(pdf_calls.kind_of, items)):
         if kind == text:
-            has_text = True
-            fonts_of[items[at]] = pdf_calls.font_of(items[at])
+            found.fonts[items[at]] = pdf_calls.font_of(items[at])
             continue
         if kind == form:
-            fonts |= fonts_in(items[at])
-            pictures += images_in(items[at], turn)
-            if pdf_calls.bounds(items[at], *edges.places):
-                forms.append(turn(*edges.get()))
-        if kind not in (path, image) or not pdf_calls.bounds(items[at], *edges.places):
+            found.fonts_in_groups |= fonts_in(items[at])
+            found.pictures += images_in(items[at], turn)
+        if kind not in (path, image, form) or not pdf_calls.bounds(items[at], *edges.places):
             continue
         x0, y0, x1, y1 = edges.get()
+        if kind == form:
+            found.groups.append(turn(x0, y0, x1, y1))
+            continue
         if kind == path:
-            paths.append((items[at], x0, y0, x1, y1))
+            found.paths.append((items[at], x0, y0, x1, y1))
         else:
-            pictures.append((items[at], turn(x0, y0, x1, y1)))
-        if has_text and x1 - x0 > THIN < y1 - y0 and len(covers) < _MOST_COVERS:
+            found.pictures.append((items[at], turn(x0, y0, x1, y1)))
+        if found.fonts and x1 - x0 > THIN < y1 - y0 and len(found.covers) < _MOST_COVERS:
             if kind == path:
                 pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
-            covers.append((at, turn(x0, y0, x1, y1)))
-    return items, covers, paths, pictures, fonts.union(fonts_of.values()), fonts_of, forms
+            found.covers.append((at, turn(x0, y0, x1, y1)))
+    return found
 
 
 def has_image(page: pdfium.PdfPage) -> bool:
