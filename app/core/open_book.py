@@ -96,6 +96,7 @@ class OpenBook:
     - ``document``: the text that the model reads
     - ``recognising``: progress of the recognition of pages that are pictures, or of pictures beside the text, which
       begins when the book has been read; None unless it is running
+    - ``unseen``: number of such pictures that are looked at when the book has been read; 0 if that is switched off
     - ``pictured``: the document with the words of such pictures; None unless some were found and are not read yet
     - ``progress``: progress of the reading; ``read``: result of the reading
     - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy
@@ -121,6 +122,7 @@ class OpenBook:
     whole_fit: BookFit | None = None
     parts: tuple[Part, ...] = ()
     recognising: Recognising | None = None
+    unseen: int = 0
     pictured: Pictured | None = None
     progress: ReadingProgress | None = None
     remaining: Remaining = field(default_factory=Remaining)

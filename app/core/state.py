@@ -707,7 +707,8 @@ def open_book(
         book, title=document.title, author=document.author, pages=len(document.pages), unit=document.unit
     )
     books.draw_cover(path, document, password)
-    state.set(job, book=kept, whole=document, document=document, recognising=None)
+    unseen = sum(page.pictures for page in document.pages) if state.parser.pictures and not missing() else 0
+    state.set(job, book=kept, whole=document, document=document, recognising=None, unseen=unseen)
     prepare(state, job, document, put_off)
     if not put_off or state.current.stage is not Stage.UNREAD:
         _look_at_pictures(state, job, recognition, password, agreed)

@@ -18,7 +18,8 @@ import psutil
 
 from engine.sandbox import environment, memory_of, processor_seconds
 
-_SUFFIXES = (".doc", ".dot", ".ppt", ".pps", ".xlsb")
+SUFFIXES = (".doc", ".dot", ".ppt", ".pps", ".xlsb")
+"""Suffixes of the files that LibreOffice converts."""
 _PROGRAMS = ("soffice", "libreoffice")
 _PLACES = (
     "/Applications/LibreOffice.app/Contents/MacOS/soffice",
@@ -51,7 +52,7 @@ def program() -> str | None:
 
 def suffixes() -> tuple[str, ...]:
     """The suffixes of files that this machine can convert, which the file chooser offers."""
-    return _SUFFIXES if program() else ()
+    return SUFFIXES if program() else ()
 
 
 def converted(path: Path, target: str, folder: Path, beat: Callable[[], None]) -> Path | None:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
 from starlette.requests import Request
@@ -39,6 +40,8 @@ from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.state import AppState
 from app.models.fit import TOKENS_PER_PAGE
+from app.readers import conversion
+from app.readers.recognition import SECONDS_A_PICTURE
 from app.web import messages
 from app.web.routes import PageRoute
 from engine import ModelInfo, Status
@@ -179,6 +182,7 @@ def book_view(current: OpenBook) -> View:
         "choose": None,
         "warnings": [],
         "recognising": _recognising(current),
+        "converting": _converting(current),
         "pictures": _pictures(current),
     }
     if current.book is not None:
@@ -206,6 +210,13 @@ def _title(current: OpenBook, book: Book) -> str:
     return given or (document.title if document else book.shown)
 
 
+def _converting(current: OpenBook) -> str:
+    """What is said while LibreOffice converts the file that is being opened; "" for other files."""
+    suffix = PurePath(current.book.name).suffix.lower() if current.book is not None else ""
+    is_converted = current.stage is Stage.OPENING and suffix in conversion.SUFFIXES and conversion.program() is not None
+    return "LibreOffice on this machine converts the file first…" if is_converted else ""
+
+
 def _recognising(current: OpenBook) -> View | None:
     """The progress of recognising pages that are pictures, while it runs."""
     now = current.recognising
@@ -218,19 +229,24 @@ def _recognising(current: OpenBook) -> View | None:
 
 
 def _pictures(current: OpenBook) -> View | None:
-    """The progress of recognising pictures beside the text, or the offer to read their words."""
+    """What the recognition of pictures beside the text will take, its progress, or the offer to read their words."""
     if (pictured := current.pictured) is not None:
         said = f"Pictures of this book with words: {pictured.pictures:,}."
         time = f", {stretch(pictured.time)}" if pictured.time else ""
         cost = f"{format.counted(pictured.tokens, 'token')} to read{time}."
-        return {"line": f"{said} {cost}", "found": True}
+        return {"line": f"{said} {cost}", "found": True, "waits": False}
     now = current.recognising
+    if now is None and current.unseen and current.stage in (Stage.WAITING, Stage.READING, Stage.UNREAD):
+        seconds = SECONDS_A_PICTURE * current.unseen
+        lasts = stretch(Range(seconds, seconds))
+        waiting = f"Pictures that are looked at for words after the reading: {current.unseen:,}, {lasts}."
+        return {"line": f"{waiting} A switch in the settings leaves them out.", "found": False, "waits": True}
     if now is None or current.stage is Stage.OPENING:
         return None
     left = f"{stretch(Range(now.seconds, now.seconds))} left" if now.seconds else ""
     picture = min(now.done + 1, now.total)
     words = f"Looking for words in pictures: {picture:,} of {now.total:,}"
-    return {"line": " · ".join(filter(None, (words, left))), "found": False}
+    return {"line": " · ".join(filter(None, (words, left))), "found": False, "waits": False}
 
 
 def map_view(current: OpenBook) -> View:

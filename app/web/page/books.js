@@ -76,14 +76,14 @@ function draw() {
   byId("hint-said").hidden = !said;
   byId("hint-said").textContent = said;
   const recognising = current.recognising;
-  byId("opening-words").textContent = recognising?.line || WORDS[current.stage] || "";
+  byId("opening-words").textContent = recognising?.line || current.converting || WORDS[current.stage] || "";
   byId("recognising").hidden = !recognising;
   byId("recognising-bar").value = recognising?.part ?? 0;
   const { pictures } = current;
   byId("pictures-line").hidden = !pictures;
   byId("pictures-line").querySelector("span").textContent = pictures?.line ?? "";
   byId("pictures-read").hidden = !pictures?.found;
-  byId("pictures-stop").hidden = !!pictures?.found;
+  byId("pictures-stop").hidden = !pictures || pictures.found || pictures.waits;
   document.title = current.title ? `${current.title} · Trifold` : "Trifold";
   const trouble = local || current.trouble;
   root.dataset.trouble = local ? "local" : trouble ? "yes" : "no";

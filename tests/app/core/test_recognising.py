@@ -149,6 +149,8 @@ def test_pictures_of_a_book_whose_reading_waits_are_looked_at_after_it(
     state.open(state.books.copy_in(a_file), put_off=True)
     assert state._job.ended.wait(10)
     assert (state.current.stage, read) == (Stage.UNREAD, ["kept"])
+    told = book_view(state.current)["pictures"]
+    assert told["line"].startswith("Pictures that are looked at for words after the reading: 1, about 5 s. A switch")
     state.read_for(Ask("What rang?"))
     wait_for(lambda: state.current.pictured is not None)
     assert (state.current.stage, read) == (Stage.READY, ["kept", "all"])
