@@ -428,13 +428,19 @@ def thought_line(thought: Mapping[str, Any]) -> str:
 
 
 def short_line(
-    figures: Figures | None, stopped: StopReason | None, tokens: int = 0, answer: str = "", chips: Sequence[View] = ()
+    figures: Figures | None,
+    stopped: StopReason | None,
+    tokens: int = 0,
+    answer: str = "",
+    chips: Sequence[View] = (),
+    unit: str = "page",
 ) -> str:
     """The line under an answer without figures of the engine: "84 words · 6.3 s · 3 pages". The seconds pass between
     question and last word, and the pages are those that support a sentence.
 
     Args:
         chips: the citations of the answer. The other arguments are those of ``answer_line``.
+        unit: the word for a page of the document.
     """
     parts = []
     if figures is not None and (last := figures.answer_tokens):
@@ -442,7 +448,7 @@ def short_line(
         if figures.ttft_s is not None and figures.ms_per_token_mean is not None and tokens <= last:
             parts.append(duration(figures.ttft_s + figures.ms_per_token_mean * last / 1000))
     cited = {(chip.get("of"), page["label"]) for chip in chips if chip["kind"] in _CITED for page in chip["pages"]}
-    parts.append(counted(len(cited), "page") if cited else "")
+    parts.append(counted(len(cited), unit) if cited else "")
     return " · ".join(part for part in (*parts, _ended(stopped)) if part)
 
 

@@ -541,7 +541,8 @@ def _under(exchange: Exchange) -> str:
     drawing of the pace curve (milliseconds per token). On a phone the figures have fewer words.
     """
     why_not = str((exchange.notes or {}).get("uncounted", ""))
-    short = _one_line(_line(exchange, format.short_line, _own_chips(exchange.notes)))
+    told_short = partial(format.short_line, unit=_unit(exchange.notes))
+    short = _one_line(_line(exchange, told_short, _own_chips(exchange.notes)))
     if exchange.figures is None:
         return short
     line, brief = (_line(exchange, told, why_not) for told in (format.answer_line, format.brief_answer_line))

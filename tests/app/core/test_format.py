@@ -267,6 +267,7 @@ def test_the_line_under_an_answer_without_figures() -> None:
     assert format.short_line(done, StopReason.LOOP, answer=words, chips=chips) == (
         "100 words · 5.0 s · 1 page · stopped, it only repeated itself"
     )
+    assert format.short_line(done, StopReason.END, answer=words, chips=chips, unit="section").endswith("1 section")
     assert format.short_line(done, StopReason.END, 180) == "180 tokens", "the figures are of its end"
     assert format.short_line(None, StopReason.CANCELLED) == "stopped"
 
