@@ -21,6 +21,7 @@ from pathlib import Path
 from app.core.contents import ContentsEntry
 from app.core.document_kind import Kind, kind_of
 from app.language.words import fold_word, says_nothing, without_ending
+from app.trust.figures import unit_of
 from app.trust.quoted import sentences
 from engine.document import Document, Page
 from engine.languages import Language, language_of, sentence_ends
@@ -342,9 +343,12 @@ def _is_name(words: Sequence[str]) -> bool:
 
 
 def _terms(document: Document, pages_read: int, language: Language) -> list[str]:
-    """The nouns that a document uses most, at least ``_FEWEST_TERMS`` times, without words that every text uses."""
+    """The nouns that a document uses most, at least ``_FEWEST_TERMS`` times, without words that every text uses, and
+    without units ("month"), because nobody asks what a document says about a unit.
+    """
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
-    found = Counter(noun for noun in _NOUN[language].findall(text) if not says_nothing(fold_word(noun)))
+    nouns = ((noun, fold_word(noun)) for noun in _NOUN[language].findall(text))
+    found = Counter(noun for noun, folded in nouns if not says_nothing(folded) and not unit_of(folded))
     terms: dict[str, str] = {}  # by their forms without an ending, so that no term stands there twice
     for noun, times in found.most_common():
         if times >= _FEWEST_TERMS:

@@ -57,20 +57,21 @@ def figures(text: str) -> list[Quantity]:
     for value, raw, start in numbers_in(tokens, text):
         end = start + len(raw)
         after = [fold_word(word) for word, at in tokens if at >= end][:_RATE_AFTER]
-        near = [_unit(word) for word in after[:_UNIT_AFTER]]
+        near = [unit_of(word) for word in after[:_UNIT_AFTER]]
         signs = text[max(0, start - 1) : start] + raw[:1] + raw[-1:] + text[end : end + 1]
         units = {unit for unit in (*near, *(_UNIT_OF[sign] for sign in signs if sign in _SIGNS)) if unit}
-        period = next((_unit(two) for one, two in pairwise(after) if one in _PER and _is_period(two)), "")
+        period = next((unit_of(two) for one, two in pairwise(after) if one in _PER and _is_period(two)), "")
         found.append(Quantity(value, start, frozenset(units - {period}), period))
     return found
 
 
-def _unit(word: str) -> str:
+def unit_of(word: str) -> str:
+    """The unit that a folded word names; "" if it names none."""
     return _UNIT_OF.get(word) or _UNIT_OF.get(without_ending(word), "")
 
 
 def _is_period(word: str) -> bool:
-    return _unit(word) in _PERIODS
+    return unit_of(word) in _PERIODS
 
 
 def differs_in_unit(said: Sequence[Quantity], there: Sequence[Quantity]) -> bool:
@@ -89,5 +90,5 @@ def stems(text: str) -> set[str]:
     return {
         without_ending(fold_word(raw))
         for raw, _ in tokenize(text)
-        if raw[0].isalpha() and not says_nothing(raw) and not _unit(fold_word(raw))
+        if raw[0].isalpha() and not says_nothing(raw) and not unit_of(fold_word(raw))
     }

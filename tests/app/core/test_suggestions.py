@@ -63,6 +63,7 @@ MIETE = (
         (LEASE * 9, "contract", "Who are the parties?", "book"),
         (MIETE * 9, "contract", "Wer sind die Vertragsparteien?", "Buch"),
         (LEASE * 9, "contract", "What does the document say about “deposit”?", "end of"),
+        (f"{LEASE} A month each month of a month. " * 9, "contract", "Who are the parties?", "“month”"),
         (MIETE * 9, "contract", "Was sagt das Dokument über „Kündigungsfrist“?", "endet das"),
         (
             "The chair opened the meeting. It was resolved to paint the hall. " * 9,
