@@ -83,6 +83,17 @@ def nothing_but_the_topmost_closes(page: Page) -> None:
         assert [page.locator(part).is_visible() for part in parts] == [at >= closed for at in range(len(parts))]
         if closed < len(parts):
             page.keyboard.press("Escape")
+    page.click("#map-canvas", position={"x": 5, "y": 5})
+    page.wait_for_selector("#page-panel", state="visible")
+    page.click("#open-notes")
+    page.keyboard.press("Escape")
+    assert [page.locator(part).is_visible() for part in ("#notes", "#page-panel")] == [False, True], (
+        "the focus was there"
+    )
+    page.keyboard.press("Escape")
+    page.click("#how > button")
+    page.keyboard.press("Escape")
+    assert page.locator("#how-parts").is_hidden()
     page.locator("#ask-box textarea").focus()
 
 

@@ -197,10 +197,16 @@ function settle(field) {
 
 function bindHow() {
   const fold = document.querySelector("#how > button");
-  fold.addEventListener("click", () => {
-    const parts = byId("how-parts");
+  const parts = byId("how-parts");
+  const turn = () => {
     parts.hidden = !parts.hidden;
     fold.setAttribute("aria-expanded", String(!parts.hidden));
+  };
+  fold.addEventListener("click", turn);
+  const isIn = () => !parts.hidden && byId("how").contains(document.activeElement);
+  closedByEscape("settings", isIn, () => {
+    turn();
+    fold.focus();
   });
   bindFigures();
   for (const setting of settings()) {
