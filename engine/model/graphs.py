@@ -418,7 +418,7 @@ class Replays:
         try:
             recording = make()
             off = _difference(recording.replay(inputs)[0], logits)
-            faster = key in self._faster or self._is_faster(key, eager_ms, lambda: recording.replay(inputs))
+            faster = key in self._faster or self.is_faster(key, eager_ms, lambda: recording.replay(inputs))
         except Exception as error:  # noqa: BLE001 - a driver may raise anything, and the ordinary pass still works
             failed = error.with_traceback(None)  # the traceback would keep the memory of the failed recording
         if failed is not None:
@@ -434,7 +434,7 @@ class Replays:
         self._recordings[key] = recording if faster else None
         return expected
 
-    def _is_faster(self, key: tuple[int, ...], eager_ms: float, replay: Pass) -> bool:
+    def is_faster(self, key: tuple[int, ...], eager_ms: float, replay: Pass) -> bool:
         """Whether the replay is faster than the ordinary pass, which took ``eager_ms``. Each shape is timed only once,
         because all its recordings are equally fast. The ordinary pass is not timed again, because a person waits
         meanwhile.

@@ -64,7 +64,7 @@ def test_a_known_template_is_not_tried_again(tmp_path: Path, monkeypatch: pytest
     foreign._trials.clear()
     first = foreign.chat_format(_GOOD, _TOKENS, "One", str(tmp_path))
     foreign._trials.clear()
-    monkeypatch.setattr(foreign, "_ask", None)
+    monkeypatch.setattr(foreign, "run_in_child", None)
     assert foreign.chat_format(_GOOD, _TOKENS, "Two", str(tmp_path)).pieces == first.pieces
     with pytest.raises(TypeError):  # another one has another sum
         foreign.chat_format(_GOOD + " ", _TOKENS, "Two", str(tmp_path))
@@ -296,7 +296,7 @@ def test_a_vocabulary_is_converted_and_tried_by_one_child(
     messages.append({"type": "answer", "value": (foreign_child.LINEAR,)})
     found = foreign.save_gguf_tokenizer(tmp_path / "a.gguf", "llama", folder)
     foreign.keep(folder, found, str(tmp_path / "tried"))
-    monkeypatch.setattr(foreign, "_ask", None)
+    monkeypatch.setattr(foreign, "run_in_child", None)
     assert foreign.check_tokenizer(folder, str(tmp_path / "tried")).linear
     monkeypatch.undo()
     monkeypatch.setattr(foreign, "run_in_child", child)
@@ -347,6 +347,6 @@ def test_one_without_a_template_for_chats(folder: Path) -> None:
 def test_the_demo_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
     foreign._trials.clear()
-    monkeypatch.setattr(foreign, "_ask", None)
+    monkeypatch.setattr(foreign, "run_in_child", None)
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
     foreign.check_tokenizer(DEMO_DRAFT, str(tmp_path))  # the same tokenizer, beside other files

@@ -87,7 +87,7 @@ def test_a_large_vocabulary_as_transformers_has_it(spread: float) -> None:
 
 def test_tensors_keep_all_that_top_p_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where our kernels do not run: the sum of float32 reached 0.999999 some 750 of 114,000 tokens too early."""
-    monkeypatch.setattr(distributions, "_kernels", lambda logits: None)
+    monkeypatch.setattr(distributions.native, "own", lambda: None)
     logits = logits_of(1, LARGE, 0.3)
     found = Sampler(SamplingParams(temperature=1.0, top_p=0.999999))(logits)
     assert isinstance(found, torch.Tensor)
@@ -112,7 +112,7 @@ def test_the_same_chances_give_the_same_tokens_as_tensors(
         for rows in (True, False):
             with monkeypatch.context() as patch:
                 if not rows:
-                    patch.setattr(distributions, "_kernels", lambda logits: None)
+                    patch.setattr(distributions.native, "own", lambda: None)
                 generator = make_generator(seed, torch.device("cpu"))
                 laws = [sampler(drafts[at : at + 1]) for at in range(4)]
                 laws[1] = instead(torch.tensor([seed % 2 == 0]), torch.tensor([7]), laws[1])
@@ -149,7 +149,7 @@ def test_rows_that_are_not_finite_give_no_token(monkeypatch: pytest.MonkeyPatch)
         for rows in (True, False):
             with monkeypatch.context() as patch:
                 if not rows:
-                    patch.setattr(distributions, "_kernels", lambda logits: None)
+                    patch.setattr(distributions.native, "own", lambda: None)
                 for temperature, top_k, top_p in settings:
                     law = Sampler(SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p))(logits)
                     drawn = draw(law, make_generator(1, torch.device("cpu")))

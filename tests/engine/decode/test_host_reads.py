@@ -88,7 +88,7 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Waits]:
     patch.setattr(torch, "tensor", tensor)
     for module in ("engine.model.pieces", "engine.decode.drafters"):
         patch.setattr(f"{module}.to_device", to_device)
-    patch.setattr(distributions, "_kernels", lambda logits: None)
+    patch.setattr(distributions.native, "own", lambda: None)
     patch.setattr(verify, "_waits_are_cheap", lambda _: False)
     patch.setattr(RetrievalCache, "_only_changes", lambda *_: False)
     with waits:

@@ -165,7 +165,7 @@ def test_equal_laws_accept_everything() -> None:
 def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
     if at_once:
-        monkeypatch.setattr(distributions, "_kernels", lambda logits: None)
+        monkeypatch.setattr(distributions.native, "own", lambda: None)
         monkeypatch.setattr(verify, "_waits_are_cheap", lambda _: False)
     logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
     found = dense(Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits), 1000)
@@ -216,7 +216,7 @@ def test_a_draft_is_drawn_from_few_tokens_where_looking_at_all_costs_much(monkey
     """Its law decides nothing: on a processor, and of who judges it, it is the whole nucleus."""
     logits = 0.01 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(5))
     sampler = Sampler(SamplingParams(temperature=1.0, top_p=0.9))
-    monkeypatch.setattr(distributions, "_kernels", lambda logits: None)
+    monkeypatch.setattr(distributions.native, "own", lambda: None)
     assert torch.equal(dense(sampler.drafting()(logits), 1000), dense(sampler(logits), 1000))
     monkeypatch.setattr(verify, "_waits_are_cheap", lambda _: False)
     drawn = dense(sampler.drafting().after(torch.tensor([1]))(logits), 1000)

@@ -126,7 +126,7 @@ def round_calls(
         tempfile.TemporaryDirectory() as folder,
         simulated_cuda("eager") as gpu,
         torch.no_grad(),
-        mock.patch.object(Replays, "_is_faster", return_value=True),
+        mock.patch.object(Replays, "is_faster", return_value=True),
         mock.patch.object(cuda, "measured", return_value={"flash": 1.0}),  # which is fastest is not simulated
     ):
         target, draft = (

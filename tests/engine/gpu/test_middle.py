@@ -168,7 +168,7 @@ def test_a_copy_brings_no_weights_from_host_memory(tiny: Callable[..., str]) -> 
 
 
 def test_a_copy_proposes_and_changes_no_token(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(Replays, "is_faster", lambda *_: True)
     read: list[bool] = []
     product = TiledLinear4.forward
     monkeypatch.setattr(TiledLinear4, "forward", lambda *given: read.append(True) or product(*given))

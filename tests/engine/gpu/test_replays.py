@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is faster in simulation."""
-    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(Replays, "is_faster", lambda *_: True)
 
 
 def begun(model: decoder.Decoder) -> FullCache:
@@ -229,7 +229,7 @@ def test_what_is_not_faster_takes_no_workspace_along(monkeypatch: pytest.MonkeyP
     with simulated_cuda("lazy") as gpu, torch.no_grad():
         x, w = torch.ones(1, 4, device=GPU), torch.ones(4, 4, device=GPU)
         level = Replays(CudaRecorder(GPU), "middle")
-        monkeypatch.setattr(Replays, "_is_faster", lambda _, key, *__: key[0] > 1)
+        monkeypatch.setattr(Replays, "is_faster", lambda _, key, *__: key[0] > 1)
         for count in (2, 1) * 5:
             level.run((count,), lambda: (x @ w,), lambda x: (x @ w,), x)
         assert level.replayed
@@ -239,7 +239,7 @@ def test_what_is_not_faster_takes_no_workspace_along(monkeypatch: pytest.MonkeyP
 def test_a_full_card_puts_a_recording_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever memory runs out while a pass is recorded or replayed, the level once was recorded no more. The pass goes
     on, or says that memory ran out to those who make room."""
-    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(Replays, "is_faster", lambda *_: True)
     monkeypatch.setattr(graphs, "_RETRY_AFTER", 2)
     with simulated_cuda("eager") as gpu, torch.no_grad():
         x, w = torch.ones(1, 4, device=GPU), torch.ones(4, 4, device=GPU)
@@ -263,7 +263,7 @@ def test_a_full_card_puts_a_recording_off(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_recordings_of_a_level_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool for each took up to twelve times as much for each level."""
-    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(Replays, "is_faster", lambda *_: True)
     with simulated_cuda("lazy") as gpu, torch.no_grad():
         x, level = torch.ones(1000, device=GPU), Replays(CudaRecorder(GPU), "middle")
         started = gpu.reserved()

@@ -80,7 +80,7 @@ def test_a_session_on_two_cards_says_what_it_says_on_one(
 ) -> None:
     """Verifications are not recorded, and it is said why; middle passes and the draft's steps are."""
     expected, made = answered("cpu"), []
-    monkeypatch.setattr(Replays, "_is_faster", lambda self, *_: not made.append(self._level))
+    monkeypatch.setattr(Replays, "is_faster", lambda self, *_: not made.append(self._level))
     with simulated_cuda("delayed", 2, cards=2), caplog.at_level(logging.INFO, "engine.decode.levels"):
         assert answered("cuda:0,cuda:1", SPILLED, Tier.HOST) == expected
     reason = "verify passes are not recorded: layers on several GPUs are read for longer than they are launched"
@@ -94,7 +94,7 @@ def test_a_middle_pass_on_two_cards_is_a_graph_for_each_run_of_layers(
 ) -> None:
     """Between them hidden states cross. It says what the ordinary pass says, wherever it stands and whatever lies in
     the memory of others, waits for nothing, and the host launches a handful for each run."""
-    monkeypatch.setattr(Replays, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(Replays, "is_faster", lambda *_: True)
     with simulated_cuda(schedule, 4, cards=2) as gpu, torch.no_grad():
         made = Passes.on(gpu, pair[0], planner.layout_of(shares, CARDS), Tier.DEVICE)
         model, retrieval = made.model, RetrievalCache(made.cache, 64, 8, 256)
