@@ -1,8 +1,7 @@
 """Reads the metadata of a model from the headers of its GGUF files, and checks that no weights are missing.
 
-Runs in the child process (``app.readers.child``), like all parsing of untrusted bytes. A size that a file states is
-checked before memory is allocated. Only the length of the vocabulary is kept, not its tokens. The format:
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Runs in the child process (``app.readers.child``), like all parsing of untrusted bytes. Only the length of the
+vocabulary is kept, not its tokens. ``engine.model.gguf_header`` reads the bytes, within limits.
 """
 
 from __future__ import annotations
@@ -10,31 +9,25 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from app.readers.parsed import Refused
 from engine.errors import on_one_line
-from engine.model.gguf_header import ALIGNMENT, ARRAY, SCALARS, STRING
+from engine.model.gguf_header import ALIGNMENT, ARRAY, LONGEST_NAME, SCALARS, STRING, HeaderBytes
 from engine.model.gguf_header import BLOCKS as KERNEL_BLOCKS
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MOST_FIELDS = 4_096
 _MOST_TENSORS = 65_536
-_LONGEST_NAME = 512  # maximum bytes of the name of a field or a tensor
-_LONGEST_STRING = 1 << 22  # maximum bytes of a string; the longest strings are chat templates
 # maximum elements of an array; the longest arrays are the merges of tokenizers, with up to 600,000 elements
 _LONGEST_ARRAY = 1 << 20
-_MOST_HEADER = 1 << 28  # maximum bytes of a header
-_MOST_DIMENSIONS = 4
 _LARGEST = 1 << 40  # maximum elements of one tensor
 # maximum elements of an array of numbers whose values are kept; for a longer array, only the length is kept
 _SHORT = 1 << 10
-_LOOKED_AT = 1 << 20  # maximum bytes of an array that are read into memory at a time
-_LENGTH = struct.Struct("<Q")
 
 _FLOATS = (6, 12)
 
@@ -152,68 +145,12 @@ def _one(path: Path) -> _Found:
         if file.read(len(MAGIC)) != MAGIC:
             raise Refused("is no GGUF file.", "Choose another one.")
         try:
-            return _found(_Bytes(file, size), size)
+            return _found(HeaderBytes(file, size), size)
         except (EOFError, struct.error, UnicodeDecodeError, OverflowError):
             raise Refused("is cut off or damaged: its header does not come to an end.", _AGAIN) from None
 
 
-class _Bytes:
-    """Reads the bytes of a header in order. Raises EOFError at the end of the file or at the maximum size of a
-    header.
-    """
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file = file
-        self._end = min(size, _MOST_HEADER)
-
-    @property
-    def at(self) -> int:
-        return self._file.tell()
-
-    def take(self, length: int) -> bytes:
-        if length < 0 or length > _LONGEST_STRING or self.at + length > self._end:
-            raise EOFError
-        return self._file.read(length)
-
-    def skip(self, length: int) -> None:
-        if length < 0 or self.at + length > self._end:
-            raise EOFError
-        self._file.seek(length, 1)
-
-    def number(self, letter: str) -> Any:
-        return struct.unpack(f"<{letter}", self.take(struct.calcsize(f"<{letter}")))[0]
-
-    def text(self, longest: int = _LONGEST_STRING) -> str:
-        length = self.number("Q")
-        if length > longest:
-            raise EOFError
-        return self.take(length).decode("utf-8")
-
-    def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
-        """Yield ``count`` numbers in several tuples. ``letter`` is the format character of their type in ``struct``."""
-        size = struct.calcsize(f"<{letter}")
-        while count:
-            piece = min(count, _LOOKED_AT // size)
-            yield struct.unpack(f"<{piece}{letter}", self.take(piece * size))
-            count -= piece
-
-    def skip_texts(self, count: int) -> None:
-        """Skip ``count`` strings. Reads large blocks instead of single strings, because a vocabulary has hundreds of
-        thousands of strings.
-        """
-        while count:
-            start = self.at
-            held = self._file.read(min(_LOOKED_AT, self._end - start))
-            at = 0
-            while count and at + _LENGTH.size <= len(held):
-                at += _LENGTH.size + _LENGTH.unpack_from(held, at)[0]
-                count -= 1
-            if not at or start + at > self._end:
-                raise EOFError
-            self._file.seek(start + at)
-
-
-def _found(data: _Bytes, size: int) -> _Found:
+def _found(data: HeaderBytes, size: int) -> _Found:
     version = data.number("I")
     if version not in _VERSIONS:
         raise Refused(f"is a GGUF file of version {version}; {_VERSIONS[0]} and {_VERSIONS[1]} are read.", _AGAIN)
@@ -223,7 +160,7 @@ def _found(data: _Bytes, size: int) -> _Found:
     fields: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     for _ in range(count):
-        name = data.text(_LONGEST_NAME)
+        name = data.text(LONGEST_NAME)
         if name in fields or name in lengths:
             raise Refused(f"says {name!r} twice.", _AGAIN)
         kind = data.number("I")
@@ -232,12 +169,10 @@ def _found(data: _Bytes, size: int) -> _Found:
             if values:
                 fields[name] = values
         elif kind == STRING:
-            fields[name] = on_one_line(data.text()[:_LONGEST_NAME])
-        elif kind in SCALARS:
-            fields[name] = data.number(SCALARS[kind])
-            _check_finite((fields[name],), name)
+            fields[name] = on_one_line(data.text()[:LONGEST_NAME])
         else:
-            raise EOFError
+            fields[name] = data.value(kind)
+            _check_finite((fields[name],), name)
     found = _Found(fields, lengths, {}, set(), Counter(), 0)
     _take_tensors(data, tensors, size, found)
     return found
@@ -263,28 +198,23 @@ def _check_finite(values: Iterable[Any], name: str) -> None:
         raise Refused(f"says of {on_one_line(name)} what is no number.", _AGAIN)
 
 
-def _array(data: _Bytes, name: str) -> tuple[int, list[Any]]:
+def _array(data: HeaderBytes, name: str) -> tuple[int, list[Any]]:
     """Read an array. Return its length and its values. The values are [] for strings and for more than ``_SHORT``
     numbers.
     """
     kind, length = data.number("I"), data.number("Q")
     if length > _LONGEST_ARRAY:
         raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
-    found: list[Any] = []
-    if kind == STRING:
-        data.skip_texts(length)
-    elif kind in SCALARS and (kind in _FLOATS or length <= _SHORT):
+    if kind in _FLOATS and length > _SHORT:
         for values in data.numbers(length, SCALARS[kind]):
             _check_finite(values, name)
-            found += values if length <= _SHORT else ()
-    elif kind in SCALARS:
-        data.skip(length * struct.calcsize(f"<{SCALARS[kind]}"))
-    else:
-        raise EOFError
+        return int(length), []
+    found = data.values(kind, length, kept=kind != STRING and length <= _SHORT)
+    _check_finite(found, name)
     return int(length), found
 
 
-def _take_tensors(data: _Bytes, count: int, size: int, found: _Found) -> None:
+def _take_tensors(data: HeaderBytes, count: int, size: int, found: _Found) -> None:
     """Read the shapes, types and offsets of ``count`` tensors into ``found``. Check that all tensors lie within the
     ``size`` bytes of the file and do not overlap.
     """
@@ -293,12 +223,10 @@ def _take_tensors(data: _Bytes, count: int, size: int, found: _Found) -> None:
         raise Refused("is damaged: its parts are not aligned.", _AGAIN)
     spans: list[tuple[int, int]] = []
     for _ in range(count):
-        name = data.text(_LONGEST_NAME)
-        dimensions = data.number("I")
-        if name in found.shapes or not 0 < dimensions <= _MOST_DIMENSIONS:
+        name, shape, kind, offset = data.tensor()
+        if name in found.shapes:
             raise EOFError
-        shape = found.shapes[name] = [data.number("Q") for _ in range(dimensions)]
-        kind, offset = data.number("I"), data.number("Q")
+        found.shapes[name] = shape
         values = math.prod(shape)
         if kind not in BLOCKS:
             raise Refused(f"holds weights of a kind that is not known here (number {kind}).", "Choose another file.")
@@ -308,7 +236,7 @@ def _take_tensors(data: _Bytes, count: int, size: int, found: _Found) -> None:
         spans.append((offset, offset + values // block * each))
         found.parameters += values
         found.kinds.add(kind)
-        if dimensions > 1 and name.startswith(_LAYER):
+        if len(shape) > 1 and name.startswith(_LAYER):
             found.blocks[kind] += values
     begin = -(-data.at // alignment) * alignment
     if spans and (needed := begin + max(end for _, end in spans)) > size:

@@ -1,21 +1,22 @@
 """Reads the header of a GGUF file: its fields, and the places of its tensors.
 
-This module checks nothing, because ``app.readers.gguf_facts`` has already checked the file in a child process with
-limits. Standard library only. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+A size that a file states is checked before memory is allocated (``HeaderBytes``). What the values mean is checked by
+``app.readers.gguf_facts``, in a child process with limits, before the engine reads a file. Standard library only.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-__all__ = ["ALIGNMENT", "ARRAY", "BLOCKS", "SCALARS", "STRING", "SplitFile", "parts_of"]
+__all__ = ["ALIGNMENT", "ARRAY", "BLOCKS", "LONGEST_NAME", "SCALARS", "STRING", "HeaderBytes", "SplitFile", "parts_of"]
 
 BLOCKS = {
     0: (1, 4),
@@ -48,6 +49,12 @@ ARRAY = 9  # GGUF's id of the type array
 # Maximum length of a list of numbers that ``read`` returns if ``vocabulary`` is false. Longer lists belong to the
 # vocabulary.
 _LONGEST_LIST = 4096
+LONGEST_NAME = 512  # maximum bytes of the name of a field or a tensor
+_LONGEST_STRING = 1 << 22  # maximum bytes of a string; the longest strings are chat templates
+_MOST_HEADER = 1 << 28  # maximum bytes of a header
+_MOST_DIMENSIONS = 4
+_LOOKED_AT = 1 << 20  # maximum bytes of an array that are read into memory at a time
+_BEFORE_COUNTS = 8  # bytes before the numbers of tensors and fields: "GGUF" and the version
 _LENGTH = struct.Struct("<Q")
 
 
@@ -104,33 +111,120 @@ def parts_of(path: Path) -> list[Path]:
     return [path] if part is None else [path.with_name(part.name(number)) for number in range(1, part.count + 1)]
 
 
+class HeaderBytes:
+    """Reads the bytes of a header in order, from ``file`` of ``size`` bytes.
+
+    Every method raises EOFError at the end of the file or at the maximum size of a header, and for what no header has.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._end = min(size, _MOST_HEADER)
+
+    @property
+    def at(self) -> int:
+        return self._file.tell()
+
+    def take(self, length: int) -> bytes:
+        if length < 0 or length > _LONGEST_STRING or self.at + length > self._end:
+            raise EOFError
+        return self._file.read(length)
+
+    def number(self, letter: str) -> Any:
+        return struct.unpack(f"<{letter}", self.take(struct.calcsize(f"<{letter}")))[0]
+
+    def text(self, longest: int = _LONGEST_STRING) -> str:
+        length = self.number("Q")
+        if length > longest:
+            raise EOFError
+        return self.take(length).decode("utf-8")
+
+    def value(self, kind: int) -> Any:
+        """The value of a field that is no array. ``kind``: GGUF's id of its type."""
+        if kind != STRING and kind not in SCALARS:
+            raise EOFError
+        return self.text() if kind == STRING else self.number(SCALARS[kind])
+
+    def values(self, kind: int, count: int, *, kept: bool) -> list[Any]:
+        """Read an array of ``count`` elements. Return its elements if ``kept``; otherwise []."""
+        if kind == STRING and kept:
+            return [self.text() for _ in range(count)]
+        if kind == STRING:
+            self._skip_texts(count)
+        elif kind not in SCALARS:
+            raise EOFError
+        elif kept:
+            return list(chain.from_iterable(self.numbers(count, SCALARS[kind])))
+        else:
+            self._skip(count * struct.calcsize(f"<{SCALARS[kind]}"))
+        return []
+
+    def numbers(self, count: int, letter: str) -> Iterator[tuple[Any, ...]]:
+        """Yield ``count`` numbers in several tuples. ``letter`` is the format character of their type in ``struct``."""
+        size = struct.calcsize(f"<{letter}")
+        while count:
+            piece = min(count, _LOOKED_AT // size)
+            yield struct.unpack(f"<{piece}{letter}", self.take(piece * size))
+            count -= piece
+
+    def tensor(self) -> tuple[str, list[int], int, int]:
+        """Read the description of a tensor: name, shape in GGML's order of axes, GGML's number for the format, and
+        offset.
+        """
+        name, dimensions = self.text(LONGEST_NAME), self.number("I")
+        if not 0 < dimensions <= _MOST_DIMENSIONS:
+            raise EOFError
+        shape = [self.number("Q") for _ in range(dimensions)]
+        return name, shape, self.number("I"), self.number("Q")
+
+    def _skip(self, length: int) -> None:
+        if length < 0 or self.at + length > self._end:
+            raise EOFError
+        self._file.seek(length, 1)
+
+    def _skip_texts(self, count: int) -> None:
+        """Skip ``count`` strings. Reads large blocks instead of single strings, because a vocabulary has hundreds of
+        thousands of strings.
+        """
+        while count:
+            start = self.at
+            held = self._file.read(min(_LOOKED_AT, self._end - start))
+            at = 0
+            while count and at + _LENGTH.size <= len(held):
+                at += _LENGTH.size + _LENGTH.unpack_from(held, at)[0]
+                count -= 1
+            if not at or start + at > self._end:
+                raise EOFError
+            self._file.seek(start + at)
+
+
 def read(path: Path, number: int = 0, *, vocabulary: bool = False) -> tuple[dict[str, Any], list[Tensor]]:
-    """Read the fields and tensors of a file.
+    """Read the fields and tensors of a file that ``app.readers.gguf_facts`` has checked.
 
     Args:
         number: index of the file in its model, which becomes ``Tensor.file``.
         vocabulary: whether to return lists of strings and long lists of numbers. If false, their lengths are returned
             instead.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-        tensors, count = struct.unpack_from("<QQ", held, 8)
+    with path.open("rb") as file:
+        data = HeaderBytes(file, path.stat().st_size)
+        data.take(_BEFORE_COUNTS)
+        tensors, count = data.number("Q"), data.number("Q")
         fields: dict[str, Any] = {}
-        at = 24
         for _ in range(count):
-            name, at = _text(held, at)
-            fields[name], at = _value(held, at, vocabulary)
-        found = []
-        for _ in range(tensors):
-            name, at = _text(held, at)
-            (dimensions,) = struct.unpack_from("<I", held, at)
-            shape = struct.unpack_from(f"<{dimensions}Q", held, at + 4)
-            at += 4 + 8 * dimensions
-            kind, offset = struct.unpack_from("<IQ", held, at)
-            at += 12
-            found.append((name, kind, shape[::-1], offset))
+            name, kind = data.text(), data.number("I")
+            if kind != ARRAY:
+                fields[name] = data.value(kind)
+                continue
+            kind, length = data.number("I"), data.number("Q")
+            kept = vocabulary or (kind != STRING and length <= _LONGEST_LIST)
+            values = data.values(kind, length, kept=kept)
+            fields[name] = values if kept else length
+        found = [data.tensor() for _ in range(tensors)]
+        at = data.at
     alignment = int(fields.get("general.alignment", ALIGNMENT))
     begin = -(-at // alignment) * alignment
-    return fields, [Tensor(name, kind, shape, number, begin + offset) for name, kind, shape, offset in found]
+    return fields, [Tensor(name, kind, tuple(shape[::-1]), number, begin + start) for name, shape, kind, start in found]
 
 
 def floats(path: Path, tensor: Tensor) -> list[float]:
@@ -138,40 +232,3 @@ def floats(path: Path, tensor: Tensor) -> list[float]:
     with path.open("rb") as file:
         file.seek(tensor.offset)
         return list(struct.unpack(f"<{math.prod(tensor.shape)}f", file.read(4 * math.prod(tensor.shape))))
-
-
-def _text(data: mmap.mmap, offset: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(data, offset)
-    return data[offset + 8 : offset + 8 + length].decode("utf-8"), offset + 8 + length
-
-
-def _value(data: mmap.mmap, offset: int, vocabulary: bool) -> tuple[Any, int]:
-    """Read the value of a field. Return the value and the offset after it."""
-    (kind,) = struct.unpack_from("<I", data, offset)
-    offset += 4
-    if kind == STRING:
-        return _text(data, offset)
-    if kind != ARRAY:
-        return struct.unpack_from(f"<{SCALARS[kind]}", data, offset)[0], offset + struct.calcsize(SCALARS[kind])
-    kind, count = struct.unpack_from("<IQ", data, offset)
-    offset += 12
-    if kind == STRING:
-        words, offset = _words(data, offset, count, vocabulary)
-        return words if vocabulary else count, offset
-    end = offset + count * struct.calcsize(SCALARS[kind])
-    if count > _LONGEST_LIST and not vocabulary:
-        return count, end
-    return list(struct.unpack_from(f"<{count}{SCALARS[kind]}", data, offset)), end
-
-
-def _words(data: mmap.mmap, offset: int, count: int, is_needed: bool) -> tuple[Sequence[str], int]:
-    """Read a list of ``count`` strings. Return the strings and the offset after them. If ``is_needed`` is false, the
-    list is skipped and returned empty.
-    """
-    words = []
-    for _ in range(count):
-        start = offset + 8
-        offset = start + _LENGTH.unpack_from(data, offset)[0]
-        if is_needed:
-            words.append(data[start:offset].decode("utf-8"))
-    return words, offset
