@@ -25,7 +25,7 @@ from app.readers.left_out import is_page_number, told
 from app.readers.lists import whole
 from app.readers.office import Package
 from app.readers.parsed import Heading, Limits, Opening, Parsed, Refused, Section, Step
-from app.readers.sections import Block, Chapter, by_headings, finish, labelled, split_levels
+from app.readers.sections import INDENTED, Block, Chapter, by_headings, finish, labelled, split_levels, with_listings
 from app.readers.spreadsheet import MOST_COLUMNS, Sheet, Workbook
 from app.readers.xml_events import Tags, Teller
 
@@ -63,6 +63,8 @@ _FLAT = "application/vnd.oasis.opendocument."  # begins the type of a flat file
 _MOST_MARKUP = 5  # maximum bytes of a flat file with its pictures, as a multiple of the maximum characters of a book
 _DATA = re.compile(rb"<office:binary-data>[^<]*</office:binary-data>")
 _TITLES = ("title",)
+_LEADS = "leads"  # attribute of a tab at the beginning of a paragraph: the blanks in its place
+_TAB = 4  # number of these
 _HEADERS, _NOTES, _COMMENTS = "Headers and footers", "Notes", "Comments"
 
 
@@ -276,7 +278,7 @@ class _File(Package):
         blocks = teller.blocks()
         self._pictures += teller.collector.pictures
         self._pictures += picture_marks.named(blocks, self._picture)
-        return [block for block in blocks if block.text]
+        return with_listings([block for block in blocks if block.text])
 
     def _picture(self, source: str) -> str:
         """Return the key of a picture: the name of its part, or its data in a flat file; "" if it is elsewhere."""
@@ -302,6 +304,8 @@ class _File(Package):
         if style.hidden or attribute(node, "display") == "none":
             self.left_out["hidden"] += _size(node)
             return None
+        if tag == "p" and not node.text and len(node) and local(node[0].tag) in ("s", "tab") and _leads(node[0]):
+            return (("p", INDENTED),)
         handle = _HANDLERS.get(tag)
         tags = handle(self, node) if handle is not None else _PLAIN.get(tag, ())
         if tags is None or not (style.struck or style.position):
@@ -330,7 +334,8 @@ class _File(Package):
         style, level = attribute(node, "style-name") or node.get("inherited", ""), whole(node.get("level")) or 1
         for inner in (inner for item in node for inner in item if local(inner.tag) == "list"):
             inner.attrib |= {"level": str(level + 1), "inherited": style}
-        kind, start = self._numbers.get((style, level), ("", 1))
+        # some programs define only the first level of a list's style
+        kind, start = self._numbers.get((style, level)) or self._numbers.get((style, 1), ("", 1))
         if not kind:
             return (("ul", {}),)
         before = attribute(node, "continue-list") or (style if attribute(node, "continue-numbering") == "true" else "")
@@ -403,7 +408,7 @@ class _File(Package):
         return ()
 
     def _tab(self, node: ElementTree.Element) -> Tags:
-        node.text = " "
+        node.text = node.get(_LEADS, " ")
         return ()
 
     def _annotation(self, node: ElementTree.Element) -> Tags | None:
@@ -484,6 +489,14 @@ _HANDLERS: dict[str, Callable[[_File, ElementTree.Element], Tags | None]] = {
 def _named(kind: str) -> str:
     """Return the name in CSS of a kind of numbers."""
     return {"a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}.get(kind, "decimal")
+
+
+def _leads(blank: ElementTree.Element) -> bool:
+    """Whether blanks at the beginning of a paragraph indent it."""
+    if local(blank.tag) == "tab":
+        blank.set(_LEADS, " " * _TAB)
+        return True
+    return (whole(attribute(blank, "c")) or 1) > 1
 
 
 def _only_wraps(item: ElementTree.Element) -> bool:

@@ -198,7 +198,7 @@ class _Presentation(Package):
         for paragraph in body:
             if local(paragraph.tag) != "p":
                 continue
-            text = cleaning.paragraph(struck.spelled("".join(_runs(paragraph))))
+            text = _indented(struck.spelled("".join(_runs(paragraph))))
             properties = next((node for node in paragraph if local(node.tag) == "pPr"), None)
             level = min(whole(attribute(properties, "lvl")) or 0, _DEEPEST_LEVEL) if properties is not None else 0
             counts = {deep: count for deep, count in counts.items() if deep <= level}
@@ -273,6 +273,15 @@ def _runs(paragraph: ElementTree.Element) -> Iterator[str]:
             stack.extend(reversed(node))
         before = (before + text)[-200:]
         yield text
+
+
+def _indented(text: str) -> str:
+    """Clean a paragraph. Lines of program text keep the blanks with which they begin."""
+    lines = text.replace("\u00a0", " ").split("\n")
+    if not any(line.startswith("  ") for line in lines):
+        return cleaning.paragraph(text)
+    cleaned = [" " * (len(line) - len(line.lstrip(" "))) + cleaning.paragraph(line) for line in lines]
+    return "\n".join(cleaned).strip("\n") if text.strip() else ""
 
 
 def _run(node: ElementTree.Element, before: str) -> str:

@@ -17,7 +17,7 @@ from app.readers import cleaning, picture_marks, symbols
 from app.readers.collector import PUT_AWAY, BlockCollector
 from app.readers.left_out import is_page_number, told
 from app.readers.parsed import Limits, Parsed, Refused, Step, damaged
-from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
+from app.readers.sections import INDENTED, Block, Chapter, by_headings, finish, split_levels
 
 _TOKEN = re.compile(
     rb"\\([a-zA-Z]{1,32})(-?\d{1,10})?[ ]?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|[\r\n]+|([^\\{}\r\n]+)|\\", re.S
@@ -84,6 +84,7 @@ class _Text:
     table: bool = False  # whether a table is open
     row: bool = False  # whether a row of it is open
     cell: bool = False
+    broken: bool = False  # whether the last that was told ends a line
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
@@ -331,6 +332,8 @@ class _Reader:
         text, state = self._texts[-1][2], self._state
         if not words.strip() and not text.open and not text.cell:
             return
+        begins = text.broken and text.open
+        text.broken = words.endswith("\n")
         if self._paragraph.in_table:
             self._open_cell(text)
         elif not text.open:
@@ -344,7 +347,12 @@ class _Reader:
             if at:
                 text.collector.start("br", {})
                 text.collector.end("br")
+            indented = line.startswith("  ") and (at > 0 or begins)
+            if indented:
+                text.collector.start("span", INDENTED)
             text.collector.data(line.replace(PUT_AWAY, ""))
+            if indented:
+                text.collector.end("span")
         for tag in reversed(tags):
             text.collector.end(tag)
 

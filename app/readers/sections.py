@@ -20,6 +20,11 @@ LONGEST = 20_000
 
 _CUT_CHAPTER = 8_000  # approximate characters of the sections into which a long chapter with a title is split
 
+INDENTED = {"style": "white-space:pre-wrap"}
+"""Attributes of a paragraph of HTML whose white space is kept, such as an indented line of program text."""
+
+_LONGEST_LINE = 120  # maximum characters of a paragraph that may be a line of program text
+
 
 @dataclass
 class Block:
@@ -45,6 +50,21 @@ class Chapter:
     text: str
     level: int = 0
     listed: bool = True
+
+
+def with_listings(blocks: Sequence[Block]) -> list[Block]:
+    """Join each paragraph that begins with blanks to the one above, as lines of program text that are paragraphs."""
+    found: list[Block] = []
+    for block in blocks:
+        above = found[-1] if found and not found[-1].level else None
+        is_line = block.kept and block.text.startswith("  ") and not block.level and len(block.text) < _LONGEST_LINE
+        if is_line and above is not None and len(above.text) - above.text.rfind("\n") < _LONGEST_LINE:
+            above.text += f"\n{block.text}"
+            above.anchors += block.anchors
+            above.kept = True
+        else:
+            found.append(block)
+    return found
 
 
 def by_headings(blocks: Sequence[Block], deepest: int = 2) -> list[Chapter]:

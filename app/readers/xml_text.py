@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from app.readers import archive, cleaning, formulas
+from app.readers import archive, cleaning, formulas, picture_marks
 from app.readers.archive import attribute, local
 from app.readers.collector import NAMELESS
 from app.readers.parsed import Limits, Parsed, Step
-from app.readers.sections import Block, Chapter, by_headings, finish, split_levels
+from app.readers.sections import INDENTED, Block, Chapter, by_headings, finish, split_levels, with_listings
 from app.readers.xml_events import FORMULA, Tags, Teller
 
 _DIVISIONS = frozenset(
@@ -76,21 +76,29 @@ _DEEPEST = 1_000  # maximum nesting of elements in which the nesting of division
 _LISTS = {
     "order": "ol",
     "ordered": "ol",
+    "arabic": "ol",
+    "loweralpha": "a",
+    "upperalpha": "A",
+    "lowerroman": "i",
+    "upperroman": "I",
     "alpha-lower": "a",
     "alpha-upper": "A",
     "roman-lower": "i",
     "roman-upper": "I",
 }
+_GLOSSARIES = ("gloss", "definition")  # types of lists of terms
+_INDENTED = re.compile(r"[ \u00a0]{2,}\S")  # matches the beginning of an indented line
 _NOTES = "Notes"
 
 
 def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
     """Read a book or an article in XML, or the first FictionBook in a zip container."""
     step(0, 1, None)
-    data = _unzipped(path, limits) if zipfile.is_zipfile(path) else path.read_bytes()
+    zipped = zipfile.is_zipfile(path)
+    data = _unzipped(path, limits) if zipped else path.read_bytes()
     root = archive.read_xml(data, "its text")
     step(0, 1, None)
-    return _Xml(root, lambda: step(0, 1, None)).parsed()
+    return _Xml(root, lambda: step(0, 1, None), zipped=zipped).parsed()
 
 
 def _unzipped(path: Path, limits: Limits) -> bytes:
@@ -100,13 +108,19 @@ def _unzipped(path: Path, limits: Limits) -> bytes:
 
 
 class _Xml:
-    def __init__(self, root: ElementTree.Element, progress: Callable[[], None]) -> None:
+    def __init__(self, root: ElementTree.Element, progress: Callable[[], None], *, zipped: bool) -> None:
         self._root = root
         self._alive = progress
         self._levels: dict[int, int] = {}  # depth of the division around each heading, by the heading's identity
         self._parents = {id(child): parent for parent in root.iter() for child in parent}
         self._notes: list[str] = []
         self._pictures = 0
+        # keys of the pictures in the file, by the names under which the text refers to them
+        self._keys = {
+            attribute(node, "id"): picture_marks.key_of_written(node.text or "")
+            for node in root.iter()
+            if local(node.tag) == "binary" and not zipped
+        }
         self.left_out: Counter[str] = Counter()
 
     def parsed(self) -> Parsed:
@@ -123,7 +137,9 @@ class _Xml:
     def _blocks(self, node: ElementTree.Element) -> list[Block]:
         teller = Teller(self._tags, self._alive)
         teller.tell(node)
-        return [block for block in teller.blocks() if block.text]
+        blocks = teller.blocks()
+        self._pictures += picture_marks.named(blocks, lambda key: key if key.startswith(picture_marks.IN_PAGE) else "")
+        return with_listings([block for block in blocks if block.text])
 
     def _names(self) -> tuple[str, str, str]:
         """Return the title, the authors and the date of publication that the file states."""
@@ -185,6 +201,10 @@ class _Xml:
         article = local(self._root.tag) == "article" and self._has_title()
         return min(max(level + article, 1), _DEEPEST_LEVEL)
 
+    @property
+    def _is_tei(self) -> bool:
+        return local(self._root.tag).lower().startswith("tei")
+
     def _has_title(self) -> bool:
         if not hasattr(self, "_titled"):
             self._titled = any(local(node.tag) == "title-group" for node in self._root.iter())
@@ -203,8 +223,15 @@ class _Xml:
             return (("div", {}),)
         if tag == "section" and self._around(node) == "body" and attribute(node, "id"):
             return (("div", {"id": attribute(node, "id")}),)
+        if tag == "p" and around != "td" and _INDENTED.match("".join(node.itertext())) and not self._is_tei:
+            return (("p", INDENTED),)
+        if tag == "fn":
+            _numbered(node)
+        if tag == "item" and around == "list" and attribute(self._parents[id(node)], "type") in _GLOSSARIES:
+            return (("div", {}),)
         if tag == "list":
-            kind = _LISTS.get(attribute(node, "list-type") or attribute(node, "type") or attribute(node, "rend"), "ul")
+            kind = attribute(node, "list-type") or attribute(node, "type") or attribute(node, "rend")
+            kind = _LISTS.get(kind.removeprefix("ordered:"), "ul")
             return (("ul", {}),) if kind == "ul" else (("ol", {} if kind == "ol" else {"type": kind}),)
         if tag in ("td", "th", "cell"):
             across = attribute(node, "colspan") or attribute(node, "cols") or "1"
@@ -224,9 +251,12 @@ class _Xml:
         if tag in ("graphic", "inline-graphic", "image", "imagedata"):
             return self._picture(node)
         if tag in ("xref", "a", "ref", "link") and (target := _target(node)):
-            return (("a", {"href": target, "role": "doc-noteref" if attribute(node, "type") == "note" else ""}),)
-        if tag == "note" and around:
+            is_note = "note" in (attribute(node, "type"), attribute(node, "ref-type").replace("fn", "note"))
+            return (("a", {"href": target, "role": "doc-noteref" if is_note else ""}),)
+        if tag == "footnote" or (tag == "note" and around and self._is_tei):
             return self._note(node)
+        if tag in ("q", "quote") and any(local(part.tag) in ("p", "para") for part in node):
+            return (("blockquote", {}),)
         if tag == "hi" or (tag == "emphasis" and attribute(node, "role")):
             looks = " ".join(attribute(node, one) for one in ("rend", "rendition", "role", "style"))
             return next((((html, {}),) for html, look in _LOOKS.items() if look.search(looks)), ())
@@ -274,8 +304,11 @@ class _Xml:
         places = [node, *([parent] if parent is not None else [])]
         texts = ("".join(part.itertext()) for place in places for part in place if local(part.tag) == "alt-text")
         words = " ".join((words or next(texts, "")).split())
-        if words and not NAMELESS.match(words):
-            return (("img", {"alt": words}),)
+        described = {"alt": words} if words and not NAMELESS.match(words) else {}
+        if key := self._keys.get(_target(node).removeprefix("#"), ""):
+            return (("img", {"src": key, **described}),)
+        if described:
+            return (("img", described),)
         self._pictures += 1
         return ()
 
@@ -297,6 +330,15 @@ def _target(node: ElementTree.Element) -> str:
         return f"#{identity}"
     place = attribute(node, "href") or attribute(node, "target")
     return place if place.startswith("#") else ""
+
+
+def _numbered(note: ElementTree.Element) -> None:
+    """Write the number of a note before its first paragraph."""
+    label = next((part for part in note if local(part.tag) == "label"), None)
+    first = next((part for part in note if local(part.tag) == "p"), None)
+    if label is not None and label.text and first is not None:
+        first.text = f"{label.text.strip().rstrip('.')}. {first.text or ''}"
+        note.remove(label)
 
 
 def _spaced(node: ElementTree.Element) -> None:

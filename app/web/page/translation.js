@@ -1,7 +1,7 @@
 // Translates English texts with a table ("de.json"). This script does not use the page's elements.
 //
 // An English text may have placeholders: {} for any text, {n} for a number. Text in a placeholder is translated too,
-// unless the placeholder is in quotation marks, because quoted text is a title or words of the person. In the
+// unless the placeholder is in quotation marks or names a sheet, because this is a title or words of the person. In the
 // translation, {0} is the first placeholder, {1} the second. A translation by plural form ({"one": …, "other": …})
 // depends on the first number. A text without a translation stays English.
 
@@ -18,7 +18,7 @@ const MOST_KNOWN = 3000;
 const NUMBER = /^\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d+(?:\.\d+)?$/;
 const PLACE = /\{n?\}/;
 const LETTER = /\p{L}/u;
-const QUOTES = /[“"]$/;
+const OWN = /[“"]$|^sheet $/;
 
 // Sets the language and its table, which maps English texts to translations.
 export function load(name, found) {
@@ -46,8 +46,8 @@ const matcher = (key) =>
       .join("")}$`,
   );
 
-// Returns which placeholders follow a quotation mark.
-const ownPlaces = (key) => key.split(/\{n?\}/).map((before) => QUOTES.test(before));
+// Returns which placeholders hold words of the person.
+const ownPlaces = (key) => key.split(/\{n?\}/).map((before) => OWN.test(before));
 
 export function translated(text) {
   if (language === ENGLISH) return text;

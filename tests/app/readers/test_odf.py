@@ -44,6 +44,19 @@ def test_lists_are_numbered_and_nested(files: Any) -> None:
     assert lines == ["1. Lamp", "• oil", "2. Horn", "• oil", "Between", "3. Lamp", "4. Horn"]
 
 
+def test_an_inner_list_has_the_numbers_of_a_style_of_one_level(files: Any) -> None:
+    style = "<text:list-style style:name='N'><text:list-level-style-number text:level='1' style:num-format='1'/>"
+    inner = "<text:list text:style-name='N'><text:list-item><text:p>oil</text:p></text:list-item></text:list>"
+    body = f"<text:list text:style-name='L'><text:list-item><text:p>Lamp</text:p>{inner}</text:list-item></text:list>"
+    assert read_document(odf(files, "text", body, f"{_LIST}{style}</text:list-style>")).text == "1. Lamp\n\n  1. oil"
+
+
+def test_program_text_keeps_its_indentation(files: Any) -> None:
+    lines = ("", "while lit:"), ("<text:s text:c='4'/>", "burn()"), ("<text:tab/>", "wait()"), ("", "The lamp is out.")
+    body = "".join(f"<text:p>{blanks}{line}</text:p>" for blanks, line in lines)
+    assert read_document(odf(files, "text", body)).text == "while lit:\n    burn()\n    wait()\n\nThe lamp is out."
+
+
 def test_notes_formulas_and_looks(files: Any) -> None:
     styles = (
         "<style:style style:name='S'><style:text-properties style:text-line-through-style='solid'/></style:style>"

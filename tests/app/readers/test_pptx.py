@@ -41,6 +41,13 @@ def test_levels_numbers_struck_words_and_raised_ones(files: Any) -> None:
     assert document.pages[0].text == "1. Lamp\n  • oil\n2. ~~Horn~~\niii) Bell\narea 3 m^2"
 
 
+def test_program_text_keeps_its_indentation(files: Any) -> None:
+    lines = "".join(f"<a:p><a:r><a:t>{line}</a:t></a:r></a:p>" for line in ("while lit:", "    burn()"))
+    lines += "<a:p><a:r><a:t>if out:</a:t></a:r><a:br/><a:r><a:t>    light()</a:t></a:r></a:p>"
+    document = read_document(samples.pptx(files, [shape(lines)]))
+    assert document.pages[0].text == "while lit:\n    burn()\nif out:\n    light()"
+
+
 def test_tables_groups_and_alternatives_are_read(files: Any) -> None:
     chosen = "<mc:AlternateContent><mc:Choice>" + shape("chosen") + "</mc:Choice></mc:AlternateContent>"
     group = f"<p:grpSp><p:grpSp>{shape('inside')}</p:grpSp></p:grpSp>"

@@ -37,6 +37,11 @@ def test_headings_paragraphs_and_looks(files: Any) -> None:
     assert "hidden" in " ".join(document.warnings)
 
 
+def test_program_text_keeps_its_indentation(files: Any) -> None:
+    body = "\\pard while lit:\\line     burn()\\line     wait()\\par\\pard The lamp  is out.\\par"
+    assert read_document(_rtf(files, body)).text == "while lit:\n    burn()\n    wait()\n\nThe lamp is out."
+
+
 def test_tables_lists_notes_comments_and_headers(files: Any) -> None:
     body = (
         r"{\header \pard The board of Holm harbour\par}{\footer \pard Draft\par}{\footerr \pard Page \chpgn\par}"

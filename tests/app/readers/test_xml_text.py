@@ -88,6 +88,47 @@ def test_docbook(files: Any) -> None:
     assert "One\n\nLight it ~~once~~ twice.\n\nif dark:\n    light()\n\nOil | 9" in document.text
 
 
+def test_a_fictionbook_has_its_pictures_and_its_program_text(files: Any) -> None:
+    """A picture with a description was not told, although its words are not read."""
+    data = "iVBORw0KGgo" + "A" * 120
+    body = (
+        "<section><title><p>One</p></title><p><code>while lit:</code></p><p><code>    burn()</code></p>"
+        '<image l:href="#a.png" alt="The range"/><p>The lamp is out.</p></section>'
+    )
+    book = (
+        '<FictionBook xmlns="http://www.gribuser.ru/xml/fictionbook/2.0" xmlns:l="http://www.w3.org/1999/xlink">'
+        f'<body>{body}</body><binary id="a.png" content-type="image/png">{data}</binary></FictionBook>'
+    )
+    document = read_document(files.text("a.fb2", book))
+    assert document.text == "One\n\nwhile lit:\n    burn()\n\n[Image: The range]\n\nThe lamp is out."
+    assert document.warnings == ("Pictures beside the text that may have words, which are not read: 1.",)
+    assert document.pages[0].pictures == 1
+
+
+def test_notes_and_lists_as_pandoc_writes_them(files: Any) -> None:
+    docbook = read_document(
+        files.text("a.xml", "<article><para>Rent<footnote><para>From May.</para></footnote> is 5.</para></article>")
+    )
+    assert _texts(docbook)["Notes"] == "1. From May."
+    assert docbook.pages[0].text == "Rent[1] is 5."
+    jats = read_document(
+        files.text(
+            "b.xml",
+            '<article><body><p>Rent.<xref ref-type="fn" rid="f">1</xref> End.</p></body><back><fn-group><fn id="f">'
+            "<label>1</label><p>From May.</p></fn></fn-group></back></article>",
+        )
+    )
+    assert jats.text.split("\n\n") == ["Rent.[1] End.", "1. From May."]
+    tei = read_document(
+        files.text(
+            "c.xml",
+            '<TEI><text><body><list type="ordered:arabic"><item><p>Lamp</p></item></list><quote><p>It burns.</p></quote>'
+            '<list type="definition"><label>Oil</label><item><p>Fuel.</p></item></list></body></text></TEI>',
+        )
+    )
+    assert tei.text.split("\n\n") == ["1. Lamp", "It burns.", "Oil", "Fuel."]
+
+
 def test_feeds(files: Any) -> None:
     rss = read_document(files.text("a.xml", _RSS))
     assert _texts(rss) == {

@@ -514,6 +514,11 @@ def test_a_sentence_about_a_file_is_german_to_its_end() -> None:
     assert [form for form in shown if re.search("[A-Za-z]{2}", form)] == []
 
 
+def test_the_name_of_a_sheet_stays_as_the_person_wrote_it() -> None:
+    shown = blackened([["sheet Notes"], ["sheet Summary, rows 1–40"], ["slide 3"]])
+    assert shown == [["····· Notes"], ["····· Summary, ······ 1–40"], ["····· 3"]]
+
+
 def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
     """An entry may also be what a string of the program becomes, with others in its places."""
     plain = {*strings(), *html_texts()}
