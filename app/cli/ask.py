@@ -478,8 +478,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
     the book, then a line for each supporting passage.
     """
     lines = [f"{said}."] if (said := absence(record)) else []
-    if record.get("assumed"):
-        lines.append(f"{assumed(record['assumed'])}.")
+    lines += [line if line.endswith((".", "!", "?", "…")) else f"{line}." for line in assumed(record, unit)]
     words = {"says": "{}", "near": "check {}", "quoted": "{}", "verbatim": "{}"}
     for chip in record["chips"]:
         if chip["kind"] in words:

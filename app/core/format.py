@@ -22,6 +22,8 @@ _SECONDS_SHOWN_EXACTLY = 10
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
+_LONGEST_TOLD = 240
+"""Maximum characters of a passage in a line above an answer."""
 _MOST_MISSING = 6  # maximum number of items in a list of names and numbers that the book lacks
 _LONGEST_LABEL = 28  # maximum characters of a section's title within a sentence; a longer title is cut
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -646,8 +648,19 @@ def all_not_found(record: Mapping[str, Any]) -> list[str]:
     return [] if missing is None else list(missing) or [absence(record)]
 
 
-def assumed(words: Sequence[str]) -> str:
-    """The sentence about a question that assumes something which no passage says. ``words``: the words of the question
-    that no passage has together with its other words.
+def assumed(notes: Mapping[str, Any], unit: str) -> list[str]:
+    """The lines about a question that assumes something which no passage says: the words of the question that no
+    passage has together with its other words, and the nearest passage, or the passage that denies it; and the names of
+    the question if no cited passage is near one of them.
     """
-    return f"No passage says what the question assumes: {', '.join(words[:_MOST_MISSING])}"
+    words, place, names = notes.get("assumed", ()), notes.get("assumed_at"), notes.get("unnamed", ())
+    lines = [f"No passage says what the question assumes: {', '.join(words[:_MOST_MISSING])}"] if words else []
+    if words and place:
+        told = " ".join(place["extract"]["hit"].split())
+        told = f"{told[:_LONGEST_TOLD].rsplit(' ', 1)[0]} …" if len(told) > _LONGEST_TOLD else told
+        where = place_named(place, unit)
+        if place.get("denied"):
+            lines = [f"The book says otherwise, {where}: {told}"]
+        else:
+            lines.append(f"The nearest passage, {where}: {told}")
+    return [*lines, *([f"What is cited does not name: {', '.join(names[:_MOST_MISSING])}"] if names else [])]

@@ -25,7 +25,7 @@ _MIXED = re.compile(r"(\d{1,3}(?:\.\d{3})+),(\d+)|(\d{1,3}(?:,\d{3})+)\.(\d+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _ONLY_ZEROS = re.compile(r"(\d*)\.0+")
 _ELISION = re.compile(r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu)['](?=\w)|(?:['](?:s|ll|re|ve|d|m))$")
-_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ing|ed|es|s|e)|(?<=\w{4})(?:ies|ied|er|en|y)|(?<=eau)x)$")
+_ENDINGS = re.compile(r"(?:(?<=\w{3})(?:ings?|ed|es|s|e)|(?<=\w{4})(?:ies|ied|ers?|ens?|y)|(?<=eau)x)$")
 # Matches "ail", "ails" and "aux" at the end of French nouns: "bail" and its plural "baux", or "journaux".
 _PLURAL_IN_AUX = re.compile(r"(?<=\w)(?:(?<!e)aux|ails?)$")
 _GERMAN = (
@@ -47,6 +47,7 @@ _EMPTY = (
     "nor off often only other otherwise over per same several shall should since still such therefore these those "
     "though through thus too toward towards under until upon used using via well were whether while within "
     "without yes st nd rd th don doesn didn isn wasn aren nothing none nobody everything something anything "
+    "himself herself itself themselves myself yourself ourselves "
     "mr mrs ms mme mlle answer question according based stated mentioned described following specific"
 )
 
@@ -112,10 +113,18 @@ _PAST = (
     "sink sat sit sent send shaken shake shook shake shot shoot shown show slept sleep sold sell sought seek spent "
     "spend spoke speak spoken speak stole steal stolen steal stood stand struck strike sworn swear swore swear swam "
     "swim taken take took take taught teach thought think threw throw thrown throw torn tear tore tear understood "
-    "understand woke wake won win wore wear worn wear written write wrote write"
+    "understand woke wake won win wore wear worn wear written write wrote write "
+    "clung cling crept creep flung fling swung swing sprang spring sprung spring stung sting wept weep swept sweep"
 )
 """Pairs of a form of an irregular English verb and the verb, without forms that are also another word ("left")."""
 _IRREGULAR = dict(zip(_PAST.split()[::2], _PAST.split()[1::2], strict=True))
+
+
+_PAST_AND_WORD = (
+    "left leave found find saw see seen see felt feel fell fall lay lie bound bind wound wind ground grind rose rise "
+    "risen rise led lead bore bear born bear bent bend dug dig lit light"
+)
+"""Like ``_PAST``, but forms that are also another word."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -134,6 +143,14 @@ def without_ending(word: str) -> str:
     for all or by the language of the book, lost one or two of the tests ("bail" and "baux").
     """
     return _ENDINGS.sub("", _PLURAL_IN_AUX.sub("al", _IRREGULAR.get(word, word)))
+
+
+def past_forms(verb: str) -> str:
+    """The past forms of an irregular English verb that are also other words: "left" of "leave"; "" if there are
+    none.
+    """
+    words = _PAST_AND_WORD.split()
+    return " ".join(form for form, base in zip(words[::2], words[1::2], strict=True) if base == verb)
 
 
 def _number_words() -> dict[str, int]:

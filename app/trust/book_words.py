@@ -142,7 +142,16 @@ LONGEST = 20_000
 """Maximum characters of a sentence or question that are looked at. The time grows with the square of their number: a
 question of 5 MB took nine minutes.
 """
+_TITLE_PAGE = 300
+"""Number of characters at the beginning of a text in which a line "by ..." names its author."""
+_BYLINE = re.compile(r"^[ \t]*(?:[Bb]y|BY|[Vv]on)[ \t]+([A-ZÀ-ÖØ-Þ][^\n\d]{2,60})$", re.MULTILINE)
 _LINE_NUMBER = re.compile(r"^[ \t]*(?:[-*+•]\s+)?\d{1,2}[.)](?=\s|$)", re.MULTILINE)
+
+
+def _author_above(text: str) -> str:
+    """The author whom a line at the beginning of a text names."""
+    found = _BYLINE.search(text, 0, _TITLE_PAGE)
+    return found[1] if found else ""
 
 
 def _starts_after(text: str) -> bool:
@@ -253,20 +262,20 @@ class BookWords:
             place.negated = _NEGATION.search(text, place.start, place.end) is not None
             place.keys = frozenset(key for key in self._keys(tokens) if key)
             if place.negated:
-                place.denied = frozenset(self._denied(text[place.start : place.end]))
+                place.denied = frozenset(self.denied_in(text[place.start : place.end]))
             for key in place.keys:
                 self._postings[key].append(number)
         # a contract in English has as many capitals as a German text ("the Tenant")
         self.nouns_capitalized = language_of(text) in ("de", None) and capitals > NOUNS_CAPITALIZED * max(1, words)
-        for raw, _ in tokenize(f"{document.title} {document.author}"):
-            self._lower.add(self._form(raw)[0])
-            self._large.add(self._form(raw)[0])
+        titles = f"{document.title} {document.author or _author_above(text)}"
+        for known in (self._lower, self._large):
+            known.update(self._form(raw)[0] for raw, _ in tokenize(titles))
         self._known = {without_ending(whole) for whole, _ in self._forms.values()}
         self._heads: dict[int, frozenset[str]] = {}  # keys of the head of a row's table, by the row's index
         self._joined: dict[str, bool] = {}  # results of ``is_joined`` by folded word
         self._mean = max(1.0, sum(len(place.keys) for place in self.places) / max(1, len(self.places)))
         self._titles, self._told_apart = self._index_titles()
-        self._in_titles = self._title_keys(f"{document.title} {document.author}").union(*self._titles)
+        self._in_titles = self._title_keys(titles).union(*self._titles)
 
     @cached_property
     def _tables(self) -> dict[int, range]:
@@ -309,7 +318,7 @@ class BookWords:
     def _title_keys(self, title: str) -> frozenset[str]:
         return frozenset(key for key in self._keys(list(tokenize(title))) if key)
 
-    def _denied(self, passage: str) -> Iterator[str]:
+    def denied_in(self, passage: str) -> Iterator[str]:
         """Yield the key of the first meaningful word after each "not". A word that occurs again later is left out,
         because it occurs without "not" there.
         """
@@ -396,6 +405,17 @@ class BookWords:
         is_plural = term.whole.endswith(("s", "en")) and not term.whole.endswith("ss")
         wanted = ("they", "sie", "ils", "elles") if is_plural else ("it", "er", "sie", "es", "il", "elle")
         return not pronouns.isdisjoint(wanted) and any(term.key in self.places[at].keys for at in before)
+
+    def last_name(self, place: int, begun: str) -> str:
+        """The key of the last name in ``begun``, the beginning of a passage, or else in the nearest passage before that
+        has one; "" if there is none.
+        """
+        for text in (begun, *(self.row(at) for at in range(place - 1, max(-1, place - AROUND - 1), -1))):
+            for raw, _ in reversed(list(tokenize(text))):
+                for key, whole, piece in self._words(raw):
+                    if self.is_proper(Term(key, whole, piece)):
+                        return key
+        return ""
 
     def has_pronoun(self, place: int) -> bool:
         """Whether a passage refers to somebody by a pronoun such as "he"."""
@@ -598,6 +618,11 @@ class BookWords:
     def count(self, key: str) -> int:
         """Return the number of passages with this key."""
         return len(self._postings.get(key, ()))
+
+    def place_at(self, part: PageRange) -> int:
+        """Return the index of the passage at the beginning of a part of a page."""
+        start = self.document.page_starts[part.page] + part.start
+        return max(0, bisect.bisect_right(self.places, start, key=lambda place: place.start) - 1)
 
     def page_of(self, number: int) -> int:
         """Return the index of the page on which the passage with this index begins."""

@@ -32,7 +32,9 @@ from typing import Any, Literal
 
 from app.language.sentences import is_ended
 from app.readers.recognised import picture_at
+from app.trust.book_words import PageRange, Passage
 from app.trust.evidence import Evidence, EvidenceIndex, Form
+from app.trust.not_found import Premise
 from app.trust.quoted import (
     BookIndex,
     PageSpan,
@@ -189,7 +191,8 @@ class Support:
         self._pages_read = pages_read or None
         self._known: dict[str, Evidence] = {}
         self._unmentioned: dict[bool, tuple[str, ...]] = {}
-        self._assumed: tuple[str, ...] | None = None
+        self._premise: tuple[Premise, Passage | None] | None = None
+        self._looked_for_premise = False
 
     def unmentioned(self, answered: bool) -> tuple[str, ...]:
         """Nouns and names of the question that the book never uses; () while the index is being made.
@@ -202,11 +205,16 @@ class Support:
             self._unmentioned[answered] = self._index.result().unmentioned(self.question, answered)
         return self._unmentioned.get(answered, ())
 
-    def assumed(self) -> tuple[str, ...]:
-        """Words of the question's premise that no passage has; () while the index is being made."""
-        if self._assumed is None and self._index.done():
-            self._assumed = self._index.result().assumed(self.question)
-        return self._assumed or ()
+    def premise(self) -> tuple[Premise, Passage | None] | None:
+        """What the question takes for granted and no passage says; None while the index is being made."""
+        if not self._looked_for_premise and self._index.done():
+            self._looked_for_premise = True
+            self._premise = self._index.result().premise(self.question)
+        return self._premise
+
+    def unnamed(self, cited: Sequence[PageRange]) -> tuple[str, ...]:
+        """The names of the question, if none of the cited places is near one of them."""
+        return self._index.result().unnamed(self.question, cited) if self._index.done() else ()
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
         """Return the start and end of each clause of a sentence that needs evidence of its own (``EvidenceIndex``). A
@@ -302,7 +310,10 @@ class Notes:
         passage says this.
 
         ``assumed``: words of the question's premise that no passage has together with its other words, as "cancelled"
-        in "Why was the survey cancelled?". Left out if a passage supports the answer.
+        in "Why was the survey cancelled?". Left out if a passage supports the answer. ``assumed_at``: the nearest
+        passage, as in a citation, with ``denied`` if it denies what the question assumes.
+
+        ``unnamed``: the names of the question, if none of them stands near a cited passage. Left out if one does.
 
         ``read``: the number of leading pages that the answer is based on, in words: "76 pages and 4 sections". Left
         out if the answer is based on all pages.
@@ -325,10 +336,30 @@ class Notes:
         record |= {"missing": list(each.values())} if missing or bare else {}
         # a passage that supports the answer answers the question, whatever words it has for what the question assumes
         says = kinds & {"quoted", "verbatim", "says"}
-        assumed = (
-            [word for word in self._support.assumed() if word not in missing] if self._support and not says else []
-        )
-        return record | ({"assumed": assumed} if assumed and (self._chips or self._done) else {})
+        if self._support and self._done and (unnamed := self._support.unnamed(self._marked())):
+            record["unnamed"] = list(unnamed)
+        return record | (self._assumed(missing) if not says and (self._chips or self._done) else {})
+
+    def _marked(self) -> list[PageRange]:
+        """The places of all citations except those that the model only attended to, in a book of one document."""
+        if self._index.document.members:
+            return []
+        pages = {page.number: at for at, page in enumerate(self._index.document.pages)}
+        marks = [mark for chip in self._chips if chip["kind"] != "drew" for mark in chip.get("marks", ())]
+        return [PageRange(pages[number], start, end) for number, start, end in marks if number in pages]
+
+    def _assumed(self, missing: Sequence[str]) -> dict[str, Any]:
+        """What the question takes for granted and no passage says, apart from ``missing`` words."""
+        found = self._support.premise() if self._support else None
+        words = [word for word in found[0].words if word not in missing] if found else []
+        if found is None or not words:
+            return {}
+        premise, passage = found
+        if passage is None:
+            return {"assumed": words}
+        spans = tuple(PageSpan(part.page, part.start, part.end) for part in passage.parts)
+        place = placed(self._index.document, spans)
+        return {"assumed": words, "assumed_at": place | ({"denied": True} if premise.is_denied else {})}
 
     def provenance(self) -> str:
         """The sources of the answer's letters, as runs: "D12T3" means that twelve letters come from the draft model,

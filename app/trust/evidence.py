@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
@@ -31,8 +32,8 @@ from app.language.tokens import tokenize
 from app.language.words import is_german
 from app.trust import roles, table_rows
 from app.trust.agreement import disagrees, exchanges
-from app.trust.book_words import AROUND, FEW_WORDS, BookWords, Passage, Term, is_negated, is_title
-from app.trust.not_found import FAR, Absence, is_generic, nouns_of, only_repeats, says_little
+from app.trust.book_words import AROUND, FEW_WORDS, BookWords, PageRange, Passage, Term, is_negated, is_title
+from app.trust.not_found import FAR, Absence, Premise, is_generic, nouns_of, only_repeats, says_little
 from app.trust.speakers import reports_another
 from engine.document import Document
 from engine.languages import language_of, language_of_question
@@ -124,6 +125,7 @@ _DENIAL = re.compile(
     re.IGNORECASE,
 )
 
+_OWNED = re.compile(r"\b([A-ZÀ-ÖØ-Þ][\w-]{1,40})['’]s (\w{2,40})")  # "Tom's mother"
 # the border between two parts of a sentence
 _PART = re.compile(
     r"[,;:](?!\d)\s+|\s(?=(?:and|but|while|whereas|who|which|und|aber|während|et|mais|tandis|y|pero)\b)",
@@ -206,11 +208,28 @@ class EvidenceIndex:
             return ()
         return self._absence.unmentioned(question, answered)
 
-    def assumed(self, question: str) -> tuple[str, ...]:
-        """The words of a question's premise that no passage has, as ``Absence.assumed`` finds them. Empty if the
-        question is in a different language than the book.
+    def premise(self, question: str) -> tuple[Premise, Passage | None] | None:
+        """What a question takes for granted and no passage says, with the passage that denies it or is nearest
+        (``Absence.premise``). None if the question is in a different language than the book.
         """
-        return () if self._is_foreign(question, question) else self._absence.assumed(question)
+        found = None if self._is_foreign(question, question) else self._absence.premise(question)
+        if found is None:
+            return None
+        return found, self.words.passage(found.place) if found.place is not None else None
+
+    def unnamed(self, question: str, spans: Sequence[PageRange]) -> tuple[str, ...]:
+        """The names of a question, if none of them stands in or near these places, which were cited for its answer.
+        Empty if one does, and if a name is in the title of the book or of a document.
+        """
+        if not spans or self._is_foreign(question, question) or asks_for_whole(question):
+            return ()
+        names = [term for term in self.words.terms(question) if self.words.is_proper(term) and self.words.has(term)]
+        places = [self.words.place_at(span) for span in spans]
+        if any(map(self.words.is_told_by_one, places)):
+            return ()  # "I" may be one of the names
+        near = set[str]().union(*(self.words.keys_around(place, FAR) for place in places))
+        is_near = any(term.key in near or self.words.is_of_title(term) for term in names)
+        return () if is_near else tuple(term.raw for term in names)
 
     def clauses(self, sentence: str) -> list[tuple[int, int]]:
         """Cut a sentence that compares documents ("The rent of A is 890, while that of B is 980") into clauses, because
@@ -545,6 +564,18 @@ class EvidenceIndex:
         keys = {term.key for term in part.terms}.intersection(self.words.places[place].keys)
         return len(items) > 1 and not any(keys <= {key for key, _ in self.words.words_of(item)} for item in items)
 
+    def _is_anothers_own(self, sentence: str, place: int) -> bool:
+        """Whether a passage says "his mother" where a sentence says "Tom's mother", and the name before is not Tom."""
+        row = self.words.row(place)
+        for owner, thing in _OWNED.findall(sentence):
+            (term, *_) = [*self.words.terms(owner), None]
+            if term is None or not self.words.is_proper(term) or term.key in self.words.places[place].keys:
+                continue
+            if his := re.search(rf"\b(?:his|her|its|their) (?:\w+ )?{re.escape(thing)}\b", row, re.IGNORECASE):
+                named = self.words.last_name(place, row[: his.start()])
+                return named not in ("", term.key)
+        return False
+
     def _span(self, place: int) -> tuple[int, int]:
         return self.words.places[place].start, self.words.places[place].end
 
@@ -560,6 +591,7 @@ class EvidenceIndex:
             differs
             or any(map(self._is_scattered, judged.stating, parts))
             or any(exchanges(sentence, row) for row in rows)
+            or any(map(partial(self._is_anothers_own, sentence), judged.stating))
             or any(reports_another(sentence, self.document.text, *self._span(place)) for place in judged.stating)
         ):
             return replace(judged, level="near")

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.language.tokens import tokenize
-from app.language.words import fold_word, is_first_name, without_ending
+from app.language.words import FORMS_OF_ADDRESS, fold_word, is_first_name, past_forms, without_ending
 from app.trust.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
 from engine.document import Document, Page
 from engine.passages import asks_for_whole
@@ -123,7 +124,7 @@ _LIGHT = (
     "use used do make made get got take took give gave go went come came become happen begin began start end occur "
     "exist mean say said tell told need want try call name state mention describe explain report note buy bought "
     "purchase pay paid receive obtain include contain consist provide lie live locate situate refer serve compare "
-    "accord"
+    "accord put rid"
 )
 """Verbs that a book need not have for a question's premise to be right, because they say little."""
 _PRICE = "price cost amount income"
@@ -137,6 +138,25 @@ _ORDER = frozenset(["before", "after"])
 _LIGHT_VERBS = frozenset(_LIGHT.split())
 _OR = frozenset(["or", "nor", "oder", "ou", "o"])
 _NOUN_FOLLOWS = frozenset(_BEFORE_NOUNS.split())
+
+
+# The end of a clause: a "not" denies only what stands in its own clause.
+_CLAUSE_ENDS = re.compile(r"[,;:!?]\s+|\s(?:[–—-]|but|aber|mais)\s|--")
+# A clause that says what would be, or what is so from some time on.
+_UNREAL = re.compile(r"\b(?:if|would|should|could|might|unless|until|before|wenn|si)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Premise:
+    """What a question takes for granted, and no passage says.
+
+    ``words``: the words of the premise that no passage has together with its other words; or, if ``is_denied``, the
+    words that a passage denies. ``place``: the index of this passage, or of the nearest one; None if there is none.
+    """
+
+    words: tuple[str, ...]
+    place: int | None = None
+    is_denied: bool = False
 
 
 class Absence:
@@ -181,20 +201,59 @@ class Absence:
                 found.append(name[0])
         return found
 
-    def assumed(self, question: str) -> tuple[str, ...]:
-        """The words of a question's premise that no passage has together with the other words: ("cancelled",) for "Why
-        was the survey cancelled?". Empty if the question assumes nothing, and in a language that writes compounds as
-        one word, such as German, because forms of a verb differ too much there.
+    def premise(self, question: str) -> Premise | None:
+        """What a question takes for granted and no passage says: "cancelled" for "Why was the survey cancelled?". None
+        if a passage says it, if the question assumes nothing, and in a language that writes compounds as one word, such
+        as German, because forms of a verb differ too much there.
         """
         if _ASSUMES.match(question) is None or asks_for_whole(question) or self._words.nouns_capitalized:
-            return ()
-        terms = [
-            term for term in self._words.terms(question) if not is_generic(term) and term.whole not in _LIGHT_VERBS
-        ]
+            return None
+        every = self._words.terms(question)
+        telling = [term for term in every if term.whole not in _LIGHT_VERBS and term.whole not in FORMS_OF_ADDRESS]
+        if len(telling) > 1 and not is_negated(question):
+            for place in self._words.ranked(telling, (), (), len(self._words.places)):
+                if denied := self._denied(place, telling, every):
+                    return Premise(denied, place, is_denied=True)
+        terms = [term for term in telling if not is_generic(term)]
         ranked = self._words.ranked(terms, (), (), len(self._words.places))
-        near = [self._words.keys_around(place, 1) for place in ranked]
-        best = max(near, key=lambda keys: self._words.share(terms, keys), default=set[str]())
-        return tuple(term.raw for term in terms if term.key not in best)
+        had = [{term.key for term in terms if self._stands(term, place)} for place in ranked]
+        best, keys = max(
+            zip(ranked, had, strict=True), key=lambda one: self._words.share(terms, one[1]), default=(None, set[str]())
+        )
+        lacking = [term for term in terms if term.key not in keys]
+        if not lacking or (best is not None and self._is_told_by(lacking, best)):
+            return None
+        return Premise(tuple(term.raw for term in lacking), best)
+
+    def _is_told_by(self, lacking: Sequence[Term], place: int) -> bool:
+        """Whether a passage lacks only names of a premise, and says "I"."""
+        return self._words.is_told_by_one(place) and all(map(self._words.is_proper, lacking))
+
+    def _stands(self, term: Term, place: int) -> bool:
+        """Whether a word of a premise stands in a passage or beside it, in any form of a verb. A name may stand further
+        away.
+        """
+        near = self._words.keys_around(place, 1)
+        if term.key in near:
+            return True
+        if self._words.is_proper(term):
+            return term.key in self._words.keys_around(place, FAR)
+        return any(form.key in near for form in self._words.terms(past_forms(term.whole)))
+
+    def _denied(self, place: int, terms: Sequence[Term], every: Sequence[Term]) -> tuple[str, ...]:
+        """The words of a premise that a clause of a passage denies, if this clause has all ``terms``: "take" for "Why
+        did he take the money?" in "He did not take the money". Names may stand near the passage.
+        """
+        around = self._words.keys_around(place, AROUND)
+        for clause in _CLAUSE_ENDS.split(self._words.row(place)):
+            if not is_negated(clause) or _UNREAL.search(clause):
+                continue
+            keys = {key for key, _ in self._words.words_of(clause)}
+            if all(term.key in keys or (self._words.is_proper(term) and term.key in around) for term in terms):
+                denied = set(self._words.denied_in(clause))
+                if words := tuple(term.raw for term in every if term.key in denied):
+                    return words
+        return ()
 
     def is_unknown(self, term: Term) -> bool:
         """Whether the book never uses a word of the question.

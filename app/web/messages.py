@@ -276,9 +276,8 @@ def absent(notes: Mapping[str, Any] | None) -> str:
     return _of_notes(format.absence(notes or {}), notes)
 
 
-def _assumed(notes: Mapping[str, Any] | None) -> str:
-    words = (notes or {}).get("assumed")
-    return format.assumed(words) if words and not (notes or {}).get("from_notes") else ""
+def _assumed(notes: Mapping[str, Any] | None) -> list[str]:
+    return format.assumed(notes, _unit(notes)) if notes and not notes.get("from_notes") else []
 
 
 def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
@@ -610,7 +609,7 @@ def _above(notes: Mapping[str, Any] | None) -> str:
 
 
 def _warnings(notes: Mapping[str, Any] | None) -> list[str]:
-    return [line for line in (absent(notes), _assumed(notes), *(notes or {}).get("unread", ())) if line]
+    return [line for line in (absent(notes), *_assumed(notes), *(notes or {}).get("unread", ())) if line]
 
 
 def _trouble(trouble: Trouble) -> str:

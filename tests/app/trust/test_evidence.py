@@ -756,7 +756,52 @@ def test_a_sentence_to_check_comes_with_what_the_passage_lacks() -> None:
 )
 def test_what_a_question_assumes_is_looked_up_too(question: str, words: tuple[str, ...]) -> None:
     """ "Why was it cancelled?" was answered with a reason for something else, and nothing was said of the premise."""
-    assert EvidenceIndex(Document.from_text("Report", REPORT)).assumed(question) == words
+    found = EvidenceIndex(Document.from_text("Report", REPORT)).premise(question)
+    assert (found[0].words if found else ()) == words
+
+
+LODGER = """The Lodger
+
+by Ada Quill
+
+Mr. Sleuth did not take his money with him when he went out, but left it in a drawer. The bank had closed early. I
+counted the smoking chimneys above the harbour. Mr. Holt clung to the door until noon. Daisy was listening to what Holt
+was saying. He was telling her about his real home, of the place where his mother lived, at Richmond, close to the park.
+
+The gull sat on the roof. It rained. The street was wet. The lamps burned. A cart went by. The clock struck nine. The
+kettle sang. The fire was low. The cat slept. The numbers of the houses are painted white.
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "words", "nearest"),
+    [
+        ("Why did Mr. Sleuth take the money when he went out?", ("take",), "did not take his money"),
+        ("Why did Mr. Sleuth leave the money in a drawer?", (), ""),
+        ("Why did Mr. Holt cling to the door?", (), ""),
+        ("When did the bank burn down?", ("burn", "down"), "The bank had closed"),
+        ("Why did the bank close early?", (), ""),
+    ],
+)
+def test_a_premise_is_denied_or_has_its_nearest_passage(question: str, words: tuple[str, ...], nearest: str) -> None:
+    """A passage with "not" passed for the premise, and "clung" or "left" not for "cling" or "leave"."""
+    found = EvidenceIndex(Document.from_text("Text", LODGER)).premise(question)
+    assert (found[0].words if found else ()) == words
+    assert nearest in (found[1].text if found and found[1] else "")
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "level"),
+    [
+        ("Where does Daisy's mother live?", "Daisy's mother lives at Richmond.", "near"),
+        ("Where does Holt's mother live?", "Holt's mother lives at Richmond.", "says so"),
+        ("What did Quill count?", "Quill counted the smoking chimneys above the harbour.", "says so"),
+        ("What is painted?", "The number of each house is painted white.", "says so"),
+    ],
+)
+def test_a_mother_is_the_one_of_whom_was_named_last(question: str, sentence: str, level: str) -> None:
+    """ "His mother" was anybody's; the author's line above a text, and "number" for "numbers", were not known."""
+    assert EvidenceIndex(Document.from_text("Text", LODGER)).find(question, sentence).level == level
 
 
 OFFICES = """The Department of Health was founded in 1950 by Ada Quill and has its seat in Orre. The building has nine
