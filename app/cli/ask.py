@@ -26,15 +26,16 @@ from app.core.format import (
     assumed,
     counted,
     first_line,
+    of_the_question,
     page_of,
     place_named,
     size,
     thought_line,
 )
-from app.core.listed import listed
+from app.core.listed import found_by_program
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
-from app.core.versions import Comparison, compared
+from app.core.versions import Comparison
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from app.readers.file_formats import suffixes
@@ -102,7 +103,7 @@ class FirstPassages:
         index = self.taker.prepare(document).result()
         self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
         self.found = best_passages.records(index.words, question.text)
-        self.comparison = compared(document, question.text) or listed(document, question.text)
+        self.comparison = found_by_program(document, question.text)
         self._index = index
 
     def say(self) -> None:
@@ -223,7 +224,7 @@ def _looked_up(record: Mapping[str, Any], done: AnswerDone) -> dict[str, Any]:
         **({"thought": record_of(thought.text, thought.figures)} if thought else {}),
         "evidence": evidence(record, answer),
         "not_found": all_not_found(record),
-        "assumed": record.get("assumed", []),
+        **of_the_question(record),
     }
 
 

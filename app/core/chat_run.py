@@ -20,14 +20,13 @@ from app.core import best_passages
 from app.core.abilities import Abilities, abilities
 from app.core.chats import Chat, Trouble
 from app.core.exchange_writer import ExchangeWriter
-from app.core.listed import listed
+from app.core.listed import found_by_program
 from app.core.open_book import Awaited, OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import ask_parts
 from app.core.parts import planned
 from app.core.question import ALL_PARTS, Ask
 from app.core.state import AppState
-from app.core.versions import compared as compared_word_by_word
 from engine import HANDOVER_S, Request, Status, Turn
 from engine.document import Document
 from engine.errors import Busy, TrifoldError
@@ -247,8 +246,7 @@ def _show_passages(state: AppState, writer: ExchangeWriter, claim: threading.Eve
         yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Looking for passages…"
     if claim.is_set():
         return
-    asked = writer.ask.text
-    if not writer.begun and (found := compared_word_by_word(document, asked) or listed(document, asked)) is not None:
+    if not writer.begun and (found := found_by_program(document, writer.ask.text)) is not None:
         writer.end_with_comparison(found, document.unit)
         yield ""
         return

@@ -648,6 +648,18 @@ def all_not_found(record: Mapping[str, Any]) -> list[str]:
     return [] if missing is None else list(missing) or [absence(record)]
 
 
+def of_the_question(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program is told of a question by the notes of its answer: the words that it takes for granted and no
+    passage says, the text of the nearest passage, and its names if no cited passage is near one.
+    """
+    near = (record.get("assumed_at") or {}).get("extract", {}).get("hit", "")
+    return {
+        "assumed": record.get("assumed", []),
+        "assumed_passage": " ".join(near.split()),
+        "unnamed": record.get("unnamed", []),
+    }
+
+
 def assumed(notes: Mapping[str, Any], unit: str) -> list[str]:
     """The lines about a question that assumes something which no passage says: the words of the question that no
     passage has together with its other words, and the nearest passage, or the passage that denies it; and the names of

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from app.core.find import Finder
-from app.core.versions import Comparison, plain
+from app.core.versions import Comparison, compared, plain
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan
 from engine.document import Document
@@ -72,8 +72,14 @@ _SAID = {
     "en": ("{} on {}, found by search:", "place", "places", "page", "pages", "label", "labels"),
     "de": ("{} auf {}, durch Suche gefunden:", "Stelle", "Stellen", "Seite", "Seiten", "Nummer", "Nummern"),
 }
+LISTED = "listed"
 _MOST_ROWS = 150
 """Maximum rows of the table."""
+
+
+def found_by_program(document: Document, question: str) -> Comparison | None:
+    """Answer a question that needs no model: how two versions of a text differ, or ``listed``. None for all others."""
+    return compared(document, question) or listed(document, question)
 
 
 def listed(document: Document, question: str) -> Comparison | None:
@@ -124,4 +130,4 @@ def _table(document: Document, head: str, rows: Sequence[tuple[str, Sequence[Pag
         chips.append({"kind": "quoted", "at": len(answer), "from": start} | place)
         answer += " |\n"
     left = len(rows) - _MOST_ROWS
-    return Comparison(answer.rstrip() + (f"\n\n+ {left}" if left > 0 else ""), chips, "listed")
+    return Comparison(answer.rstrip() + (f"\n\n+ {left}" if left > 0 else ""), chips, LISTED)

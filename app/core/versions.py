@@ -111,6 +111,9 @@ class _Clause:
 _Pair = tuple[_Clause | None, _Clause | None]
 
 
+COMPARED = "compared"
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The differences of two documents, as an answer in Markdown and with ``chips``, the citations of both places.
@@ -119,7 +122,7 @@ class Comparison:
 
     answer: str
     chips: list[dict[str, Any]] = field(default_factory=list)
-    made: str = "compared"
+    made: str = COMPARED
 
 
 def compared(document: Document, question: str) -> Comparison | None:

@@ -27,10 +27,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
-from app.core.format import View, all_not_found
+from app.core.format import View, all_not_found, of_the_question
+from app.core.listed import LISTED, found_by_program
 from app.core.open_book import OpenBook, Stage
 from app.core.question import Ask
 from app.core.state import AppState
+from app.core.versions import COMPARED
 from app.trust.citations import evidence
 from app.web import secret_file
 from app.web.auth import MEGABYTE
@@ -264,7 +266,8 @@ def _event(data: str) -> str:
 
 
 async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer.
+    """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer. What
+    the program finds itself (``found_by_program``) is the answer to a question for all places or differences.
     Ending the iteration early stops the answer.
     """
     system, asked = chat_request.conversation[0], state.as_set(chat_request.ask)
@@ -275,6 +278,10 @@ async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGene
     else:
         await _book(state, wanted, asked.now)
     card, document = _card(state), state.current.document or _text_book(system)
+    if document.pages and (found := await asyncio.to_thread(found_by_program, document, asked.text)) is not None:
+        for event in _whole_events(found.answer, found.made):
+            yield event
+        return
     denials = Denials(card, card.lead(asked.text))
     guesses = await asyncio.to_thread(_would_guess, state, card, asked.text, document)
     if not guesses:
@@ -348,8 +355,12 @@ def _would_guess(state: AppState, card: Abilities, question: str, document: Docu
 def _instead(state: AppState, card: Abilities, question: str, document: Document) -> tuple[Event, Event]:
     """The events of the text that says that passages are the answer, because the model would guess."""
     found = best_passages.records(state.note_taker.prepare(document).result().words, question)
-    text = " ".join(card.instead(bool(found)))
-    figures = Figures.none(BY_PASSAGES)
+    return _whole_events(" ".join(card.instead(bool(found))), BY_PASSAGES)
+
+
+def _whole_events(text: str, made: str) -> tuple[Event, Event]:
+    """The events of an answer that no model has written. ``made``: how it was made."""
+    figures = Figures.none(made)
     return TextDelta(text, (), (), figures), AnswerDone(text, (), (), StopReason.END, figures)
 
 
@@ -372,7 +383,9 @@ def about_book(
     current = state.current
     by_passages = done.figures.mode == BY_PASSAGES
     document = current.document if current.book is not None else None
+    made = done.figures.mode if done.figures.mode in (COMPARED, LISTED) else ""
     found: dict[str, Any] = {"by_passages": True} if by_passages else {"now": True} if asked.now else {}
+    found |= {made: True} if made else {}
     if asked.evidence or by_passages:
         words = state.note_taker.prepare(document or _text_book(system)).result().words
         found |= {"passages": best_passages.as_evidence(best_passages.records(words, asked.text))}
@@ -397,6 +410,9 @@ def about_book(
         return more | {"evidence": [], "not_found": []}
     if not asked.evidence:
         return more
+    if made:
+        program = found_by_program(document, asked.text)
+        return more | {"evidence": evidence({"chips": program.chips if program else []}, text), "not_found": []}
     had = current.read.pages_read if current.read and current.read.stopped else 0
     notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
@@ -405,7 +421,7 @@ def about_book(
         **more,
         "evidence": evidence(record, text),
         "not_found": all_not_found(record),
-        "assumed": record.get("assumed", []),
+        **of_the_question(record),
     }
 
 

@@ -308,6 +308,24 @@ def test_passages_are_the_answer_of_a_model_that_cannot_know(ready: Any, questio
     assert len(engine.asked) == asked
 
 
+def test_places_are_counted_for_other_programs_too(ready: Any) -> None:
+    """The page listed all places with some words, but /v1 asked the model how many there are."""
+    engine = ScriptedEngine()
+    state = ready(engine)
+    question = "On which pages is lamp7 mentioned?"
+    body = parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+
+    async def events() -> list[Any]:
+        return [event async for event in openai_api.answer_events(state, body)]
+
+    *_, done = loops.run(events())
+    assert "found by search" in done.text
+    more = openai_api.about_book(state, done, body.ask, done.text)
+    assert more["listed"] is True
+    assert "lamp7" in more["evidence"][0]["passage"]
+    assert not engine.asked
+
+
 def test_passages_alone_are_asked_now(ready: Any) -> None:
     engine = ScriptedEngine()
     state = ready(engine)
