@@ -58,7 +58,7 @@ def _added(state: AppState, file: Path, name: str, told: list[str]) -> Book | No
         told.append(" ".join((locked.cause, "Open it by itself once, with its password, and then add it.")))
         return None
     except TrifoldError as refused:
-        told.append(" ".join((refused.cause, refused.remedy)))
+        told.append(refused.cause)
         if part.sha256 not in known:
             state.books.forget(part.sha256)
         return None

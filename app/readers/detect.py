@@ -119,7 +119,7 @@ _PDF_AFTER_TEXT = re.compile(rb"\A.{0,1016}^%PDF-\d\.\d\s.{0,200}^\d+ \d+ obj\b"
 
 _WARNINGS = 30  # maximum warnings that are listed one by one; further warnings are only counted
 _NOT_A_TITLE = re.compile(
-    r"^(untitled|title|document\d*|microsoft word.*|unknown|no title|none|noname"
+    r"^(untitled|\(?(?:anonymous|unspecified)\)?|title|document\d*|microsoft word.*|unknown|no title|none|noname"
     r"|about:blank|(https?|file)://\S*|.*\.(docx?|pdf|tex|dvi|indd|qxd|rtf|ps|txt))$",
     re.I,
 )

@@ -157,13 +157,13 @@ class Numbering:
                 del counts[below]
         return self._spelled(found, level, counts)
 
-    def indent(self, number: str, depth: int) -> str:
-        """Return the spaces before an item at level ``depth`` (from 0). A number such as "2.1" needs none, because it
+    def indent(self, number: str, depth: int, inset: int) -> str:
+        """Return the spaces before an item at level ``depth`` (from 0), in a list inside ``inset`` others. A number such as "2.1" needs none, because it
         says itself to which item it belongs.
         """
         found = self._lists.get(number)
         level = found.levels.get(depth) if found is not None else None
-        return _INDENT * depth if level is not None and len(_PLACE.findall(level.text)) < 2 else ""
+        return _INDENT * (depth + inset) if level is not None and len(_PLACE.findall(level.text)) < 2 else ""
 
     def _spelled(self, found: _List, level: _Level, counts: dict[int, int]) -> str:
         if level.hidden:

@@ -4,12 +4,15 @@ text, superscript and subscript. Runs only in the child process (``app.readers.c
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from app.readers.archive import attribute, local
 
 _DEEPEST_HEADING = 6
+# matches the names of Word's styles for lists in lists, each of which is a list of one level
+_INNER_LIST = re.compile(r"list (?:bullet|number) ([2-5])")
 _NO = ("0", "false", "off")
 
 
@@ -38,13 +41,14 @@ class Numbered:
 @dataclass
 class Style:
     """A style with all inherited properties. ``heading`` is the heading level; 0 for text, None if the file states
-    none.
+    none. ``inset``: in how many lists the paragraphs of a style of lists are, beyond the first.
     """
 
     heading: int | None = None
     look: Look = field(default_factory=Look)
     numbered: Numbered = field(default_factory=Numbered)
     is_contents: bool = False
+    inset: int = 0
 
 
 _MOVED = 4  # minimum vertical offset, in half points, at which text counts as raised or lowered
@@ -92,6 +96,8 @@ def _style(node: ElementTree.Element, base: Style) -> Style:
             named = 1 if name == "title" else None
             if name.startswith("heading ") and name[8:].isdigit():
                 named = int(name[8:])
+            if inner := _INNER_LIST.fullmatch(name):
+                style.inset = int(inner[1]) - 1
             style.is_contents = name.startswith("toc ") or name == "table of figures"
         elif tag == "rPr":
             style.look = over(base.look, look(part))

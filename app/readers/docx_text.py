@@ -238,7 +238,7 @@ class DocxReader:
             level = self._around.numbering.level_of(number, about.style)
         if level is None:
             level = style.numbered.level or 0
-        return self._around.numbering.count(number, level), self._around.numbering.indent(number, level)
+        return self._around.numbering.count(number, level), self._around.numbering.indent(number, level, style.inset)
 
     # Tables
 

@@ -665,6 +665,14 @@ def test_nested_lists_are_indented(tmp_path: Path) -> None:
     body = _item("Holm", 1) + _item("Ada", 1, 1) + _item("Dan", 1, 2) + _item("Rent", 2) + _item("Due", 2, 1)
     text = _text(_document(tmp_path, body + _item("at once", 2, 2), numbering=numbering))
     assert text.split("\n\n") == ["• Holm", "  • Ada", "    • Dan", "1. Rent", "1.1 Due", "    (a) at once"]
+    single = _lists({0: _level(0, "decimal", "%1."), 1: _level(0, "decimal", "%1.")}, {1: (0, ""), 2: (1, "")})
+    styles = "".join(
+        f'<w:style w:styleId="s{at}"><w:name w:val="{name}"/><w:pPr><w:numPr><w:numId w:val="{at}"/></w:numPr></w:pPr>'
+        "</w:style>"
+        for at, name in ((1, "List Number"), (2, "List Number 2"))
+    )
+    body = "".join(_p(text, f'<w:pStyle w:val="s{style}"/>') for text, style in (("Letters", 1), ("of May", 2)))
+    assert _text(_document(tmp_path, body, numbering=single, styles=styles)) == "1. Letters\n\n  1. of May"
 
 
 def test_notes_are_numbered_as_the_file_says(tmp_path: Path) -> None:

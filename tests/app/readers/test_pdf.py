@@ -440,6 +440,7 @@ def test_ticks_stand_with_their_words(files: Any) -> None:
 
 def test_what_a_browser_calls_a_page_is_no_title(files: Any) -> None:
     assert detect._NOT_A_TITLE.match("about:blank")
+    assert detect._NOT_A_TITLE.match("(anonymous)")
     assert detect._NOT_AN_AUTHOR.match("(anonymous)")
 
 
