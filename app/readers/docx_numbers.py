@@ -158,8 +158,8 @@ class Numbering:
         return self._spelled(found, level, counts)
 
     def indent(self, number: str, depth: int, inset: int) -> str:
-        """Return the spaces before an item at level ``depth`` (from 0), in a list inside ``inset`` others. A number such as "2.1" needs none, because it
-        says itself to which item it belongs.
+        """Return the spaces before an item at level ``depth`` (from 0), in a list inside ``inset`` others. A number
+        such as "2.1" needs none, because it says itself to which item it belongs.
         """
         found = self._lists.get(number)
         level = found.levels.get(depth) if found is not None else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from ctypes import byref, c_double, create_string_buffer
 from functools import lru_cache
 from itertools import islice
@@ -58,16 +58,12 @@ _PART = re.compile(r"(?<=dings) ?(?=\d$)")
 class PageFonts:
     """Finds the fonts of one page's characters."""
 
-    def __init__(self, text_page: pdfium.PdfTextPage, of_pieces: Mapping[int, int | None] | None = None) -> None:
-        """``of_pieces``: addresses of the fonts of text objects, as far as they are known."""
+    def __init__(self, text_page: pdfium.PdfTextPage) -> None:
         self._text = pdf_calls.address(text_page.raw)
-        self._known = of_pieces or {}
         self._kinds: dict[int | None, str] = {None: ""}
         self.monospaced: set[int] = set()
         """Addresses of the fonts, among those asked for, all of whose characters have the same width."""
         self._of_pieces: dict[int | None, str] = {}  # kinds of the fonts of text objects that were asked for
-        self.pieces: dict[int, int | None] = {}
-        """Addresses of the text objects of the characters that begin words with signs or stand beside such words."""
         self._piece: int | None = None
         self._font: int | None = None
 
@@ -83,13 +79,8 @@ class PageFonts:
         piece = pdf_calls.text_object(self._text, index)
         kind = self._of_pieces.get(piece)
         if kind is None:
-            kind = self._of_pieces[piece] = self.kind(self._font_of(piece))
+            kind = self._of_pieces[piece] = self.kind(pdf_calls.font_of(piece) if piece else None)
         return kind
-
-    def _font_of(self, piece: int | None) -> int | None:
-        if not piece:
-            return None
-        return self._known[piece] if piece in self._known else pdf_calls.font_of(piece)
 
     def words_with_signs(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yield start and end of each word of a page's text that is not drawn at once in a font of letters, and the
@@ -102,13 +93,13 @@ class PageFonts:
                 continue
             for word in _WORD.finditer(text, start, end):
                 first, last = word.span()
-                piece = self.pieces[first] = piece_of(handle, first)
+                piece = piece_of(handle, first)
                 if last - first > 1 and piece_of(handle, last - 1) != piece:
                     yield first, last, ""
                     continue
                 kind = known.get(piece)
                 if kind is None:
-                    kind = known[piece] = self.kind(self._font_of(piece))
+                    kind = known[piece] = self.kind(pdf_calls.font_of(piece) if piece else None)
                 if kind:
                     yield first, last, kind
 
@@ -126,6 +117,11 @@ class PageFonts:
                 self.monospaced.add(font)
             self._kinds[font] = _kind_of(name)
         return self._kinds[font]
+
+    def without_letter(self, count: int) -> list[int]:
+        """Return the indices, below ``count``, of the characters to which their fonts give no letter."""
+        text, has_no_letter = self._text, pdf_calls.has_no_letter
+        return [index for index in range(count) if has_no_letter(text, index) == 1]
 
     def has_no_letter(self, index: int) -> bool:
         """Whether the font of a character gives it no letter, so that pdfium returns its code."""
@@ -183,14 +179,15 @@ def with_signs(
     for at in _odd(text):
         kind = fonts.kind_at(at) if special else ""
         signs[at] = _shown(text[at], at, kind, fonts) if kind else _named(text, at, text_page, fonts)
+    if special and special <= symbols.TEX_KINDS:
+        # a font of TeX's that names a character names it right
+        for at in fonts.without_letter(len(text)):
+            if not text[at].isspace() and (kind := fonts.kind_at(at)):
+                signs[at] = symbols.tex_sign(kind, ord(text[at]))
+        return joined("".join(signs))
     for start, end, kind in fonts.words_with_signs(text) if special else ():
-        changed = symbols.TEX_CHANGED.get(kind)
         for at in range(start, end):
-            # most characters are letters, which are the same whether the font names them or not
-            if changed is not None and text[at] not in changed and text[at] <= _LAST_BYTE:
-                continue
-            own = kind or fonts.kind_at(at)
-            if own:
+            if own := kind or fonts.kind_at(at):
                 signs[at] = _shown(text[at], at, own, fonts)
     return joined("".join(signs))
 
@@ -205,7 +202,7 @@ def _odd(text: str) -> list[int]:
 
 def _shown(character: str, at: int, kind: str, fonts: PageFonts) -> str:
     """Return what a character shows in a font of signs. ``at`` is pdfium's index of the character."""
-    if kind not in symbols.TEX_CHANGED:
+    if kind not in symbols.TEX_KINDS:
         return _sign(character, kind)
     return symbols.tex_sign(kind, ord(character)) if fonts.has_no_letter(at) else character
 

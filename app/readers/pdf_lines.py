@@ -111,9 +111,9 @@ def page_lines(
         if pictures is not None:
             pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
-        fonts = PageFonts(text_page, suspects.fonts_of)
+        fonts = PageFonts(text_page)
         text = with_signs(text, text_page, fonts, suspects.fonts)
-        suspects.monospaced, suspects.pieces = fonts.monospaced, fonts.pieces
+        suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
         text = with_fractions(with_whole_words(joined_rows(text, boxes), boxes), boxes, shapes.bars)
         pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())

@@ -47,7 +47,7 @@ _FILLER = "\u200b"  # replaces a removed character, so that indices stay the sam
 WORD = re.compile(r"\S+")
 # a word lacks a space if its widest gap exceeds its second widest gap by more than this, in line heights
 _SPACE = 0.1
-_STEPS = 12  # number of parts into which a line is cut to look at the characters along it
+_STEPS = 8  # number of parts into which a line is cut to look at the characters along it
 _MIDDLE = 0.15  # share of a character's ink at its top, and also at its bottom, through which no word is struck
 _MOSTLY = 0.6
 _FAR = 0.5  # minimum gap, in line heights, that separates two words even if all gaps of a word are wide
@@ -196,9 +196,12 @@ def _joined_letters(row: re.Match[str], boxes: CharacterBoxes) -> str:
     if single < _TORN_SHARE * len(words):
         return row[0]
     pairs = [row.start() + pair.start() for pair in islice(_TWO_LETTERS.finditer(row[0]), _SAMPLED)]
-    sample = sorted(gap for at in pairs if (gap := boxes.gap(at, at + 1)) is not None)
-    if len(sample) == _SAMPLED and not _SPACED[0] < sample[_SAMPLED // 2] < _SPACED[1]:
-        return row[0]
+    near = wide = 0
+    for at in pairs if len(pairs) == _SAMPLED else ():
+        gap = boxes.gap(at, at + 1)
+        near, wide = near + (gap is not None and gap <= _SPACED[0]), wide + (gap is not None and gap >= _SPACED[1])
+        if 2 * max(near, wide) > _SAMPLED:
+            return row[0]
     gaps: list[float] = []
     breaks: list[tuple[int, int, float]] = []
     for one, two in pairwise(match.start() for match in re.finditer(r"\S", row[0])):

@@ -7,7 +7,7 @@ Such text is often meant to reach a language model without being seen by a perso
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import addressof, c_int, c_uint, cast, sizeof
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -55,9 +55,7 @@ class Suspects:
         self._layers = layers
         found, turn = _drawn(page), turned(page)
         self._objects, self.drawn, self.pictures = found.items, found.paths, found.pictures
-        self.fonts_of = found.fonts
-        """Addresses of the fonts of text objects."""
-        self.fonts = found.fonts_in_groups.union(found.fonts.values())
+        self.fonts = found.fonts
         large = (path for path in found.paths if path[3] - path[1] > _WIDE < path[4] - path[2])
         self.boxes = found.groups + [turn(*path[1:]) for path in large]
         """Boxes of the drawn groups and of the larger paths."""
@@ -68,8 +66,6 @@ class Suspects:
         self._has_image: bool | None = None
         self._piece: int | None = None
         self._doubt: Doubt = ""
-        self.pieces: Mapping[int, int | None] = {}
-        """Addresses of the text objects of characters, as far as they are known, keyed by pdfium's index."""
         self.monospaced: set[int] = set()
         """Addresses of the page's fonts all of whose characters have the same width."""
         self.is_monospaced = False
@@ -85,7 +81,7 @@ class Suspects:
         """Return whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box``
         the word's box.
         """
-        piece = self.pieces[index] if index in self.pieces else pdf_calls.text_object(self._text, index)
+        piece = pdf_calls.text_object(self._text, index)
         if not piece:
             return ""
         if piece != self._piece:
@@ -211,8 +207,8 @@ class Layers:
 @dataclass
 class _Drawn:
     """The drawn objects of a page: ``items`` in drawing order; (position in this order, box) of each object that may
-    cover text; all paths; pictures, also those in groups; boxes of the groups; addresses of the fonts, those of groups
-    apart from those of text objects, which are keyed by the object.
+    cover text; all paths; pictures, also those in groups; boxes of the groups; addresses of the fonts, also those in
+    groups.
     """
 
     items: list[int]
@@ -220,8 +216,7 @@ class _Drawn:
     paths: list[Path] = field(default_factory=list)
     pictures: list[Image] = field(default_factory=list)
     groups: list[Box] = field(default_factory=list)
-    fonts_in_groups: set[int | None] = field(default_factory=set)
-    fonts: dict[int, int | None] = field(default_factory=dict)
+    fonts: set[int | None] = field(default_factory=set)
 
 
 def _drawn(page: pdfium.PdfPage) -> _Drawn:
@@ -231,12 +226,14 @@ def _drawn(page: pdfium.PdfPage) -> _Drawn:
     found, turn = _Drawn(items), turned(page)
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     text, path, image, form = _KINDS
+    has_text = False
     for at, kind in enumerate(map(pdf_calls.kind_of, items)):
         if kind == text:
-            found.fonts[items[at]] = pdf_calls.font_of(items[at])
+            has_text = True
+            found.fonts.add(pdf_calls.font_of(items[at]))
             continue
         if kind == form:
-            found.fonts_in_groups |= fonts_in(items[at])
+            found.fonts |= fonts_in(items[at])
             found.pictures += images_in(items[at], turn)
         if kind not in (path, image, form) or not pdf_calls.bounds(items[at], *edges.places):
             continue
@@ -248,7 +245,7 @@ def _drawn(page: pdfium.PdfPage) -> _Drawn:
             found.paths.append((items[at], x0, y0, x1, y1))
         else:
             found.pictures.append((items[at], turn(x0, y0, x1, y1)))
-        if found.fonts and x1 - x0 > THIN < y1 - y0 and len(found.covers) < _MOST_COVERS:
+        if has_text and x1 - x0 > THIN < y1 - y0 and len(found.covers) < _MOST_COVERS:
             if kind == path:
                 pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:

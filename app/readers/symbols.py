@@ -81,11 +81,8 @@ _TEX_NAME = re.compile(r"(?:cm|lmmath)(ex|sy|bsy|mib|mi|extension|symbols|italic
 _TEX_KINDS = {"ex": "cmex", "extension": "cmex", "sy": "cmsy", "bsy": "cmsy", "symbols": "cmsy"}
 
 
-TEX_CHANGED = {
-    kind: frozenset(map(chr, range(0x100))) - {sign for code, sign in enumerate(signs) if sign == chr(code)}
-    for kind, signs in _TEX.items()
-}
-"""The codes of each of TeX's fonts of signs, as characters, that stand for another character."""
+TEX_KINDS = frozenset(_TEX)
+"""TeX's fonts of signs."""
 
 
 def tex_kind(font: str) -> str:
