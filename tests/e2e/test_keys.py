@@ -105,6 +105,8 @@ def test_a_new_name_leaves_the_focus_at_the_chat(page: Page) -> None:
     chat = page.locator('#chats button.open[aria-current="true"]')
     page.wait_for_selector('#chats button.open[aria-current="true"]')
     place = str(chat.get_attribute("data-id"))
+    page.click("#begin-chat")
+    chat.wait_for(state="detached")
     page.locator(f'#chats button.more[data-id="{place}"]').focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
@@ -114,6 +116,7 @@ def test_a_new_name_leaves_the_focus_at_the_chat(page: Page) -> None:
     until(page, lambda: "By keys" in page.inner_text("#chats"))
     page.wait_for_timeout(400)
     assert focus(page) == place
+    assert chat.count() == 0, "the key that ends the name opens nothing"
 
 
 def test_a_race_that_was_closed_stays_closed(page: Page) -> None:

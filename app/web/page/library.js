@@ -224,7 +224,10 @@ function rename(dots, { path, label, name }) {
     tell(trouble);
   };
   field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") end(true);
+    if (event.key === "Enter") {
+      event.preventDefault(); // the key would press the button, which has the focus by then
+      end(true);
+    }
     if (event.key === "Escape") end(false);
   });
   field.addEventListener("blur", () => end(true));
