@@ -170,6 +170,7 @@ _NOUN: Mapping[Language, re.Pattern[str]] = {
 }
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
+_POSSESSIVE = re.compile(r"['’]s\Z")  # "Miss Watson's" is about Miss Watson
 _NAME = re.compile(r"(?:(?<=[a-z] )|(?<=[a-z], ))[A-Z][\w’'-]+(?: [A-Z][\w’'-]+)+")
 _PHRASE_QUESTION = "Where does it say “{}”?"
 _ASKS_FOR_PHRASE = re.compile(_PHRASE_QUESTION.replace("?", r"\?").format("([^“”]+)"))
@@ -323,7 +324,7 @@ def _names(document: Document, pages_read: int) -> list[str]:
     pages = document.pages[:pages_read]
     text = " ".join(" ".join(page.text.split()) for page in pages)
     found = Counter(
-        name[0]
+        _POSSESSIVE.sub("", name[0])
         for name in _NAME.finditer(text)
         if len(name[0]) <= _LONGEST and _is_name(name[0].split()) and _begins_name(text, name.start())
     )

@@ -282,6 +282,10 @@ def _reading(current: OpenBook) -> View | None:
     return format.reading_view(current.progress, current.document, current.remaining)
 
 
+def _whole(current: OpenBook) -> str:
+    return "these documents" if current.document is not None and current.document.members else "this book"
+
+
 def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     """The hint in the question box: whether a question can be asked now, and which part of the book answers come from.
     For a model that only quotes, the hint proposes to ask where something is said. "" if nothing can be asked.
@@ -295,7 +299,7 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
         return f"Your first question begins the reading of all {current.document.extent()}, if it needs that."
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
-        what = _first(current, read.pages_read) if read is not None and partly else "this book"
+        what = _first(current, read.pages_read) if read is not None and partly else _whole(current)
         what = "your notes" if current.before_notes else what
         quotes = status.model is not None and abilities(str(status.model.path)).only_quotes
         return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."

@@ -118,6 +118,10 @@ def test_what_the_book_names_is_asked_about() -> None:
     text = "In winter the captain, Tove Lindqvist, would not sail to Skarn. Later they asked Tove Lindqvist again."
     named = replace(book(), pages=(Page(1, "1", f"Old Harbour. {text}"),), outline=())
     assert suggestions(named, 1)[1] == "What does the book say about Tove Lindqvist?"
+    owner = replace(
+        named, pages=(Page(1, "1", "He took up Tove Lindqvist's hat, and again saw Tove Lindqvist’s hat."),)
+    )
+    assert suggestions(owner, 1)[1].endswith("about Tove Lindqvist?")
     torn = "A paper by Ana Ruiz\nAbstract. Harbour Ferry Trust: The Old Ferry sailed for Jon Falk of Skarn."
     asked = " ".join(suggestions(replace(named, pages=(Page(1, "1", torn),)), 1))
     assert [name in asked for name in ("Ruiz Abstract", "about Ferry Trust", "Old Ferry", "Jon Falk")] == [0, 0, 1, 1]

@@ -550,7 +550,7 @@ def _composed(plain: frozenset[str], fewest: int) -> re.Pattern[str]:
 
 def test_what_is_asked_is_named_in_german_in_every_hint() -> None:
     begun = ("Ask anything about", "Ask where something is said in")
-    hints = [f"{words} {what}." for words in begun for what in ("this book", "your notes")]
+    hints = [f"{words} {what}." for words in begun for what in ("this book", "these documents", "your notes")]
     assert [hint for hint in hints if hint not in entries()] == []
 
 

@@ -33,6 +33,7 @@ from app.web.live import RunningAnswer, changes, map_view, page_view
 from app.web.routes import AnswerAsked
 from app.web.server import quiet_gradio
 from engine.config import SamplingParams
+from engine.document import Member
 from engine.errors import OptionError
 from engine.events import BookRead, KvBytes, ReadingProgress, Status, StopReason
 from engine.plan import BookFit
@@ -429,6 +430,10 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     assert hint(stage=Stage.READY, read=read) == "Ask anything about the first 6 sections."
     whole = dataclasses.replace(read, stopped=False)
     assert hint(stage=Stage.READY, read=whole) == "Ask anything about this book."
+    two = dataclasses.replace(
+        book(60), members=(Member("A", "", "txt", "a", "page", 0), Member("B", "", "txt", "b", "page", 30))
+    )
+    assert hint(stage=Stage.READY, read=whole, document=two) == "Ask anything about these documents."
 
 
 def test_what_only_finds_passages_is_not_asked_anything_else(tmp_path: Path) -> None:
