@@ -124,7 +124,7 @@ _LIGHT = (
     "use used do make made get got take took give gave go went come came become happen begin began start end occur "
     "exist mean say said tell told need want try call name state mention describe explain report note buy bought "
     "purchase pay paid receive obtain include contain consist provide lie live locate situate refer serve compare "
-    "accord put rid"
+    "accord put rid try order find together around near beside dwell"
 )
 """Verbs that a book need not have for a question's premise to be right, because they say little."""
 _PRICE = "price cost amount income"

@@ -768,8 +768,8 @@ Mr. Sleuth did not take his money with him when he went out, but left it in a dr
 counted the smoking chimneys above the harbour. Mr. Holt clung to the door until noon. Daisy was listening to what Holt
 was saying. He was telling her about his real home, of the place where his mother lived, at Richmond, close to the park.
 
-The gull sat on the roof. It rained. The street was wet. The lamps burned. A cart went by. The clock struck nine. The
-kettle sang. The fire was low. The cat slept. The numbers of the houses are painted white.
+The gull sat on the roof. They sang together. The street was wet. The lamps burned. A cart went by. The clock struck
+nine. The kettle sang. The fire was low. The cat slept. The numbers of the houses are painted white.
 """
 
 
@@ -796,11 +796,13 @@ def test_a_premise_is_denied_or_has_its_nearest_passage(question: str, words: tu
         ("Where does Daisy's mother live?", "Daisy's mother lives at Richmond.", "near"),
         ("Where does Holt's mother live?", "Holt's mother lives at Richmond.", "says so"),
         ("What did Quill count?", "Quill counted the smoking chimneys above the harbour.", "says so"),
+        ("What did Mr. Holt do?", "Mr. Holt clung to the door together until noon.", "says so"),
         ("What is painted?", "The number of each house is painted white.", "says so"),
     ],
 )
 def test_a_mother_is_the_one_of_whom_was_named_last(question: str, sentence: str, level: str) -> None:
-    """ "His mother" was anybody's; the author's line above a text, and "number" for "numbers", were not known."""
+    """ "His mother" was anybody's; the author's line above a text, and "number" for "numbers", were not known. A word
+    such as "together" that a passage lacks made a sentence doubtful."""
     assert EvidenceIndex(Document.from_text("Text", LODGER)).find(question, sentence).level == level
 
 
