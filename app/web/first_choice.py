@@ -91,7 +91,7 @@ def _fetched(pair: Pair, title: str, found: ModelFit, local_models: LocalModels)
     assert pair.target.shape is not None
     source = SOURCES[pair.id]
     action = "Use it" if local_models.is_at_hand(pair.id) else f"Fetch {source.SIZE} and use it"
-    more = f"{source.verdict(pair.id)} {source.LICENCE}."
+    more = f"{source.verdict(pair.id)} {source.NAME}, {source.LICENCE}."
     return _option(pair, f"{title}, {source.SIZE}", able(pair, found), more, action if found.verdict != "none" else "")
 
 

@@ -221,11 +221,15 @@ def document_of(one: Asked, folder: Path) -> Document:
     return Document.from_text(one.file, one.text) if one.text else read_document(folder / one.file)
 
 
+def _key(path: Path | None) -> str:
+    return path.read_text(encoding="utf-8").strip() if path else ""
+
+
 @contextmanager
 def engine_of(options: argparse.Namespace) -> Iterator[EngineLike]:
     """The engine of the model, or of the server, that a command line names."""
     if options.server:
-        remote = RemoteEngine(Remote(options.server, context=options.context))
+        remote = RemoteEngine(Remote(options.server, key=_key(options.key), context=options.context))
         try:
             remote.wait_ready()
             yield remote
@@ -270,6 +274,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--log", type=Path, required=True, help="every answer, a line each; gone on with")
     parser.add_argument("--model", default="", help="model that answers; without it and --server the log is judged")
     parser.add_argument("--server", default="", help="address of a server with OpenAI's protocol, such as llama.cpp's")
+    parser.add_argument("--key", type=Path, help="file with the server's access key")
     parser.add_argument("--context", type=int, help="window of the server in tokens")
     parser.add_argument("--name", default="", help="name of the row; the model's file name otherwise")
     parser.add_argument("--only", default="", help="only questions about files whose names begin so")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,31 @@ def test_the_questions_of_a_public_set_are_read(name: str, tmp_path: Path) -> No
     path = tmp_path / "questions"
     path.write_text("\n".join(map(json.dumps, rows)) if name != "MMLongBench-Doc" else json.dumps(rows))
     assert others.questions(path) == expected
+
+
+def test_a_servers_key_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server with a key, such as Trifold's own, could not be measured."""
+    asked = []
+
+    class Server:
+        def __init__(self, remote: others.Remote) -> None:
+            asked.append(remote.key)
+
+        def wait_ready(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    (tmp_path / "key").write_text("sk-1\n", encoding="utf-8")
+    monkeypatch.setattr(others, "RemoteEngine", Server)
+    for key in (tmp_path / "key", None):
+        with others.engine_of(argparse.Namespace(server="http://127.0.0.1:1", key=key, context=None)):
+            pass
+    assert asked == ["sk-1", ""]
+
+
+def test_the_questions_with_premises_are_asked_like_others() -> None:
+    found = others.questions(others.HERE / "premises.json")
+    assert (len(found), sum(not one.facts for one in found)) == (32, 16)
 
 
 @pytest.mark.parametrize(

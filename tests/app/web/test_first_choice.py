@@ -36,6 +36,7 @@ def test_what_is_proposed_is_what_the_memory_and_the_evaluation_allow(
     assert list(found) == ["demo", "starter", "reader", best.id]
     assert found["reader"]["title"] == "Reader: a real conversation, 1.1 GB"
     assert found["reader"]["action"] == "Fetch 1.1 GB and use it"
+    assert "Qwen2.5-Coder-1.5B-Instruct, 4 bits" in found["reader"]["more"]
     assert found["reader"]["proposed"]
     assert found["starter"]["line"] == "Answers about documents of up to about 17 pages of 300 words here."
     assert found["starter"]["action"] == "Fetch 93 MB and use it"
