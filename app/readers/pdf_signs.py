@@ -443,6 +443,7 @@ class CharacterBoxes:
         self._text = pdf_calls.address(text_page.raw)
         self._rect = (c_float * 4)()  # left, top, right and bottom of raw.FS_RECTF
         self._place = addressof(self._rect)
+        self._sides = memoryview(self._rect).cast("B").cast("f")  # reads them twice as fast as a slice
         self._edges = [c_double() for _ in range(4)]
         self._edge_refs = [byref(edge) for edge in self._edges]
         self._rotation = rotation
@@ -611,12 +612,12 @@ class CharacterBoxes:
         Letterspaced words have equal gaps, so a single wide gap is a space whatever the font's spacing.
         """
         sideways = self._rotation % 180 != 0
-        box, widest, second, height, at = self._rect, 0.0, 0.0, 0.0, start
+        box, widest, second, height, at = self._sides, 0.0, 0.0, 0.0, start
         low = high = 0.0
         for index in range(start, end):
             if not pdf_calls.loose_box(self._text, self.pdfium_number(index), self._place):
                 return None
-            left, upper, right, lower = box[:]
+            left, upper, right, lower = box.tolist()
             tall = upper - lower
             if sideways:
                 left, right, tall = lower, upper, right - left
@@ -655,7 +656,7 @@ class CharacterBoxes:
         number = index if self.numbers is None else self.numbers[index]
         found: Box | None = None
         if pdf_calls.loose_box(self._text, number, self._place):
-            x0, y1, x1, y0 = self._rect[:]
+            x0, y1, x1, y0 = self._sides.tolist()
             left, high = x0 - self._left, self._top - y1
             found = left, left + (x1 - x0), high, high + (y1 - y0)
             if self._rotation:
