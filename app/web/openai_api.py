@@ -365,7 +365,8 @@ def _whole_events(text: str, made: str) -> tuple[Event, Event]:
 
 
 def _about(state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str) -> dict[str, Any]:
-    return about_book(state, done, state.as_set(chat_request.ask), text, chat_request.conversation[0])
+    told = about_book(state, done, state.as_set(chat_request.ask), text, chat_request.conversation[0])
+    return told | ({"history_left_out": chat_request.left_out} if "book" in told else {})
 
 
 def about_book(

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from app.core.chats import thought_record
 from app.core.question import Ask
+from app.language.referring import refers_back
 from engine import Turn
 from engine.config import SamplingParams, options_of
 from engine.errors import Busy, ContextTooSmall, InputError, ModelError, OptionError, TrifoldError
@@ -239,11 +240,19 @@ class ChatRequest(_Wire):
         return Ask(question, turns, self.sampling, **_options(Ask, self.options.model_extra or {}, "trifold."))
 
     @property
+    def left_out(self) -> int:
+        """The number of earlier turns that a question about the open book is asked without, because it stands alone:
+        wrong answers and refusals would be repeated.
+        """
+        return 0 if refers_back(self.conversation[2]) else len(self.conversation[1])
+
+    @property
     def instructed(self) -> Ask:
         """The record of the question with the system message as the beginning of the conversation's first question,
-        because the book takes the place of the system message in the prompt.
+        because the book takes the place of the system message in the prompt. Without the turns that are ``left_out``.
         """
         system, ask = self.conversation[0], self.ask
+        ask = replace(ask, history=()) if self.left_out else ask
         if not system:
             return ask
         if not ask.history:

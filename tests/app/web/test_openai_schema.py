@@ -63,3 +63,12 @@ def test_what_was_sent_is_not_sent_back_whole() -> None:
     with pytest.raises(ApiError) as caught:
         parse(body(messages=[{"role": "x" * 100_000, "content": "Who?"}]))
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(("question", "kept"), [("Where does Tom keep his hens?", 0), ("And then?", 1)])
+def test_a_question_that_stands_alone_leaves_the_earlier_answers_out(question: str, kept: int) -> None:
+    """A refusal was repeated in a chat of another program, as in the page before."""
+    messages = [("system", "Be brief."), ("user", "Who is Ada?"), ("assistant", "I can't assist."), ("user", question)]
+    request = parse(json.dumps({"messages": [{"role": role, "content": text} for role, text in messages]}).encode())
+    assert (len(request.instructed.history), request.left_out) == (kept, 1 - kept)
+    assert "Be brief." in (request.instructed.history[0].question if kept else request.instructed.text)
