@@ -119,7 +119,7 @@ def grouped(pieces: Sequence[Line], axes: Sequence[Sequence[Line]], sideways: Se
     labels = _labelled(rest)
     rest = [one for one in rest if id(one) not in {id(label) for label in labels.values()}]
     while rest:
-        row = [one for one in rest if _overlap(one, rest[0]) > _LEVEL]
+        row = [one for one in rest if one is rest[0] or _overlap(one, rest[0]) > _LEVEL]
         block = _stack(rest, row[0]) if len(row) == 1 else row
         rest = [one for one in rest if not any(one is other for other in block)]
         if len(row) == 1:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.readers import detect
+from app.readers.layout import Line
 from app.readers.parsed import Limits
+from app.readers.pdf_charts import charts
 
 _FRAME = b"0.8 w 150 420 300 200 re S\n"
 
@@ -68,3 +70,12 @@ def test_a_table_in_a_frame_stays_a_table(files: Any, make_stream: Any) -> None:
             _text(300, 600 - 50 * at, "7"),
         ]
     assert _read(files, make_stream, parts).split("\n") == [f"{count} | {name} | 7" for name, count in rows]
+
+
+def test_words_without_height_are_words_of_the_chart() -> None:
+    """They overlap no row, not even their own, and the page was read by the second reader instead."""
+    marks = [Line(str(10 * at), 80, 95, 400 - 50 * at, 410 - 50 * at, size=10) for at in range(5)]
+    pieces = [*marks, Line("flat", 150, 170, 300, 300, size=10)]
+    (rows,) = charts(pieces, [(100, 400, 195, 410)])
+    assert pieces == []
+    assert {row.text for row in rows} == {"0, 10, 20, 30, 40", "flat"}
