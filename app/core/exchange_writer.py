@@ -31,7 +31,7 @@ from app.trust.citations import TARGET, VERSION, Notes
 from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
 from app.trust.failing import declines, repeats
-from app.trust.not_found import elsewhere
+from app.trust.not_found import elsewhere, nouns_of
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
 from engine.events import (
@@ -201,7 +201,17 @@ class ExchangeWriter:
         self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
         self.done = True
         self._moved |= {"pace": (), "figures": None}
-        self._write(notes=self._behind({"unit": index.document.unit}))
+        outside = {} if self._passages else self._named_outside(index.document)
+        self._write(notes=self._behind({"unit": index.document.unit, **outside}))
+
+    def _named_outside(self, part: Document) -> dict[str, Any]:
+        """The nouns of the question that only pages outside the open part have, as words that are missing; {} if there
+        are none.
+        """
+        nouns = sorted(nouns_of(self.ask.text), key=self.ask.text.find)
+        record = self._part_of_a_book(part, nouns)
+        found = list(record["part"]["elsewhere"]) if record else []
+        return {"missing": found} if found else {}
 
     def end_with_comparison(self, found: Comparison, unit: str) -> None:
         """End the answer: two versions of one text were compared by their words, without the model."""

@@ -153,6 +153,30 @@ def test_what_was_the_models_own_choice_is_said(ready: Make) -> None:
     assert line in as_markdown(state.chat, "The Light")
 
 
+def test_a_part_without_passages_says_where_the_book_has_the_words(
+    make_state: Make, a_file: Path, tmp_path: Path
+) -> None:
+    """It said that the book may say it in other words, of a man on page 40 while pages 11 to 15 were open."""
+    (tmp_path / "abilities.json").write_text(json.dumps({"only_quotes": True}), encoding="utf-8")
+    whole = book()
+    pages = [replace(page, text=f"{page.text} Zebulon sang.") if page.number == 40 else page for page in whole.pages]
+    engine = ScriptedEngine(limit=4000)
+    engine.now = engine_status(model=model_info(path=str(tmp_path)))
+    state = make_state(engine, document=replace(whole, pages=tuple(pages)))
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.CHOOSING)
+    state.choose(11, 15)
+    wait_for(lambda: state.current.stage is Stage.READY)
+    for question, said in (
+        ("Who was Zebulon?", "Not in pages 11 to 15, but elsewhere in the book: Zebulon (page 40)"),
+        ("Who was Ulrika?", ""),
+    ):
+        list(chat_run.ask(state, Ask(question)))
+        assert state.chat is not None
+        assert state.chat.exchanges[-1].by_passages
+        assert absent(state.chat.exchanges[-1].notes) == said
+
+
 def test_passages_take_the_place_of_a_refusal(ready: Make, tmp_path: Path) -> None:
     """A small model said "The book does not say that." about what the book says."""
     card = {"refusals": ["It was Maren Holt who kept the north light."], "limit": "starter"}
