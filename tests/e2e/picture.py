@@ -1,4 +1,5 @@
-"""Pictures of the page for the README: ``python -m tests.e2e.picture`` with the real models and the sample book.
+"""Pictures of the page for the README: ``python -m tests.e2e.picture`` with the real models and the sample book;
+``python -m tests.e2e.picture MODEL`` of a conversation with a larger model, such as ``reader``.
 
 Writes pictures of a page, notes, a search beside the contents, several documents and the race into assets/screenshots,
 some in the dark and some in the light, in 256 colours. Not a test: run it when the page or the models have changed. Of
@@ -19,12 +20,18 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from tests.e2e.steps import DEMO_VIEW, WIDE, Server, answered, ask, clean_page, until
+from tests.e2e.steps import DEMO_VIEW, PHONE, WIDE, Server, answered, ask, clean_page, give, until
 from tests.processes import ROOT, free_port, is_up
 
 PICTURES = ROOT / "assets" / "screenshots"
 SECOND = ROOT / "engine" / "README.md"
 """The document that joins the sample book."""
+PAPER = ROOT / "assets" / "evaluation" / "documents" / "paper.pdf"
+PAPER_QUESTIONS = (
+    "Which shade did the workers prefer, and in how many of their first visits?",
+    "What did Delgado find?",
+)
+READER_HEIGHT = 690
 MINUTES = 20
 SHOWN = 2
 SETTLE_MS = 800
@@ -32,23 +39,51 @@ SETTLE_MS = 800
 BEST = ("#chat .cite.quoted", "#chat .cite.verbatim", "#chat .cite.nearly", "#chat .cite.drew")
 
 
-def main(chromium: str) -> None:
+def main(model: str, chromium: str) -> None:
+    """Take the pictures of ``model``; "" are the demo's."""
     port = free_port()
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "app.cli", "--no-browser", "--port", str(port)]
+        command += ["--model", model] if model else []
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TRIFOLD_DATA": data})
         try:
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]}, color_scheme="dark")
-                page.add_init_script(DEMO_VIEW)
+                if not model:
+                    page.add_init_script(DEMO_VIEW)
                 until(page, lambda: is_up(port), 120)
                 page.goto(Server(port, Path(data)).login_address())
-                take(page)
+                page.wait_for_selector('#trifold[data-live="yes"]')
+                if model:
+                    converse(page)
+                else:
+                    take(page)
                 browser.close()
         finally:
             process.terminate()
             process.wait(30)
+
+
+def converse(page: Page) -> None:
+    """Ask a larger model about a paper, and take a picture beside the page and one of a phone."""
+    page.set_viewport_size({"width": WIDE[0], "height": READER_HEIGHT})
+    give(page, PAPER)
+    page.wait_for_selector('#trifold[data-stage="ready"]', timeout=MINUTES * 60_000)
+    for question in PAPER_QUESTIONS:
+        ask(page, question)
+        answered(page, MINUTES * 60_000)
+        page.wait_for_timeout(SETTLE_MS)
+    best = next(cite for cite in (*BEST[:2], "#chat .cite.says", *BEST[2:]) if page.locator(cite).count())
+    page.locator(best).first.click()
+    page.wait_for_selector('#page-sheet[data-state="drawn"]')
+    page.wait_for_timeout(1500)  # the marks come by themselves
+    save(page, "reader", "light")
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    page.wait_for_timeout(SETTLE_MS)
+    save(page, "reader-phone", "light")
+    (PICTURES / "reader-phone-light.png").replace(PICTURES / "reader-phone.png")
 
 
 def take(page: Page) -> None:
@@ -145,4 +180,4 @@ def save(page: Page, name: str, scheme: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else shutil.which("chromium") or "chromium")
+    main(sys.argv[1] if len(sys.argv) > 1 else "", shutil.which("chromium") or "chromium")
