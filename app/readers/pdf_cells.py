@@ -44,6 +44,9 @@ Word = tuple[str, float, float]
 """A word with its left and right edges."""
 Cells = list[list[Line]]
 """The pieces of a row, one list per column."""
+# matches an item of a list that has its mark in the same piece of text
+_ITEM = re.compile(r"(?:[•·▪◦‣■□●○☐☑☒\uf0b7]|\d{1,2}[.)]) ?[^\W\d_]|[☐☑☒•] ?\S")
+_FEWEST_ITEMS = 3  # minimum items of a list that stands beside another
 
 
 def in_rows(cell: Sequence[Line]) -> list[Line]:
@@ -385,7 +388,8 @@ def is_prose(column: Sequence[Line]) -> bool:
 
 def are_woven(rows: Sequence[Cells]) -> bool:
     """Whether printed rows are columns of text, no rows of a table: in one row a line goes on beside the first line of
-    something new in another column, and in another row it is the other way round.
+    something new in another column, and in another row it is the other way round. Two lists side by side are columns
+    too.
     """
     count = len(rows[0])
     edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(count)]
@@ -394,7 +398,15 @@ def are_woven(rows: Sequence[Cells]) -> bool:
         on = [at for at in range(count) if _is_next_line(above[at], below[at], edges[at])]
         new = [at for at in range(count) if below[at] and below[at][0].text[0].isupper() and at not in on]
         begun.update((one, other) for one in on for other in new)
-    return any((other, one) in begun for one, other in begun)
+    lists = sum(_is_list_of_items([row[at] for row in rows]) for at in range(count))
+    return lists > 1 or any((other, one) in begun for one, other in begun)
+
+
+def _is_list_of_items(column: Sequence[Sequence[Line]]) -> bool:
+    """Whether each cell of a column, but for its head, is an item of a list with its mark."""
+    texts = [cell[0].text for cell in column if cell]
+    items = sum(map(bool, map(_ITEM.match, texts)))
+    return items >= _FEWEST_ITEMS and items >= len(texts) - 1
 
 
 def _is_next_line(above: Sequence[Line], below: Sequence[Line], edge: float) -> bool:

@@ -161,3 +161,15 @@ def test_a_note_beside_the_text_keeps_its_place(files: Any) -> None:
     ]
     wide = [(x - 130, y, f"{words} and the sea ran high") for x, y, words in _RIGHT]
     assert _in_order(_read(files, [*wide, *note]), ["right0", "right7", "note0"])
+
+
+def test_two_lists_side_by_side_are_read_one_after_the_other(files: Any) -> None:
+    """A recipe's ingredients stood as cells of a table beside the steps of its method."""
+    left = ["- 3 cups of flour", "- 2 spoons of oil", "- 1 lamp", "- 9 plums"]
+    right = ["1. Heat the oven well.", "2. Mix flour and oil.", "3. Bake for an hour."]
+    spots: Spots = [(72, 700, "Ingredients"), (300, 700, "Method")]
+    spots += [(72, 680 - 15 * at, item.replace("-", "\u2022")) for at, item in enumerate(left)]
+    spots += [(300, 680 - 15 * at, item) for at, item in enumerate(right)]
+    text = _read(files, sorted(spots, key=lambda spot: (-spot[1], spot[0])))
+    assert " | " not in text
+    assert text.index("9 plums") < text.index("1. Heat")
