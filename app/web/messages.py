@@ -368,7 +368,7 @@ def messages(
     messages_made = {} if messages_made is None else messages_made
     shown: list[ChatMessage] = []
     for turn, exchange in enumerate(exchanges):
-        known, waits = messages_made.get(turn), exchange.answer_id in awaited
+        known, waits = messages_made.get(turn), exchange.is_first and exchange.answer_id in awaited
         if known is None or known[0][0] is not exchange or known[0][1] is not waits or exchange.stopped is None:
             asked = _asked(exchange.question) + under_question(exchange)
             answer = _answer(exchange, turn, waits)

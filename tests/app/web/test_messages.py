@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 import time
@@ -244,3 +245,13 @@ def test_what_has_ended_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == ["One?", "Two?", "Two?", "One?", "Two?"]
     changed = Exchange("One?", "another", StopReason.END)
     assert messages.messages([changed, growing], made)[1]["content"] == "<p>another</p>"
+
+
+def test_the_answer_from_the_whole_book_is_shown_while_it_still_counts_as_awaited() -> None:
+    """It ends a moment before nobody waits for it any more, and the page may ask in between."""
+    first_of = {"passages": 3, "read": "", "reading": True, "of": "60 pages", "never": False, "parts": ""}
+    notes = {"first": first_of}
+    first = Exchange("Who?", "She.", StopReason.END, notes=notes, question_id=1, answer_id=2)
+    whole = dataclasses.replace(first.beside_first(), answer="He.", stopped=StopReason.END)
+    assert "follows by itself" in messages.messages([first], awaited={2})[1]["content"]
+    assert "follows by itself" not in messages.messages([whole], awaited={2})[1]["content"]
