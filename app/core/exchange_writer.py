@@ -463,6 +463,8 @@ class ExchangeWriter:
 
     def _write(self, **changes: Any) -> None:
         self._add(**changes)
+        if (awaited := self.awaited) is not None:  # before the page learns of the end
+            self._state.wait_for_whole(awaited)
         self._state.write(self.chat, self._position, self._exchange, **self._moved)
         self._moved = {}
 
