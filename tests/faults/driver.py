@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import os
 import re
 import secrets
@@ -315,18 +316,26 @@ class Live:
         self._stream = stream
         self.state: dict[str, Any] = {}
 
-    def more(self) -> None:
-        """Wait for the next news."""
+    def more(self, end: float = math.inf) -> None:
+        """Wait for the next news, at most until ``end`` on the monotonic clock."""
         while True:
             line = self._stream.readline()
             assert line, "the live stream ended"
             if line.startswith(b"data: "):
-                self.state.update(json.loads(line[6:]))
+                self._take(json.loads(line[6:]))
                 return
+            assert time.monotonic() < end, f"it never happened: {self.state.get('book')}"
+
+    def _take(self, news: dict[str, Any]) -> None:
+        """Put news into the state, as the page does: of an answer that grows, only what is new is sent."""
+        known, growing = self.state.get("writing") or {}, news.get("writing") or {}
+        if growing.get("whole") is False:
+            news["writing"] = {**known, **growing, "text": known.get("text", "") + growing["text"]}
+        self.state.update(news)
 
     def until(self, holds: Callable[[dict[str, Any]], Any], seconds: float) -> dict[str, Any]:
         end = time.monotonic() + seconds
         while not (self.state and holds(self.state)):
             assert time.monotonic() < end, f"it never happened: {self.state.get('book')}"
-            self.more()
+            self.more(end)
         return self.state
