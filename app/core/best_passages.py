@@ -29,6 +29,7 @@ from app.core.parts import reach_of
 from app.language.quoting import quoted_words
 from app.language.tokens import tokenize
 from app.language.words import values_in
+from app.trust.book_words import LONGEST as MOST_ASKED
 from app.trust.book_words import NAME, BookWords, Passage
 from app.trust.citations import placed
 from app.trust.quoted import PageSpan
@@ -82,7 +83,7 @@ def best_passages(words: BookWords, question: str) -> list[Passage]:
 
 def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[range]:
     """Choose up to ``most`` stretches for a question. ``clear``: minimum score, as a share of the best score."""
-    document = words.document
+    document, question = words.document, question[:MOST_ASKED]
     if not words.places:
         return []
     if asks_for_whole(question):
@@ -224,7 +225,7 @@ def excerpt(words: BookWords, question: str) -> Document:
     named = [
         f"[{page_of(document, document.pages[at], long=True)}]\n{text}" for at, text in zip(pages, texts, strict=True)
     ]
-    if asks_for_whole(question) and document.outline:
+    if asks_for_whole(question[:MOST_ASKED]) and document.outline:
         named.insert(0, "\n".join(item.title for item in document.outline[:_MOST_TITLES]))
     read = tuple(Page(number, str(number), text) for number, text in enumerate(named, start=1))
     return Document(document.title, document.author, read, document.kind, "", "section")

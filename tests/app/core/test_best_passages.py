@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, excerpt, records
+from app.language.referring import refers_back
 from app.trust.book_words import BookWords
 from engine.document import Document, OutlineItem
 
@@ -62,6 +63,15 @@ def test_quoted_words_are_found_though_each_of_them_stands_everywhere(question: 
         [f"{FILLER * 9} He and I, not she, said it is so. {FILLER * 9} “So be it, and\nnot I,” he wrote. {FILLER * 9}"],
     )
     assert "“So be it, and not I,”" in found(book, question)[0]
+
+
+def test_of_a_question_of_five_megabytes_the_beginning_is_looked_at() -> None:
+    words, question = BookWords(LEASE), "deposit " * (640 << 10)
+    began = time.process_time()
+    assert "900 euros" in "".join(one["text"] for one in records(words, question))
+    assert excerpt(words, question).pages
+    assert not refers_back(question)
+    assert time.process_time() - began < 2
 
 
 def test_a_question_without_a_word_of_the_book_finds_nothing() -> None:
