@@ -184,7 +184,8 @@ def print_llama_cpp(model: str, documents: Sequence[Document], asked: Sequence[d
     print("| pages | first word of the first answer | of the next ones | right |\n|---|---|---|---|", flush=True)
     for document in documents:
         how = {"n_threads": os.cpu_count(), "n_threads_batch": os.cpu_count(), "flash_attn": True, "verbose": False}
-        window = llama_cpp.Llama(model, vocab_only=True, verbose=False).n_ctx_train()
+        facts = llama_cpp.Llama(model, vocab_only=True, verbose=False).metadata
+        window = next(int(value) for name, value in facts.items() if name.endswith(".context_length"))
         llama = llama_cpp.Llama(model, n_ctx=window, **how)
         tokens = len(llama.tokenize(document.text.encode()))
         if tokens + ROOM > window:
