@@ -56,7 +56,7 @@ def words_of(record: dict[str, Any], shows: Shows = lambda box: True) -> str:
     for line in page.lines:
         if len(line.words) <= _LABEL:  # the mark of an axis stands close behind its name
             line.words[-1] = replace(line.words[-1], text=_TICK.sub("", line.words[-1].text))
-    sideways = _names_ofaxes_of([line for line in page.lines if _is_sideways(line)])
+    sideways = _names_of_axes([line for line in page.lines if _is_sideways(line)])
     upright = [line for line in page.lines if not _is_sideways(line)]
     page.lines = upright
     pieces = pieces_of(page) if upright else []
@@ -74,7 +74,7 @@ def _is_sideways(line: RecognisedLine) -> bool:
     return line.bottom - line.top > _UPRIGHT * wide and len(line.words[0].text) > 2
 
 
-def _names_ofaxes_of(lines: Sequence[RecognisedLine]) -> list[AxisName]:
+def _names_of_axes(lines: Sequence[RecognisedLine]) -> list[AxisName]:
     """Join words that run upwards one after the other."""
     found: list[AxisName] = []
     for line in sorted(lines, key=lambda line: -line.bottom):

@@ -612,8 +612,7 @@ class BookWords:
         if not parts:
             return []
         found = re.finditer(rf"(?<![^\W_]){_BETWEEN_WORDS.join(parts)}(?![^\W_])", self.document.text, re.IGNORECASE)
-        starts = [place.start for place in self.places]
-        return sorted({max(0, bisect.bisect_right(starts, match.start()) - 1) for match in found})
+        return sorted({self._place_of(match.start()) for match in found})
 
     def count(self, key: str) -> int:
         """Return the number of passages with this key."""
@@ -621,8 +620,11 @@ class BookWords:
 
     def place_at(self, part: PageRange) -> int:
         """Return the index of the passage at the beginning of a part of a page."""
-        start = self.document.page_starts[part.page] + part.start
-        return max(0, bisect.bisect_right(self.places, start, key=lambda place: place.start) - 1)
+        return self._place_of(self.document.page_starts[part.page] + part.start)
+
+    def _place_of(self, character: int) -> int:
+        """The index of the passage at a character of the document's text."""
+        return max(0, bisect.bisect_right(self.places, character, key=lambda place: place.start) - 1)
 
     def page_of(self, number: int) -> int:
         """Return the index of the page on which the passage with this index begins."""
