@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.read import open_books, parts_of
-from app.core import best_passages, speed
+from app.core import best_passages, contents, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import thought_record
 from app.core.forecast import Remaining
 from app.core.format import (
     absence,
-    all_not_found,
     assumed,
     counted,
     first_line,
+    not_found_in,
     of_the_question,
     page_of,
     place_named,
@@ -33,6 +33,7 @@ from app.core.format import (
     thought_line,
 )
 from app.core.listed import found_by_program
+from app.core.outside import asked_record, part_record
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.versions import Comparison
@@ -43,7 +44,7 @@ from app.trust.citations import Notes, NoteTaker, evidence
 from engine import Question
 from engine.config import SamplingParams, options_of
 from engine.document import Document, Reading
-from engine.errors import ContextTooSmall, InputError
+from engine.errors import ContextTooSmall, InputError, OptionError
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, ThoughtDelta
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ error.
 
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
-    document, question = opened_and_asked(options, settings)
-    first = FirstPassages(document, question, abilities(settings.model), as_json=options.json)
+    first = opened_and_asked(options, settings)
+    question = first.question
     if first.comparison is not None:
         first.write_comparison(first.comparison)
         return 0
@@ -91,15 +92,17 @@ class FirstPassages:
     """The passages that fit a question best, found before a model has been loaded.
 
     Args:
+        document: what is asked: the book, or the chosen pages of it.
+        whole: the book with all its pages.
         card: the card of the model that is to answer.
         as_json: whether stdout gets JSON.
     """
 
-    def __init__(self, document: Document, question: Ask, card: Abilities, *, as_json: bool) -> None:
-        self.document = document
+    def __init__(self, document: Document, whole: Document, question: Ask, card: Abilities, *, as_json: bool) -> None:
+        self.document, self._whole = document, whole
         self.card = card
         self.taker = NoteTaker()
-        self._question, self._as_json = question, as_json
+        self.question, self._as_json = question, as_json
         index = self.taker.prepare(document).result()
         self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
         self.found = best_passages.records(index.words, question.text)
@@ -108,18 +111,22 @@ class FirstPassages:
 
     def say(self) -> None:
         """Show the passages, unless no evidence is wanted."""
-        if self._question.evidence and self.found:
+        if self.question.evidence and self.found:
             say("\n".join((f"{counted(len(self.found), 'passage')} with words of your question:", *self._lines())))
 
     def write_as_answer(self) -> None:
         """Write that the passages are the answer, and the passages."""
         answer = " ".join(self.card.instead(bool(self.found)))
+        outside = {} if self.found else asked_record(self.question.text, self.document, self._whole)
         if self._as_json:
             book = {"title": self.document.title, **parts_of(self.document)}
-            write_json({"answer": answer, "by_passages": True, "passages": self.view, **book})
+            there = not_found_in(outside) if outside else {}
+            write_json({"answer": answer, "by_passages": True, "passages": self.view, **there, **book})
             return
         write("\n".join((*self._lines(), "")) if self.found else "")
         write(f"{answer}\n")
+        if outside:
+            say(f"{absence(outside)}.")
         if self.card.limit:
             say(f"The reader is chosen by --model {READER}.")
 
@@ -136,7 +143,11 @@ class FirstPassages:
     @cached_property
     def excerpt(self) -> Document:
         """The passages from which a model answers at once."""
-        return best_passages.excerpt(self._index.words, self._question.text)
+        return best_passages.excerpt(self._index.words, self.question.text)
+
+    def noted(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The notes of an answer, with the pages outside the chosen ones that have what these lack."""
+        return {**record, **part_record(self.document, self._whole, record.get("missing"))}
 
     @property
     def view(self) -> list[dict[str, Any]]:
@@ -148,30 +159,43 @@ class FirstPassages:
         return [f"[{place_named(one, unit, long=False)}] {one['text']}" for one in self.found]
 
 
-def opened_and_asked(options: argparse.Namespace, settings: Settings) -> tuple[Document, Ask]:
+def opened_and_asked(options: argparse.Namespace, settings: Settings) -> FirstPassages:
     """Open the document that a command line names, or only those of its pages or chapters that the command line
-    selects. Return the document and the question.
+    selects, and find passages for the question.
 
     Raises:
         InputError: the question is empty.
         DocumentError: as in ``open_books``.
-        OptionError: as in ``open_books``, or a sampling option is out of range.
+        OptionError: the book lacks these pages or chapters, both pages and chapters are named, pages are named for
+            several files, or a sampling option is out of range.
     """
     sampling = sampling_of(options)
     files, question = files_and_question(options.file, options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
-    document = open_books(
+    if options.pages and len(files) > 1:
+        raise OptionError(
+            "--pages needs a single document, and several are named.", "Name one document, or leave out --pages."
+        )
+    if options.pages and options.chapters:
+        raise OptionError("--pages and --chapters cannot be combined.", "Leave out one of them.")
+    whole = open_books(
         files,
         options.password,
-        options.pages,
-        chapters=options.chapters,
         comments=not options.no_comments,
         books=kept_in(options, settings),
         doubtful=options.recognise,
         pictures=not options.no_pictures,
     )
-    return document, ask_of(question, sampling, options)
+    document = _selected(whole, options)
+    card = abilities(settings.model)
+    return FirstPassages(document, whole, ask_of(question, sampling, options), card, as_json=options.json)
+
+
+def _selected(whole: Document, options: argparse.Namespace) -> Document:
+    if options.chapters is not None:
+        return whole.only(contents.chosen(whole, options.chapters))
+    return whole.select(*options.pages) if options.pages else whole
 
 
 def ask_of(question: str, sampling: SamplingParams, options: argparse.Namespace) -> Ask:
@@ -198,7 +222,7 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
     if denials.refused:
         first.write_as_answer()
         return
-    record = notes.record()
+    record = first.noted(notes.record())
     if options.json:
         report = {
             "answer": done.text,
@@ -223,7 +247,7 @@ def _looked_up(record: Mapping[str, Any], done: AnswerDone) -> dict[str, Any]:
     return {
         **({"thought": record_of(thought.text, thought.figures)} if thought else {}),
         "evidence": evidence(record, answer),
-        "not_found": all_not_found(record),
+        **not_found_in(record),
         **of_the_question(record),
     }
 
@@ -273,7 +297,7 @@ def ask_whole(
     if denials.refused:
         first.write_as_answer()
         return
-    record = notes.record()
+    record = first.noted(notes.record())
     if options.json:
         report = report_of(document, book, done, status.model)
         passages = first.view if question.evidence else []

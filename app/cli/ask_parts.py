@@ -7,10 +7,10 @@ JSON object. A command that was stopped can be repeated; the parts that it has r
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.cli.ask import (
-    FirstPassages,
     ask_whole,
     book_line,
     evidence_lines,
@@ -20,7 +20,7 @@ from app.cli.ask import (
     opened_and_asked,
     progress_line,
 )
-from app.core.abilities import Abilities, abilities
+from app.core.abilities import Abilities
 from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
 from app.core.part_run import NO_ANSWER, Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def run(options: argparse.Namespace, settings: Settings) -> int:
     if options.fit:
         raise OptionError("--parts and --fit cannot be combined.", "Leave out one of them.")
-    document, question = opened_and_asked(options, settings)
-    first = FirstPassages(document, question, abilities(settings.model), as_json=options.json)
+    first = opened_and_asked(options, settings)
+    document, question = first.document, first.question
     if first.are_the_answer:
         first.write_as_answer()
         return 0
@@ -68,6 +68,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             keep(engine)
     if done.stopped:
         raise KeyboardInterrupt
+    done = replace(done, record=first.noted(done.record))
     if done.text == NO_ANSWER:
         first.write_as_answer()
         return 0

@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.core import contents
 from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.readers.recognition import Pictures, Recognition
 from engine.document import Document, Page, extent_of
-from engine.errors import ModelError, OptionError, PasswordNeeded
+from engine.errors import ModelError, PasswordNeeded
 
 _TRIES = 3  # maximum number of attempts to type the password of a file
 
@@ -143,16 +142,13 @@ def lines_of(report: dict[str, Any]) -> list[str]:
 def open_books(
     files: Sequence[str],
     password: str | None = None,
-    pages: tuple[int, int] | None = None,
     *,
-    chapters: str | None = None,
     comments: bool = True,
     books: Path | None = None,
     doubtful: bool = False,
     pictures: bool = True,
 ) -> Document:
-    """Read one file, or several files in the given order as one book. ``pages`` or ``chapters`` select parts of the
-    book.
+    """Read one file, or several files in the given order as one book.
 
     Args:
         doubtful: whether text recognition also runs on pages that have text, if that text is probably wrong.
@@ -160,23 +156,12 @@ def open_books(
 
     Raises:
         DocumentError: a file cannot be read as a book.
-        OptionError: the book lacks these pages or chapters, both pages and chapters are named, or pages are named for
-            several files.
     """
-    if pages and len(files) > 1:
-        raise OptionError(
-            "--pages needs a single document, and several are named.", "Name one document, or leave out --pages."
-        )
-    if pages and chapters:
-        raise OptionError("--pages and --chapters cannot be combined.", "Leave out one of them.")
     opened = [
         open_book(file, password, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
         for file in files
     ]
-    document = opened[0] if len(opened) == 1 else Document.together(opened)
-    if chapters is not None:
-        return document.only(contents.chosen(document, chapters))
-    return document.select(*pages) if pages else document
+    return opened[0] if len(opened) == 1 else Document.together(opened)
 
 
 def open_book(

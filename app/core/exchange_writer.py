@@ -9,7 +9,7 @@ question is run; ``app.core.chat_run`` runs the question and calls the writer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from app.core.chats import Trouble, thought_record
 from app.core.forecast import stretch
 from app.core.notes import NOTES
 from app.core.open_book import Awaited, OpenBook, Stage
+from app.core.outside import asked_record, part_record
 from app.core.part_notes import PartNotes
 from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAnswered
 from app.core.parts import pages_numbered, planned
@@ -31,7 +32,6 @@ from app.trust.citations import TARGET, VERSION, Notes
 from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
 from app.trust.failing import declines, repeats
-from app.trust.not_found import elsewhere, nouns_of
 from engine.config import GREEDY, OWN_SAMPLING, SamplingParams, options_of
 from engine.document import Document
 from engine.events import (
@@ -201,17 +201,8 @@ class ExchangeWriter:
         self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
         self.done = True
         self._moved |= {"pace": (), "figures": None}
-        outside = {} if self._passages else self._named_outside(index.document)
+        outside = {} if self._passages else asked_record(self.ask.text, index.document, self._state.current.whole)
         self._write(notes=self._behind({"unit": index.document.unit, **outside}))
-
-    def _named_outside(self, part: Document) -> dict[str, Any]:
-        """The nouns of the question that only pages outside the open part have, as words that are missing; {} if there
-        are none.
-        """
-        nouns = sorted(nouns_of(self.ask.text), key=self.ask.text.find)
-        record = self._part_of_a_book(part, nouns)
-        found = list(record["part"]["elsewhere"]) if record else []
-        return {"missing": found} if found else {}
 
     def end_with_comparison(self, found: Comparison, unit: str) -> None:
         """End the answer: two versions of one text were compared by their words, without the model."""
@@ -422,7 +413,7 @@ class ExchangeWriter:
         missing = (notes or {}).get("missing")
         if missing is not None and document is not None:
             if self._elsewhere[0] != missing:  # once for the same words, although a growing answer comes here often
-                self._elsewhere = missing, self._part_of_a_book(document, missing)
+                self._elsewhere = missing, part_record(document, self._state.current.whole, missing)
             more |= self._elsewhere[1]
         if self._by_passages:
             more["by_passages"] = self._by_passages
@@ -445,13 +436,6 @@ class ExchangeWriter:
         refused, ended = bool(self._by_passages), self._exchange.stopped is not None
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
         return notes
-
-    def _part_of_a_book(self, part: Document, missing: Sequence[str]) -> dict[str, Any]:
-        """Where the book has the words that its open part lacks; {} if the whole book is open."""
-        whole = self._state.current.whole
-        if whole is None or whole is part or whole.sha256 != part.sha256 or not part.pages:
-            return {}
-        return {"part": format.part_record(part, whole, elsewhere(missing, part, whole))}
 
     def _figures(self, event: TextDelta | AnswerDone) -> None:
         pace = self._moved.get("pace", self._state.current.pace)

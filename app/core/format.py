@@ -595,7 +595,7 @@ def not_found(missing: Sequence[str]) -> str:
 
 def absence(notes: Mapping[str, Any]) -> str:
     """The sentence about an answer that the open text does not support; "" if it does. If only a part of the book is
-    open (``part_record``), the sentence names the part, and the pages outside it that have the missing words.
+    open (``app.core.outside``), the sentence names the part, and the pages outside it that have the missing words.
     """
     missing, part = notes.get("missing"), notes.get("part")
     if missing is None:
@@ -608,19 +608,6 @@ def absence(notes: Mapping[str, Any]) -> str:
     rest = [word for word in missing if word not in part["elsewhere"]]
     said = [f"Not in {part['where']}, but elsewhere in the book: {', '.join(there)}"] if there else []
     return ". ".join([*said, *([not_found(rest)] if rest else [])])
-
-
-def part_record(part: Document, whole: Document, elsewhere: Mapping[str, Page]) -> dict[str, Any]:
-    """What the notes of an answer keep of the open part of a book: which pages it is, and where words stand that it
-    lacks.
-    """
-    numbers = [page.number for page in part.pages]
-    together = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    ends = [{"label": page.label} for page in (part.pages[0], part.pages[-1])]
-    chosen = "the chosen pages" if part.unit == "page" else "the chosen sections"
-    where = places_named(ends, part.unit) if together and not part.members else chosen
-    places = {word: page_of(whole, page, long=True) for word, page in elsewhere.items()}
-    return {"where": where, "elsewhere": places}
 
 
 _WHY_ALONE = {
@@ -640,12 +627,14 @@ def left_out(alone: Mapping[str, Any] | None) -> str:
     return _WHY_ALONE[str(alone["why"])] if alone else ""
 
 
-def all_not_found(record: Mapping[str, Any]) -> list[str]:
-    """What a program is told of an answer that the book does not support, by the notes of the answer: the words that
-    occur nowhere in the book or, if no passage says what the answer claims, the sentence that a person reads.
+def not_found_in(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program is told of an answer that the book does not support, by the notes of the answer. "not_found": the
+    words that occur nowhere in the book or, if there are none, the sentence that a person reads. "elsewhere", if only a
+    part of the book is open: words that this part lacks, with a page of the book for each.
     """
-    missing = record.get("missing")
-    return [] if missing is None else list(missing) or [absence(record)]
+    missing, there = record.get("missing"), record.get("part", {}).get("elsewhere", {})
+    nowhere = [] if missing is None else [word for word in missing if word not in there] or [absence(record)]
+    return {"not_found": nowhere, **({"elsewhere": there} if there else {})}
 
 
 def of_the_question(record: Mapping[str, Any]) -> dict[str, Any]:

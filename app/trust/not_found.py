@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from app.language.tokens import tokenize
 from app.language.words import FORMS_OF_ADDRESS, fold_word, is_first_name, past_forms, without_ending
 from app.trust.book_words import AROUND, ROMAN, BookWords, Term, is_negated, is_title
-from engine.document import Document, Page
 from engine.passages import asks_for_whole
 
 FAR = 8
@@ -302,18 +301,6 @@ class Absence:
     def _is_price_of_nothing(self, term: Term) -> bool:
         """Whether ``term`` asks for a price ("cost"), and the book has neither this word nor any amount of money."""
         return not self._has_money and without_ending(term.whole) in _PRICES and not self._words.has(term)
-
-
-def elsewhere(words: Sequence[str], part: Document, whole: Document) -> dict[str, Page]:
-    """The first page outside ``part`` of ``whole`` for each of ``words`` that stands on such a page."""
-    here = {page.number for page in part.pages}
-    found = {}
-    for word in words:
-        pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
-        page = next((page for page in whole.pages if page.number not in here and pattern.search(page.text)), None)
-        if page is not None:
-            found[word] = page
-    return found
 
 
 def only_repeats(question: str, sentence: str, terms: Sequence[Term], question_terms: Sequence[Term]) -> bool:

@@ -176,7 +176,8 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, offset
         if _is_with_next(chips, number):
             return ""
         follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
-        return _of_notes(_citation_button(chips[number], unit, f"{turn}.{offset + number}", follows), record)
+        chip, name = chips[number], f"{turn}.{offset + number}"
+        return _of_notes(_citation_button(chip, unit, name, follows, (record or {}).get("part")), record)
 
     return _MARK.sub(button, text)
 
@@ -190,7 +191,11 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
         return None
     chip, sentences = chips[number], len(_group(chips, number))
     around = chip.get("extract") or {}
-    said = _of_notes(_said(chip, format.place_named(chip, _unit(notes)), sentences), notes)
+    if chip["kind"] == "absent":
+        said = f"{format.absence({**(notes or {}), 'missing': chip['missing']})}."
+    else:
+        said = _said(chip, format.place_named(chip, _unit(notes)), sentences)
+    said = _of_notes(said, notes)
     if any(page.get("recognised") for page in chip["pages"]):
         said += " Recognised from a picture; may have slips."
     if any(page.get("unread") for page in chip["pages"]):
@@ -296,8 +301,6 @@ def _said(chip: Mapping[str, Any], places: str, sentences: int = 1) -> str:
         return _SAID["group"].format(places, sentences)
     if kind == "missing" and chip["pages"]:
         return _SAID["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
-    if kind == "absent":
-        return f"{format.not_found(chip['missing'])}."
     if kind == "near" and chip.get("lacks"):
         return _SAID["lacks"].format(places, ", ".join(chip["lacks"][:_MOST_LACKING]))
     if kind == "drew":
@@ -305,7 +308,10 @@ def _said(chip: Mapping[str, Any], places: str, sentences: int = 1) -> str:
     return _SAID[kind].format(places)
 
 
-def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: bool) -> str:
+def _citation_button(
+    chip: Mapping[str, Any], unit: str, name: str, follows: bool, part: Mapping[str, Any] | None = None
+) -> str:
+    """Make the HTML of a citation's button. ``part``: the open part of the book (``app.core.outside``)."""
     kind = str(chip["kind"])
     places = format.place_named(chip, unit, long=False)
     words = places if follows else _WORDS[kind].format(places)
@@ -313,6 +319,8 @@ def _citation_button(chip: Mapping[str, Any], unit: str, name: str, follows: boo
         kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)
     if kind == "absent" and not chip["missing"]:
         words = "no passage found"
+    elif kind == "absent" and part and not part["elsewhere"].keys().isdisjoint(chip["missing"]):
+        words = f"not in {part['where']}"
     aloud = _ALOUD.get(kind, "")
     if of := _HASH.match(str(chip.get("of", ""))):
         kind += f" of-{of[0]}"

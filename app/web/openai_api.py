@@ -27,9 +27,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
-from app.core.format import View, all_not_found, of_the_question
+from app.core.format import View, not_found_in, of_the_question
 from app.core.listed import LISTED, found_by_program
 from app.core.open_book import OpenBook, Stage
+from app.core.outside import asked_record, part_record
 from app.core.question import Ask
 from app.core.state import AppState
 from app.core.versions import COMPARED
@@ -408,7 +409,8 @@ def about_book(
         book["documents"] = [member.title for member in document.members]
     more = {"book": book, "pages_read_most": read, **found}
     if by_passages:
-        return more | {"evidence": [], "not_found": []}
+        outside = {} if found["passages"] else asked_record(asked.text, document, current.whole)
+        return more | {"evidence": [], **not_found_in(outside)}
     if not asked.evidence:
         return more
     if made:
@@ -418,10 +420,11 @@ def about_book(
     notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
     record = notes.record()
+    record |= part_record(document, current.whole, record.get("missing"))
     return {
         **more,
         "evidence": evidence(record, text),
-        "not_found": all_not_found(record),
+        **not_found_in(record),
         **of_the_question(record),
     }
 

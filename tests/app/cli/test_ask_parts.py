@@ -32,7 +32,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
 
     for module in (ask, ask_parts):
         monkeypatch.setattr(module, "loaded_engine", loaded)
-        monkeypatch.setattr(module, "abilities", lambda _: Abilities())
+    monkeypatch.setattr(ask, "abilities", lambda _: Abilities())
     monkeypatch.setattr(ask, "open_books", lambda *_, **__: Document.from_pages("The Mill", PAGES))
     return scripted
 
@@ -69,8 +69,7 @@ def test_the_demo_says_that_passages_are_the_answer_before_a_model_is_loaded(
     engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Asked of a lease for its deposit, the demo said "The book does not say that." about what stands there."""
-    for module in (ask, ask_parts):
-        monkeypatch.setattr(module, "abilities", abilities)
+    monkeypatch.setattr(ask, "abilities", abilities)
     for options in ([], ["--parts"]):
         assert main(["ask", "mill.pdf", "Who bought the goose from Marta?", "--model", "demo", *options]) == 0
         printed = capfd.readouterr().out
@@ -82,7 +81,24 @@ def test_the_demo_says_that_passages_are_the_answer_before_a_model_is_loaded(
     assert [page["number"] for one in report["passages"] for page in one["pages"]][:1] == [2]
     assert main(["ask", "mill.pdf", "Why do whales sing?", "--model", "demo"]) == 0
     assert capfd.readouterr().out.startswith("No passage has a word of this question.")
+    assert main(["ask", "mill.pdf", "Where is Riga?", "--model", "demo", "--pages", "1-2"]) == 0
+    assert "Not in pages 1 to 2, but elsewhere in the book: Riga (page 3)." in capfd.readouterr().err
     assert engine.readings == []
+
+
+@pytest.mark.parametrize("options", [[], ["--now"]])
+def test_what_the_chosen_pages_lack_may_stand_elsewhere_in_the_book(
+    engine: ScriptedEngine, capfd: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    """The terminal said "Not found in the book" of what stands on a page that was not chosen."""
+    engine.limit, engine.answer = 10_000, "Marta sold Jonas a goose at the bridge. She sailed to Riga in 1871."
+    line = ["ask", "mill.pdf", "Who sold a goose?", "--pages", "1-2", "--model", "demo", *options]
+    assert main(line) == 0
+    said = "Not in pages 1 to 2, but elsewhere in the book: Riga (page 3). Not found in the book: 1871.\n"
+    assert said in capfd.readouterr().err
+    assert main([*line, "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert (report["not_found"], report["elsewhere"]) == (["1871"], {"Riga": "page 3"})
 
 
 def test_a_model_is_shown_with_the_passages_that_fit_its_question(

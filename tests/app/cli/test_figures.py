@@ -13,7 +13,7 @@ import pytest
 from app.cli import ask
 from app.core.abilities import Abilities
 from app.core.forecast import Remaining
-from app.core.format import all_not_found
+from app.core.format import not_found_in
 from app.core.question import Ask
 from app.models import reader
 from app.trust.citations import NoteTaker, evidence
@@ -160,7 +160,7 @@ def test_programs_are_told_what_the_terminal_says_is_not_found() -> None:
     for answer in ("He was paid $40,000.", "Sailors repaired umbrellas.", "The lamp was lit at dusk."):
         notes = NoteTaker().begin(book, "Who repaired the umbrellas of the sailors?", answer)
         notes.close()
-        told, said = all_not_found(notes.record()), ask.evidence_lines(notes.record(), "page")
+        told, said = not_found_in(notes.record())["not_found"], ask.evidence_lines(notes.record(), "page")
         assert (told != []) == said[0].startswith(("Not found", "No passage of"))
         assert all(word in said[0] for word in told)
 
@@ -177,7 +177,7 @@ def test_a_book_that_is_too_long_names_a_longer_form_and_what_its_answers_are_wo
         untouched: Any = None
         settings: Any = SimpleNamespace(model=model)
         options = argparse.Namespace(fit=False)
-        first = ask.FirstPassages(DOCUMENT, Ask("Who?"), Abilities(), as_json=False)
+        first = ask.FirstPassages(DOCUMENT, DOCUMENT, Ask("Who?"), Abilities(), as_json=False)
         with pytest.raises(ContextTooSmall) as refused:
             ask.ask_whole(untouched, first, untouched, options, settings)
         return refused.value.remedy

@@ -49,9 +49,10 @@ def test_every_document_has_its_title_and_its_own_page_numbers() -> None:
     assert "documents" not in report_of(Document.from_text("Letter", "Dear tenant."), 4)
 
 
-def test_pages_are_chosen_of_one_document_alone() -> None:
+def test_pages_are_chosen_of_one_document_alone(tmp_path: Path) -> None:
+    options = parse(["ask", __file__, __file__, "Why?", "--pages", "1-2"])
     with pytest.raises(OptionError, match="several"):
-        open_books(["a.pdf", "b.pdf"], pages=(1, 2))
+        ask.opened_and_asked(options, Settings(tmp_path, "model", None))
 
 
 @pytest.mark.parametrize("option", [[], ["--no-snapshot"]])

@@ -24,12 +24,13 @@ from app.core.open_book import Stage
 from app.core.question import AnswersFrom, Ask
 from app.core.signal import Signal
 from app.core.state import AppState
-from app.web.messages import absent
+from app.web import openai_api
+from app.web.messages import absent, marked
 from engine import Question
 from engine.config import SamplingParams
 from engine.document import Document, Picture
 from engine.errors import Busy, ResourceError, TrifoldError
-from engine.events import StopReason
+from engine.events import AnswerDone, Figures, StopReason
 from tests.app.scripted import ScriptedEngine, book, engine_status, model_info, wait_for
 
 Make = Callable[..., AppState]
@@ -84,9 +85,10 @@ def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(
     state = make_state(engine, document=document)
     state.open(state.books.copy_in(a_file))
     wait_for(lambda: state.current.stage is Stage.CHOOSING)
-    for chosen, said in (
-        ((11, 15), "Not in pages 11 to 15, but elsewhere in the book: $40,000 (page 40). Not found in the book: 1871"),
-        ((40, 44), "Not found in the book: 1871"),
+    there = "Not in pages 11 to 15, but elsewhere in the book: $40,000 (page 40)"
+    for chosen, where, said in (
+        ((11, 15), "pages 11 to 15", f"{there}. Not found in the book: 1871"),
+        ((40, 44), "the book", "Not found in the book: 1871"),
     ):
         state.choose(*chosen)
         wait_for(lambda: state.current.stage is Stage.READY)
@@ -94,16 +96,22 @@ def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(
         assert state.chat is not None
         assert absent(state.chat.exchanges[-1].notes) == said
         assert f"*{said}.*" in as_markdown(state.chat, "The Light")
+        button = re.search(r"not in [^<]*", marked(engine.answer, state.chat.exchanges[-1].notes, 0))
+        assert button is not None
+        done = AnswerDone(engine.answer, (), (), StopReason.END, Figures.none("plain"))
+        told = openai_api.about_book(state, done, Ask("Which lamps?"), engine.answer)
+        outside = {"$40,000": "page 40"} if chosen == (11, 15) else {}
+        assert (button[0], told["not_found"], told.get("elsewhere", {})) == (f"not in {where}", ["1871"], outside)
     state.choose_pages({3, 9})
     wait_for(lambda: state.current.stage is Stage.READY)
     engine.answer, engine.word_seconds = (
         "The lamp cost $40,000 in 1871. " + " ".join(["It says lamp3 lamp4."] * 12),
         0.03,
     )
-    looked = Mock(wraps=exchange_writer.elsewhere)
-    monkeypatch.setattr(exchange_writer, "elsewhere", looked)
+    looked = Mock(wraps=exchange_writer.part_record)
+    monkeypatch.setattr(exchange_writer, "part_record", looked)
     list(chat_run.ask(state, Ask("Which lamps?", mode="plain")))
-    searched = [call.args[0] for call in looked.call_args_list]
+    searched = [call.args[2] for call in looked.call_args_list]
     assert searched
     assert all(one != other for one, other in pairwise(searched)), "a growing answer searches for new words only"
     assert absent(state.chat.exchanges[-1].notes).startswith(

@@ -1,0 +1,64 @@
+"""Says what of an answer stands in the book outside the part that is open: "Not in pages 48 to 69, but elsewhere in the
+book: Zebulon (page 227)".
+
+The page, the terminal and ``/v1`` add the result to the notes of an answer (``app.trust.citations``);
+``app.core.format`` makes the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from app.core.format import page_of, places_named
+from app.trust.not_found import nouns_of
+from engine.document import Document, Page
+
+
+def part_record(part: Document, whole: Document | None, missing: Sequence[str] | None) -> dict[str, Any]:
+    """What the notes of an answer keep of the open part of a book under "part": which pages it is ("where"), and the
+    pages outside it with words that it lacks ("elsewhere"). {} if the whole book is open.
+
+    Args:
+        whole: the book with all its pages, if it is known.
+        missing: the words that the part lacks; None if it lacks nothing.
+    """
+    if missing is None or not _is_part(part, whole) or whole is None:
+        return {}
+    places = {word: page_of(whole, page, long=True) for word, page in _outside(missing, part, whole).items()}
+    return {"part": {"where": _where(part), "elsewhere": places}}
+
+
+def asked_record(question: str, part: Document, whole: Document | None) -> dict[str, Any]:
+    """The same for a question of which the open part has no passage: its nouns that only other pages have are the
+    missing words. {} if there are none.
+    """
+    record = part_record(part, whole, sorted(nouns_of(question), key=question.find))
+    found = list(record["part"]["elsewhere"]) if record else []
+    return {"missing": found, **record} if found else {}
+
+
+def _is_part(part: Document, whole: Document | None) -> bool:
+    return whole is not None and whole is not part and whole.sha256 == part.sha256 and bool(part.pages)
+
+
+def _where(part: Document) -> str:
+    """The open pages, within a sentence."""
+    numbers = [page.number for page in part.pages]
+    together = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    if together and not part.members:
+        return places_named([{"label": page.label} for page in (part.pages[0], part.pages[-1])], part.unit)
+    return "the chosen pages" if part.unit == "page" else "the chosen sections"
+
+
+def _outside(words: Sequence[str], part: Document, whole: Document) -> dict[str, Page]:
+    """The first page outside ``part`` of ``whole`` for each of ``words`` that stands on such a page."""
+    here = {page.number for page in part.pages}
+    found = {}
+    for word in words:
+        pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+        page = next((page for page in whole.pages if page.number not in here and pattern.search(page.text)), None)
+        if page is not None:
+            found[word] = page
+    return found
