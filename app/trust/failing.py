@@ -20,8 +20,14 @@ _DECLINES = re.compile(
     r"|\W*(?:(?:je suis )?désolée?[^.!?]{0,20}?)?je ne peux pas\b",
     re.IGNORECASE,
 )
+# The first word of every refusal, or a part of it.
+_OPENS = re.compile(
+    r"\W*(?:(?:i(?:['’]m?)?|sorry|unfortunately|as|es|ich|das|dabei|je|désolée?)(?:\W|$)|[^\W_]*$)", re.IGNORECASE
+)
 _LONGEST_REFUSAL = 60
 """Maximum number of words of a refusal. A longer answer goes on with something else."""
+_ENOUGH = 12
+"""Number of words of an answer by which it is known whether it begins as a refusal."""
 _FEWEST_WORDS = 15
 """Minimum number of words of an answer that repeats another one: short answers may be alike."""
 _MOST_WORDS = 1500
@@ -35,6 +41,12 @@ def declines(answer: str) -> bool:
     no refusal.)
     """
     return _DECLINES.match(answer) is not None and len(RUN.findall(answer)) <= _LONGEST_REFUSAL
+
+
+def may_decline(begun: str) -> bool:
+    """Whether an answer that begins so, with any number of its words, may only say that the model does not answer."""
+    few = len(RUN.findall(begun)) < _ENOUGH
+    return declines(begun) or (few and _OPENS.match(begun) is not None)
 
 
 def repeats(answer: str, earlier: str) -> bool:

@@ -35,6 +35,7 @@ from app.core.question import Ask
 from app.core.state import AppState
 from app.core.versions import COMPARED
 from app.trust.citations import evidence
+from app.trust.failing import declines, may_decline
 from app.web import secret_file
 from app.web.auth import MEGABYTE
 from app.web.openai_schema import (
@@ -311,18 +312,47 @@ async def _model_events(
     try:
         if sent and asked.excerpt is None:
             await _send(state, claim, chat_request.conversation[0])
-        request = await asyncio.to_thread(state.engine.ask, asked, cancel=claim)
-        async for followed in _follow(request):
-            for event in denials.pass_on(followed):
-                if isinstance(event, TextDelta) and begun:
-                    event, begun = replace(event, text=begun + event.text), ""
-                _show(state, event)
-                if not denials.refused:
-                    yield event
+        alone = None if sent or not asked.history else chat_request.without_history
+        async with aclosing(_asked_again(state, asked, claim, alone)) as events:
+            async for followed in events:
+                for event in denials.pass_on(followed):
+                    if isinstance(event, TextDelta) and begun:
+                        event, begun = replace(event, text=begun + event.text), ""
+                    _show(state, event)
+                    if not denials.refused:
+                        yield event
     finally:
         # The flag also stops a question that still waits for the engine, so that there is no request to cancel yet.
         claim.set()
         state.release(claim)
+
+
+async def _asked_again(
+    state: AppState, asked: Ask, claim: threading.Event, alone: Callable[[], Ask] | None
+) -> AsyncGenerator[Event, None]:
+    """Ask, and yield the engine's events. If the answer is a refusal, ask once more.
+
+    Args:
+        alone: makes the record of the question without the earlier turns, to which the refusal may be due. The
+            beginning of the answer is held back as long as it may be a refusal. None asks only once.
+    """
+    held: list[Event] = []
+    text = ""
+    request = await asyncio.to_thread(state.engine.ask, asked, cancel=claim)
+    async for event in _follow(request):
+        text += event.text if isinstance(event, TextDelta) else ""
+        ended = isinstance(event, AnswerDone)
+        if alone is not None and ended and held and declines(text):
+            again = alone()
+            asked = replace(asked, text=again.text, history=again.history)
+            async for other in _asked_again(state, asked, claim, None):
+                yield other
+            return
+        held.append(event)
+        if alone is None or ended or not text or not may_decline(text):
+            for each in held:
+                yield each
+            held.clear()
 
 
 def _from_passages(state: AppState, asked: Ask, chat_request: ChatRequest) -> Ask:

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from app.core.chats import thought_record
 from app.core.question import Ask
@@ -174,6 +174,7 @@ class ChatRequest(_Wire):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Annotated[tuple[str, ...], BeforeValidator(_few_stops)] = ()
+    _was_refused: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -241,10 +242,15 @@ class ChatRequest(_Wire):
 
     @property
     def left_out(self) -> int:
-        """The number of earlier turns that a question about the open book is asked without, because it stands alone:
-        wrong answers and refusals would be repeated.
+        """The number of earlier turns that a question about the open book is asked without, because it stands alone, or
+        because the model refused it with them: wrong answers and refusals would be repeated.
         """
-        return 0 if refers_back(self.conversation[2]) else len(self.conversation[1])
+        return len(self.conversation[1]) if self._was_refused or not refers_back(self.conversation[2]) else 0
+
+    def without_history(self) -> Ask:
+        """The record of the question after the model has refused it: from now on, all earlier turns are left out."""
+        self._was_refused = True
+        return self.instructed
 
     @property
     def instructed(self) -> Ask:

@@ -342,6 +342,28 @@ def test_passages_alone_are_asked_now(ready: Any) -> None:
     assert openai_api.about_book(state, done, body.ask, done.text)["now"] is True
 
 
+def test_a_refusal_is_asked_once_more_without_the_earlier_turns(ready: Any) -> None:
+    """The page asked again, programs got the refusal."""
+    engine = ScriptedEngine("I'm sorry, but I can't assist with that.")
+    state, ours = ready(engine), engine.ask
+
+    def in_turn(question: Any, **more: Any) -> Any:
+        engine.answer = engine.answer if question.history else "It is nine."
+        return ours(question, **more)
+
+    engine.ask = in_turn  # type: ignore[method-assign]
+    words = [("user", "Who kept the lamp?"), ("assistant", "Nobody."), ("user", "And what about it?")]
+    body = parse(json.dumps({"messages": [{"role": role, "content": said} for role, said in words]}).encode())
+
+    async def events() -> list[Any]:
+        return [event async for event in openai_api.answer_events(state, body)]
+
+    found = loops.run(events())
+    assert "".join(event.text for event in found if isinstance(event, TextDelta)) == "It is nine."
+    assert [len(asked.history) for asked in engine.asked] == [1, 0]
+    assert body.left_out == 1
+
+
 def test_another_book_of_the_library_is_opened_when_it_is_named(client: openai.OpenAI, app: Running, book: str) -> None:
     other = app.open_text("The harbour of Orre has two lights. " * 60, "other.txt")
     done = client.chat.completions.create(
