@@ -120,21 +120,17 @@ class AppState:
 
     @property
     def current(self) -> OpenBook:
+        """The record of the open book. Only this class replaces it, and a new record is announced to the pages."""
         return self._record
 
-    @property
-    def _current(self) -> OpenBook:
-        """The record; the pages are told of a new one."""
-        return self._record
-
-    @_current.setter
-    def _current(self, record: OpenBook) -> None:
+    @current.setter
+    def current(self, record: OpenBook) -> None:
         self._record = record
         self.changed.send()
 
     @property
     def chat(self) -> Chat | None:
-        return self.chats.get(self._current.chat)
+        return self.chats.get(self.current.chat)
 
     # The book ------------------------------------------------------------------------------------------------
 
@@ -160,7 +156,7 @@ class AppState:
         """
         with self._lock:
             if chat:
-                self._current = replace(self._current, chat=chat)
+                self.current = replace(self.current, chat=chat)
             job = self._take_over(stage=Stage.OPENING, book=book)
         how = _recognition(self, job, recognise=recognise)
         start(self, job, lambda: open_book(self, job, book, password, how, agreed, put_off))
@@ -179,7 +175,7 @@ class AppState:
                 return
             self.parser.read_comments(enabled)
             keep_value(self.chats.database, _COMMENTS, enabled)
-            if (book := self._current.book) is not None:
+            if (book := self.current.book) is not None:
                 self.open(book)
 
     def read_pictures(self, enabled: bool) -> None:
@@ -191,7 +187,7 @@ class AppState:
                 return
             self.parser.read_pictures(enabled)
             keep_value(self.chats.database, _PICTURES, enabled)
-            if (book := self._current.book) is not None:
+            if (book := self.current.book) is not None:
                 self.open(book)
 
     def read_pictured(self) -> None:
@@ -199,8 +195,8 @@ class AppState:
         is not read again.
         """
         with self._lock:
-            if (pictured := self._current.pictured) is not None:
-                self._current = replace(self._current, whole=pictured.document, whole_fit=None, parts=())
+            if (pictured := self.current.pictured) is not None:
+                self.current = replace(self.current, whole=pictured.document, whole_fit=None, parts=())
                 self._read(pictured.document)
 
     def answer_from(self, source: AnswersFrom) -> None:
@@ -222,7 +218,7 @@ class AppState:
         when questions about all its pages can be asked. False while the user chooses pages, or if only chosen pages can
         be asked about.
         """
-        current = self._current
+        current = self.current
         if current.book is None or current.book.sha256 != book.sha256:
             return False
         ready = current.stage in (Stage.READY, Stage.PARTS, Stage.UNREAD) and current.document is current.whole
@@ -248,13 +244,13 @@ class AppState:
             ResourceError: the data folder cannot be written.
         """
         documents = [self.books.get(sha256) for sha256 in hashes]
-        current = self._current.book
+        current = self.current.book
         changed = current if current is not None and current.is_collection and not as_new else None
         changed = changed if changed is not None and open_sha256 in ("", changed.sha256) else None
         known = set(self.books.listed(changed)) if changed is not None else set()
         fewer = bool(known) and known.issuperset(hashes)
         if changed is not None and fewer and len(set(hashes)) == 1:
-            chat = self._current.chat
+            chat = self.current.chat
             self.chats.move(changed.sha256, hashes[0])
             self.open(documents[0], chat=chat, agreed=agreed, put_off=True)
             self.delete(changed.sha256)
@@ -270,8 +266,8 @@ class AppState:
         """
         book = self.books.rename(sha256, name)
         with self._lock:
-            if self._current.book is not None and self._current.book.sha256 == sha256:
-                self._current = replace(self._current, book=book)
+            if self.current.book is not None and self.current.book.sha256 == sha256:
+                self.current = replace(self.current, book=book)
 
     def read_for(self, asked: Ask) -> None:
         """Begin to read an open book whose reading waits for a question. Its pictures waited too."""
@@ -280,7 +276,7 @@ class AppState:
             _look_at_pictures(self, job, _recognition(self, job, recognise=False))
 
         with self._lock:
-            current = self._current
+            current = self.current
             waits = current.stage is Stage.UNREAD and self.source is not AnswersFrom.PASSAGES
             if waits and not asked.now and not current.asking and current.document is not None:
                 self._read(current.document, look)
@@ -289,7 +285,7 @@ class AppState:
         """Let the model read only the pages ``first`` to ``last`` (numbers from 1, both included) of the open book,
         because the whole book does not fit into its window.
         """
-        whole = self._current.whole
+        whole = self.current.whole
         if whole is not None:
             self._read(whole.select(first, last))
 
@@ -299,7 +295,7 @@ class AppState:
         Raises:
             OptionError: the book has none of these pages.
         """
-        whole = self._current.whole
+        whole = self.current.whole
         if whole is not None:
             some = whole.only(numbers)
             if not some.pages:
@@ -314,19 +310,19 @@ class AppState:
             OptionError: the book has no parts, because it fits or because a page is longer than a part.
         """
         with self._lock:
-            if not self._current.parts:
+            if not self.current.parts:
                 raise OptionError("This book cannot be read in parts.", "Choose pages of it instead.")
             self._turn_to(Stage.PARTS)
 
     def choose_again(self) -> None:
         """Let the user choose again which pages of the open book to read."""
         with self._lock:
-            if self._current.whole_fit is not None:
+            if self.current.whole_fit is not None:
                 self._turn_to(Stage.CHOOSING)
 
     def _turn_to(self, stage: Stage) -> None:
         """Stop the current reading. Reset the record ``OpenBook`` to the whole book at ``stage``, with no page read."""
-        current = self._current
+        current = self.current
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
         self._take_over(stage=stage, document=current.whole, fit=current.whole_fit, **kept)
         if current.book is not None:
@@ -351,11 +347,11 @@ class AppState:
         may have changed.
         """
         with self._lock:
-            self._current = replace(self._current, whole_fit=None, parts=())
+            self.current = replace(self.current, whole_fit=None, parts=())
             # a book that is still being opened, or waits for a model, is left to its job, which will measure and read
             # it with the new model
-            if self._current.document is not None and self._current.stage not in (Stage.OPENING, Stage.WAITING):
-                self._read(self._current.document)
+            if self.current.document is not None and self.current.stage not in (Stage.OPENING, Stage.WAITING):
+                self._read(self.current.document)
 
     def read_notes(self) -> None:
         """Let the model read the notes on the open book instead of the book, and begin a chat about the notes.
@@ -366,7 +362,7 @@ class AppState:
         """
         with self._lock:
             self._check_silence()
-            current = self._current
+            current = self.current
             if current.book is None or current.whole is None:
                 raise OptionError("No book is open.", "Open one first.")
             notes = to_read(current.whole, self.notes.of(books_of(current.whole, current.book.sha256)))
@@ -375,7 +371,7 @@ class AppState:
             before = current.before_notes or (current.document or current.whole, current.chat)
             self.begin_chat()
             self._read(notes)
-            self._current = replace(self._current, before_notes=before)
+            self.current = replace(self.current, before_notes=before)
 
     def leave_notes(self) -> None:
         """Return from the notes to the book's text and to the chat that was open before.
@@ -385,8 +381,8 @@ class AppState:
         """
         with self._lock:
             self._check_silence()
-            if self._current.before_notes is not None:
-                document, chat = self._current.before_notes
+            if self.current.before_notes is not None:
+                document, chat = self.current.before_notes
                 if self.chats.get(chat) is not None:
                     self._show(chat)
                 self._read(document)
@@ -396,7 +392,7 @@ class AppState:
         opened, only the recognition of its pages is stopped, and the reading follows. The recognition of pictures
         beside the text, which follows the reading, is stopped too.
         """
-        if self._current.stage is Stage.OPENING:
+        if self.current.stage is Stage.OPENING:
             self._job.enough.set()
         else:
             self._job.cancel()
@@ -406,7 +402,7 @@ class AppState:
         choice of pages. A book that was still being opened or read, or whose opening had failed, is not opened.
         """
         mark = self._bookmark.find()
-        if mark is None or not mark.ready or self._current.book is not None:
+        if mark is None or not mark.ready or self.current.book is not None:
             return
         try:
             book = self.books.get(mark.book)
@@ -429,7 +425,7 @@ class AppState:
         """
         self.books.get(sha256)
         self.books.check_unused(sha256)
-        job, here = self._job, self._current.book is not None and self._current.book.sha256 == sha256
+        job, here = self._job, self.current.book is not None and self.current.book.sha256 == sha256
         if here:
             self.close_book()
             job.ended.wait(HANDOVER_S)
@@ -449,7 +445,7 @@ class AppState:
         return self.books.size(book) + int(kept)
 
     def _read(self, document: Document, after: Callable[[Job], None] = lambda job: None) -> None:
-        current = self._current
+        current = self.current
         if current.book is not None and document is not current.whole and document.kind != NOTES:
             self._remember_parts(current.book.sha256, False)
         kept = {name: getattr(current, name) for name in ("book", "whole", "whole_fit", "parts")}
@@ -471,9 +467,9 @@ class AppState:
             Busy: an answer is being written.
         """
         with self._lock:
-            if self._current.book is not None:
+            if self.current.book is not None:
                 self._check_silence()
-                self.show_chat(self.chats.begin(self._current.book.sha256).id)
+                self.show_chat(self.chats.begin(self.current.book.sha256).id)
 
     def show_chat(self, chat_id: str) -> None:
         """Show a different chat about the open book.
@@ -489,13 +485,13 @@ class AppState:
         """Show a chat. Reset the figures, the pace and the highlighted pages, because they belong to an answer of the
         previous chat.
         """
-        if chat_id != self._current.chat:
-            self._current = replace(self._current, chat=chat_id, figures=None, scores=(), pace=())
+        if chat_id != self.current.chat:
+            self.current = replace(self.current, chat=chat_id, figures=None, scores=(), pace=())
         self._mark()
 
     def _check_silence(self) -> None:
         self._let_give_way()
-        if self._current.asking:
+        if self.current.asking:
             raise Busy("An answer is being written.", "Stop it, or wait for its end.")
 
     def show_version(self, message: int) -> None:
@@ -506,7 +502,7 @@ class AppState:
         """
         with self._lock:
             self._check_silence()
-            self.chats.show(self._current.chat, message)
+            self.chats.show(self.current.chat, message)
 
     def delete_chat(self, chat_id: str) -> None:
         """Delete a chat.
@@ -515,11 +511,11 @@ class AppState:
             Busy: an answer is being written into the chat.
         """
         with self._lock:
-            if chat_id == self._current.chat and self._current.asking:
+            if chat_id == self.current.chat and self.current.asking:
                 raise Busy("An answer is being written into this chat.", "Stop it first.")
             self.chats.delete(chat_id)
-            if chat_id == self._current.chat:
-                self._show(self._chat_for(self._current.book))
+            if chat_id == self.current.chat:
+                self._show(self._chat_for(self.current.book))
         if self._snapshots is not None:
             self._snapshots.forget_chat(chat_id)
 
@@ -543,14 +539,14 @@ class AppState:
             if self._asking is not None:
                 raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
             self._asking, self._gives_way = threading.Event(), gives_way
-            self._current = replace(self._current, asking=True, asked_by=tab, waiting="", cited=None)
+            self.current = replace(self.current, asking=True, asked_by=tab, waiting="", cited=None)
             return self._asking
 
     def release(self, claim: threading.Event) -> None:
         with self._lock:
             if self._asking is claim:
                 self._asking = None
-                self._current = replace(self._current, asking=False)
+                self.current = replace(self.current, asking=False)
                 self._released.notify_all()
 
     def _let_give_way(self) -> None:
@@ -561,14 +557,14 @@ class AppState:
     def wait_for_whole(self, awaited: Awaited) -> None:
         """Remember that the whole book is to answer a question again."""
         with self._lock:
-            if awaited.answer not in self._current.awaited_answers:
-                self._current = replace(self._current, awaited=(*self._current.awaited, awaited))
+            if awaited.answer not in self.current.awaited_answers:
+                self.current = replace(self.current, awaited=(*self.current.awaited, awaited))
 
     def wait_no_longer(self, answer: int) -> None:
         """Forget that the whole book is to answer the question of this answer again. If it is doing so, stop it."""
         with self._lock:
-            left = tuple(one for one in self._current.awaited if one.answer != answer)
-            self._current = replace(self._current, awaited=left)
+            left = tuple(one for one in self.current.awaited if one.answer != answer)
+            self.current = replace(self.current, awaited=left)
             chat = self.chat
             written = chat.open_exchange if chat else None
             if self._gives_way and written is not None and written.answer_id == answer:
@@ -583,10 +579,10 @@ class AppState:
             document: the document that was open before the run. If it is no longer open, nothing is read.
         """
         with self._lock:
-            current = self._current
+            current = self.current
             if document is not None and current.document is document and current.stage is Stage.READY:
                 self._read(document)
-                self._current = replace(self._current, before_notes=current.before_notes)
+                self.current = replace(self.current, before_notes=current.before_notes)
             self.release(claim)
 
     def stop_asking(self, wait: float = 0.0) -> None:
@@ -601,13 +597,13 @@ class AppState:
         while.
         """
         with self._lock:
-            if self._current.asked_by:
+            if self.current.asked_by:
                 self.stop_asking()
 
     def show(self, **changes: Any) -> None:
         """Change fields of ``OpenBook`` that describe the growing answer, such as figures and page scores."""
         with self._lock:
-            self._current = replace(self._current, **changes)
+            self.current = replace(self.current, **changes)
 
     def write(self, chat_id: str, position: int, exchange: Exchange, **changes: Any) -> None:
         """Write a growing answer into its chat, and change fields of ``OpenBook`` as ``show`` does. A page is told of
@@ -634,7 +630,7 @@ class AppState:
         """Change fields of ``OpenBook`` for a job. Do nothing if a newer job has replaced this job."""
         with self._lock:
             if job is self._job:
-                self._current = replace(self._current, **changes)
+                self.current = replace(self.current, **changes)
                 self._mark()
 
     def forget_other(self, job: Job) -> None:
@@ -651,8 +647,8 @@ class AppState:
             self._job.cancel()
             self.stop_asking()
             self._job = Job()
-            self._current = replace(
-                OpenBook(asking=self._current.asking, **changes), chat=self._chat_for(changes.get("book"))
+            self.current = replace(
+                OpenBook(asking=self.current.asking, **changes), chat=self._chat_for(changes.get("book"))
             )
             self._mark()
             return self._job
@@ -670,7 +666,7 @@ class AppState:
         return lines[0].id if lines else self.chats.begin(book.sha256).id
 
     def _mark(self) -> None:
-        current = self._current
+        current = self.current
         ready = current.stage in (Stage.READY, Stage.PARTS, Stage.CHOOSING, Stage.LOCKED, Stage.UNREAD)
         self._bookmark.keep(Mark(current.book.sha256, current.chat, ready) if current.book else None)
 

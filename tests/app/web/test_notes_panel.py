@@ -241,7 +241,7 @@ def test_a_note_that_is_changed_after_its_book_was_closed_is_stored_and_said(
 ) -> None:
     """It was stored, and refused with "No book is open."."""
     note = told(panel.add(posted(page=1, passage="The lamp is lit.")))
-    state._current = OpenBook()
+    state.current = OpenBook()
     assert told(panel.change(posted(id=note["id"], words="Later"))) == {"id": note["id"]}
     assert state.notes.get(note["id"]).words == "Later"
     with pytest.raises(OptionError):

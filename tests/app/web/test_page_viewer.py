@@ -92,7 +92,7 @@ def test_a_recognised_page_says_how_many_lines_were_illegible(
     pages = list(document.pages)
     pages[38] = replace(pages[38], picture="recognised")
     document = replace(document, pages=tuple(pages))
-    monkeypatch.setattr(state, "_current", replace(state.current, whole=document))
+    monkeypatch.setattr(state, "current", replace(state.current, whole=document))
     monkeypatch.setattr(recognition, "load_page", lambda *_: {"illegible": lines})
     assert client.get("/pages/39").json()["origin"] == f"Recognised from a picture; may have slips.{more}"
     assert client.get("/pages/40").json()["origin"] == ""
