@@ -62,10 +62,14 @@ def axes_of(pieces: Sequence[Line]) -> list[list[Line]]:
     """
     found: list[list[Line]] = []
     marks = sorted((one for one in pieces if VALUE.fullmatch(one.text)), key=lambda one: one.top)
-    for first in marks:
+    places = [[edge(one) for one in marks] for edge in _EDGES]
+    for at, first in enumerate(marks):
         if any(first is one for axis in found for one in axis):
             continue
-        columns = [[one for one in marks if abs(edge(one) - edge(first)) < _ALIGNED * first.height] for edge in _EDGES]
+        near = _ALIGNED * first.height
+        columns = [
+            [one for one, place in zip(marks, row, strict=True) if abs(place - row[at]) < near] for row in places
+        ]
         if axes := [column for column in columns if _is_axis(column, pieces)]:
             found.append(max(axes, key=len))
     return found
@@ -78,14 +82,15 @@ def _is_axis(column: Sequence[Line], pieces: Sequence[Line]) -> bool:
     usual = sorted(distances)[len(distances) // 2]
     if any(abs(distance - usual) > _EVEN * usual for distance in distances):
         return False
-    beside = sum(any(one is not other and _overlap(one, other) > _LEVEL for other in pieces) for one in column)
     values = [_value(one.text) for one in column]
     steps = [two - one for one, two in pairwise(values)]
     even = max(steps) - min(steps) <= 1e-6 + 0.02 * max(map(abs, steps)) and steps[0] != 0
     ratios = [two / one for one, two in pairwise(values)] if all(values) else []
-    grows = bool(ratios) and max(ratios) - min(ratios) <= 0.02 * max(ratios) and ratios[0] != 1
+    if not (even or (ratios and max(ratios) - min(ratios) <= 0.02 * max(ratios) and ratios[0] != 1)):
+        return False
     # numbers of a table that happen to be evenly spaced have other cells beside them
-    return (even or grows) and (2 * beside <= len(column) or (steps[0] < 0 and beside < len(column)))
+    beside = sum(any(one is not other and _overlap(one, other) > _LEVEL for other in pieces) for one in column)
+    return 2 * beside <= len(column) or (steps[0] < 0 and beside < len(column))
 
 
 def _value(text: str) -> float:

@@ -5,6 +5,7 @@ Imports little at the start. The parser of a request is imported after the limit
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from app.readers.parsed import Limits, Parsed, Refused, unpacked
@@ -15,6 +16,7 @@ _UNREADABLE = "It is probably damaged. Try to open it in another program, or get
 
 def _work(request: dict[str, Any], voice: Voice) -> None:
     if request["work"] == "read":
+        gc.disable()  # all of a book's lines are kept, and this process ends with it
         from app.readers.detect import parse
 
         _tell(parse(unpacked(request["path"]), request, Limits(**request["limits"]), voice.step), voice)

@@ -52,7 +52,9 @@ _MARKS = (
     "\ufe20-\ufe2f"
 )
 # matches a line whose characters need no cleaning; spaces may still need merging
-_PLAIN = re.compile(r"[ -~\xa1-\xac\xae-\u02af\u2010-\u2027\u2030-\u205e]*\Z")
+_PLAIN = re.compile(
+    r"[ -~\xa1-\xac\xae-\u02af\u0391-\u03a1\u03a3-\u03a9\u03b1-\u03c9\u2010-\u2027\u2030-\u205e\u2190-\u22ff]*\Z"
+)
 _PILED_MARKS = re.compile(f"([{_MARKS}]{{30}})[{_MARKS}]+")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")  # a compound is one word here, but "l'eau" is two
 _LAST_PART = re.compile(r"([^\W\d_]+)-$")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import mmap
 import re
 import stringprep
 import unicodedata
@@ -22,7 +21,7 @@ from typing import Any, Literal
 import pypdfium2 as pdfium
 import pypdfium2.raw as raw
 
-from app.readers import cleaning, pictures, running
+from app.readers import cleaning, pdf_bytes, pictures, running
 from app.readers.inner_pictures import Facts, Image, pictures_on, place_of, without_repeated
 from app.readers.inner_pictures import told as told_of_pictures
 from app.readers.layout import INDENT, Line, Margins, mark_listings, reflow
@@ -62,7 +61,6 @@ _OTHER_SCRIPTS = (
 _OUTLINE_DEPTH = 8
 _OUTLINE_ENTRIES = 10_000
 _SYMBOLIC = 4  # flag bit of a symbolic font, which has a character set of its own
-_ESCAPED_NAME = re.compile(rb"/[A-Za-z]{0,12}#[4-7][\dA-Fa-f]")
 _CJK = ("Japan1", "GB1", "CNS1", "Korea1", "KR")
 
 FontTrouble = Literal["", "unmapped", "absent"]
@@ -559,8 +557,7 @@ class _SecondReader:
         self._path = path
         self._password = password
         self._reader: Any = None
-        # only fonts of the types Type0 and TrueType can give wrong text or no text
-        self._has_no_hint, self._has_no_layers = _named_nowhere(path, (b"/Type0", b"/TrueType"), (b"/OCProperties",))
+        self._has_no_hint, self._has_no_layers = pdf_bytes.sure_of(path)
         self._fonts: dict[Any, FontTrouble] = {}
 
     def lines(self, index: int) -> list[Line]:
@@ -611,18 +608,6 @@ class _SecondReader:
         if self._reader is None:
             self._reader = _open_pypdf(self._path, self._password)
         return self._reader
-
-
-def _named_nowhere(path: Path, *kinds: tuple[bytes, ...]) -> list[bool]:
-    """Return for each group of names in ``kinds`` whether the file has none of the names. If the file has compressed or
-    escaped names, nothing is certain, and the result is False for every group.
-
-    Searching the bytes takes a hundredth of the time of opening the file with pypdf.
-    """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data.find(b"/ObjStm") >= 0 or _ESCAPED_NAME.search(data):
-            return [False for _ in kinds]
-        return [all(data.find(name) < 0 for name in names) for names in kinds]
 
 
 def _font_trouble(font: Any) -> FontTrouble:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -228,6 +227,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     rules = Rules()
     turn = turned(page)
     left = _MOST_SEGMENTS
+    matrix, place = pdf_calls.Floats(6), pdf_calls.Floats(2)  # once, because a page may have thousands of paths
     for item, a, b, c, d in paths:
         if left <= 0:
             break
@@ -237,7 +237,7 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
             if wide < _SMALL > tall:
                 left -= _SIDES
                 continue
-            boxes = list(_sides(item, left))
+            boxes = list(_sides(item, left, matrix, place))
         left -= len(boxes)
         for box in boxes:
             x0, x1, top, bottom = turn(*box)
@@ -248,17 +248,15 @@ def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
     return rules
 
 
-def _sides(item: int, most: int) -> Iterator[Box]:
+def _sides(item: int, most: int, matrix: pdf_calls.Floats, place: pdf_calls.Floats) -> Iterator[Box]:
     """Yield (left, bottom, right, top) of each side of a path. Stop at a curved or slanting side, because the path is a
-    drawing then.
+    drawing then. pdfium writes the path's matrix into ``matrix``, and each point into ``place``.
     """
     count = pdf_calls.count_segments(item)
     if not 1 < count <= most:
         return
-    matrix = raw.FS_MATRIX()
-    pdf_calls.matrix(item, addressof(matrix))
-    a, b, c, d, e, f = matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f
-    place = pdf_calls.Floats(2)
+    pdf_calls.matrix(item, matrix.places[0])
+    a, b, c, d, e, f = matrix.get()
     before = start = (0.0, 0.0)
     for at in range(count):
         segment = pdf_calls.segment(item, at)

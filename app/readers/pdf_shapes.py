@@ -172,10 +172,10 @@ def mark_struck(pieces: Sequence[Line], boxes: CharacterBoxes, page: pdfium.PdfP
         return
     ys = [y for y, _, _ in bars]
     for piece in pieces:
-        low, high = (piece.bottom - share * piece.height for share in _STRUCK)
-        first, last = bisect_left(ys, high), bisect_right(ys, low)
-        if first < last and piece.words and not piece.turned:
-            _mark_words(piece, boxes, bars[first:last])
+        bottom, height = piece.bottom, piece.height
+        first, low = bisect_left(ys, bottom - _STRUCK[1] * height), bottom - _STRUCK[0] * height
+        if first < len(ys) and ys[first] <= low and piece.words and not piece.turned:
+            _mark_words(piece, boxes, bars[first : bisect_right(ys, low)])
 
 
 def _mark_words(piece: Line, boxes: CharacterBoxes, bars: Sequence[tuple[float, float, float]]) -> None:
@@ -243,7 +243,8 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
             before = before.rstrip() or before[:0]
             before += " " if before[-1:].isalnum() or text[one.start - 1].isspace() else ""
         signs += before
-        numbers += [min(at + step, one.start) for step in range(len(before))]
+        numbers += range(at, min(at + len(before), one.start))
+        numbers += [one.start] * (at + len(before) - one.start)
         x0, x1 = one.bar[:2]
         step = (x1 - x0) / len(one.text)
         for place in range(len(one.text)):

@@ -55,6 +55,7 @@ _NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow 
 _ROW = re.compile(r"[^\r\n]+")
 _SINGLE = re.compile(r"(?<!\S)[^\W\d_](?!\S)")  # matches a word of a single letter
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
+_LETTER_PAIR = re.compile(r"[^\W\d_](?=(\s*)[^\W\d_])")  # matches a letter before another, with or without a space
 _SAMPLED = 5  # pairs of letters that tell whether a row may be letterspaced
 # matches the second and third of three letters in a row that stand alone; begins with a blank because that is fast
 _SPREAD = re.compile(r" [^\W\d_] [^\W\d_](?!\S)(?<=(?<!\S)[^\W\d_] [^\W\d_] [^\W\d_])")
@@ -203,14 +204,23 @@ def _joined_letters(row: re.Match[str], boxes: CharacterBoxes) -> str:
         if 2 * max(near, wide) > _SAMPLED:
             return row[0]
     gaps: list[float] = []
-    breaks: list[tuple[int, int, float]] = []
-    for one, two in pairwise(match.start() for match in re.finditer(r"\S", row[0])):
-        gap = boxes.gap(row.start() + one, row.start() + two)
-        if gap is not None and row[0][one].isalpha() and row[0][two].isalpha():
-            if two - one == 1:
-                gaps.append(gap)
-            elif single == len(words) or all(boxes.is_generated(row.start() + at) for at in range(one + 1, two)):
-                breaks.append((one, two, gap))
+    apart: list[tuple[int, int]] = []
+    for pair in _LETTER_PAIR.finditer(row[0]):
+        one, two = pair.start(), pair.end(1)
+        if not (row[0][one].isalpha() and row[0][two].isalpha()):
+            continue
+        if two - one > 1:
+            apart.append((one, two))
+        elif (gap := boxes.gap(row.start() + one, row.start() + two)) is not None:
+            gaps.append(gap)
+    if len(gaps or apart) < _SPACED_LETTERS:
+        return row[0]
+    breaks = [
+        (one, two, gap)
+        for one, two in apart
+        if single == len(words) or all(boxes.is_generated(row.start() + at) for at in range(one + 1, two))
+        if (gap := boxes.gap(row.start() + one, row.start() + two)) is not None
+    ]
     known = sorted(gaps or [gap for _, _, gap in breaks])
     usual = known[len(known) // 2] if known else 0.0
     if len(known) < _SPACED_LETTERS or not _SPACED[0] < usual < _SPACED[1]:

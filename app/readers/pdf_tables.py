@@ -11,6 +11,7 @@ ms. Also, it finds tables without ruling lines only in a mode that takes every p
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -447,26 +448,30 @@ def _is_column(filled: Sequence[bool]) -> bool:
 
 def _rules_down(rules: Rules, left: float, right: float, top: float, bottom: float, height: float) -> list[float]:
     """Return the x positions of the vertical ruling lines that cover a large part of a table's height."""
-    found: dict[float, float] = {}
-    for x, y0, y1 in sorted(rules.vertical):
-        inside = min(y1, bottom + height) - max(y0, top - height)
-        if inside > 0 and left - 2 * height < x < right + 2 * height:
-            key = next((known for known in reversed(found) if abs(known - x) < SAME_RULE), x)
-            found[key] = found.get(key, 0.0) + inside
-    return [x for x, length in found.items() if length >= _RULED * (bottom - top)]
+    beside = [span for span in rules.vertical if left - 2 * height < span[0] < right + 2 * height]
+    return _long(beside, top - height, bottom + height, _RULED * (bottom - top))
 
 
 def _floors(rules: Rules, left: float, right: float, top: float, bottom: float) -> list[float]:
     """Return the y positions of the ruling lines between a table's rows that cover a large part of the table's
     width.
     """
+    between = [span for span in rules.horizontal if top < span[0] < bottom]
+    return _long(between, left, right, _RULED * (right - left))
+
+
+def _long(lines: Sequence[pdf_grids.Span], start: float, end: float, least: float) -> list[float]:
+    """Return the positions of the lines that have at least the length ``least`` between ``start`` and ``end``. Lines at
+    nearly the same position are one.
+    """
     found: dict[float, float] = {}
-    for y, x0, x1 in sorted(rules.horizontal):
-        inside = min(x1, right) - max(x0, left)
-        if inside > 0 and top < y < bottom:
-            key = next((known for known in reversed(found) if abs(known - y) < SAME_RULE), y)
-            found[key] = found.get(key, 0.0) + inside
-    return [y for y, length in found.items() if length >= _RULED * (right - left)]
+    last = -math.inf
+    for place, one, two in sorted(lines):
+        inside = min(two, end) - max(one, start)
+        if inside > 0:
+            last = last if place - last < SAME_RULE else place
+            found[last] = found.get(last, 0.0) + inside
+    return [place for place, length in found.items() if length >= least]
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:

@@ -55,14 +55,15 @@ class Suspects:
         self._layers = layers
         found, turn = _drawn(page), turned(page)
         self._objects, self.drawn, self.pictures = found.items, found.paths, found.pictures
-        self.fonts = found.fonts
+        self.fonts, self._has_forms = found.fonts, found.has_forms
         large = (path for path in found.paths if path[3] - path[1] > _WIDE < path[4] - path[2])
         self.boxes = found.groups + [turn(*path[1:]) for path in large]
         """Boxes of the drawn groups and of the larger paths."""
         self._covers = _in_bands(found.covers)
         self._text = pdf_calls.address(text_page.raw)
-        self._parts = (c_uint * 4)()
-        self._places = [pdf_calls.address(self._parts) + sizeof(c_uint) * at for at in range(4)]
+        parts = (c_uint * 4)()
+        self._places = [addressof(parts) + sizeof(c_uint) * at for at in range(4)]
+        self._colour = memoryview(parts).cast("B").cast("I")  # is read faster than the array
         self._has_image: bool | None = None
         self._piece: int | None = None
         self._doubt: Doubt = ""
@@ -134,7 +135,7 @@ class Suspects:
             whole = box[0] <= left and box[1] <= low and box[2] >= right and box[3] >= high
             self._clips[key] = box, None if whole else self._turn(*box)
         box, shown = self._clips[key]
-        if piece in self._order:
+        if not self._has_forms or piece in self._order:
             return shown
         if not pdf_calls.bounds(piece, *self._edges.places):
             return None
@@ -161,7 +162,7 @@ class Suspects:
         if self._layers is not None and self._layers.may_hide(piece, piece in self._order):
             return "doubtful"
         if pdf_calls.fill_colour(piece, *self._places):
-            red, green, blue, alpha = self._parts
+            red, green, blue, alpha = self._colour.tolist()
             if alpha <= _FAINT or (red >= _WHITE and green >= _WHITE and blue >= _WHITE):
                 return "doubtful"
         invisible = pdf_calls.render_mode(piece) == raw.FPDF_TEXTRENDERMODE_INVISIBLE and not self._is_scan()
@@ -207,8 +208,8 @@ class Layers:
 @dataclass
 class _Drawn:
     """The drawn objects of a page: ``items`` in drawing order; (position in this order, box) of each object that may
-    cover text; all paths; pictures, also those in groups; boxes of the groups; addresses of the fonts, also those in
-    groups.
+    cover text; all paths; pictures, also those in groups; boxes of the groups; whether there are groups; addresses of
+    the fonts, also those in groups.
     """
 
     items: list[int]
@@ -216,6 +217,7 @@ class _Drawn:
     paths: list[Path] = field(default_factory=list)
     pictures: list[Image] = field(default_factory=list)
     groups: list[Box] = field(default_factory=list)
+    has_forms: bool = False
     fonts: set[int | None] = field(default_factory=set)
 
 
@@ -223,16 +225,17 @@ def _drawn(page: pdfium.PdfPage) -> _Drawn:
     """Examine the drawn objects of a page."""
     handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
+    kinds = list(map(pdf_calls.kind_of, items))
     found, turn = _Drawn(items), turned(page)
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     text, path, image, form = _KINDS
-    has_text = False
-    for at, kind in enumerate(map(pdf_calls.kind_of, items)):
-        if kind == text:
-            has_text = True
-            found.fonts.add(pdf_calls.font_of(items[at]))
-            continue
+    others = [at for at, kind in enumerate(kinds) if kind != text]  # most objects are pieces of text
+    found.fonts.update(map(pdf_calls.font_of, (item for item, kind in zip(items, kinds, strict=True) if kind == text)))
+    first = kinds.index(text) if len(others) < len(items) else len(items)
+    for at in others:
+        kind = kinds[at]
         if kind == form:
+            found.has_forms = True
             found.fonts |= fonts_in(items[at])
             found.pictures += images_in(items[at], turn)
         if kind not in (path, image, form) or not pdf_calls.bounds(items[at], *edges.places):
@@ -245,7 +248,7 @@ def _drawn(page: pdfium.PdfPage) -> _Drawn:
             found.paths.append((items[at], x0, y0, x1, y1))
         else:
             found.pictures.append((items[at], turn(x0, y0, x1, y1)))
-        if has_text and x1 - x0 > THIN < y1 - y0 and len(found.covers) < _MOST_COVERS:
+        if at > first and x1 - x0 > THIN < y1 - y0 and len(found.covers) < _MOST_COVERS:
             if kind == path:
                 pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:

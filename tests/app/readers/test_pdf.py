@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from app.readers import detect, pdf, pdf_lines, pdf_signs, read_document
+from app.readers import detect, pdf, pdf_bytes, pdf_lines, pdf_signs, read_document
 from app.readers.layout import Line
 from app.readers.page_images import find_on_page, render_page
 from app.readers.parsed import Limits, Refused
@@ -581,6 +582,29 @@ def test_a_layer_that_is_off_is_left_out_with_a_word(files: Any, make_stream: An
     parsed = detect.parse(files.raw("layers.pdf", assembled(objects)), {}, Limits(), lambda *_: None)
     assert " ".join(parsed.sections[0].text.split()) == "Both. On."
     assert len(parsed.warnings) == 1
+
+
+_MAPPED = b"<< /Type /Font /Subtype /TrueType /FontDescriptor << /Flags 4 >> /ToUnicode 7 0 R >>"
+
+
+@pytest.mark.parametrize(
+    ("objects", "sure"),
+    [
+        (_MAPPED, (True, True)),
+        (_MAPPED + b"<< /Type /Catalog /OCProperties << /D << >> >> >>", (True, False)),
+        (_MAPPED + b"<< /Type /Catalog /OC#50roperties << /D << >> >> >>", (False, False)),
+        (_MAPPED + b"<< /Subtype /TrueType /FontDescriptor << /Flags 4 >> >>", (False, True)),
+        (b"<< /Subtype /Type0 /Encoding /Identity-H >>" + _MAPPED, (False, True)),
+        (None, (False, False)),  # encrypted, so that nothing is known
+    ],
+)
+def test_what_needs_the_second_reader_is_seen_in_packed_objects_too(
+    files: Any, objects: bytes | None, sure: tuple[bool, bool]
+) -> None:
+    packed = b"\x07nothing" if objects is None else zlib.compress(objects)
+    facts = b"<< /Type /ObjStm /N 2 /First 0 /Filter /FlateDecode >>"
+    path = files.raw("packed.pdf", b"%PDF-1.5\n3 0 obj\n" + facts + b"\nstream\n" + packed + b"\nendstream\nendobj\n")
+    assert pdf_bytes.sure_of(path) == sure
 
 
 def _stacked(x: float, y: float, over: str, under: str, width: float, thick: float = 0.5) -> bytes:
