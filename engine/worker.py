@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
+from weakref import ref
 
 from engine import foreign
 from engine.config import KV_NOTES, EngineConfig
@@ -74,7 +75,8 @@ _ASIDE: Literal["aside"] = "aside"  # wakes the thread for a question about an e
 class _Forget:
     """Asks the thread to forget a conversation, unless another one has replaced it by then."""
 
-    conversation: object
+    conversation: ref[object]
+    """Only a reference, so that its memory is free when the heap is trimmed, and not kept until the next request."""
 
 
 _ENDING_S = 30.0  # maximum seconds that the thread may take to end
@@ -347,7 +349,7 @@ class Engine:
         conversation = self._session.conversation if self._session is not None else None
         with self._handing:
             if conversation is not None and not self._closed:
-                self._inbox.put(_Forget(conversation))
+                self._inbox.put(_Forget(ref(conversation)))
 
     def finish_saving(self) -> str:
         return self._loaded().persistence.finish()
@@ -508,7 +510,7 @@ class Engine:
 
     def _forget(self, wanted: _Forget) -> None:
         """Forget a conversation. A request that comes meanwhile goes first, and the conversation then stays."""
-        if self._session is None or self._session.conversation is not wanted.conversation:
+        if self._session is None or self._session.conversation is not wanted.conversation():
             return
         try:
             for _ in self._session.forget_book():

@@ -414,6 +414,7 @@ class AppState:
         """Close the open book, and give the memory of its reading back."""
         with self._lock:
             self._take_over()
+            self.note_taker.forget()
             self.engine.forget_book()
 
     def delete(self, sha256: str) -> None:

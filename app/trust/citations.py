@@ -141,6 +141,10 @@ class NoteTaker:
         self._aside = ThreadPoolExecutor(1, "trifold-evidence")
         self._baseline = AttentionBaseline(0)
 
+    def forget(self) -> None:
+        """Give back what is kept of the last book."""
+        self._index = self._evidence = None
+
     def begin(
         self,
         document: Document | None,
@@ -163,16 +167,18 @@ class NoteTaker:
 
     def prepare(self, document: Document) -> Future[EvidenceIndex]:
         """Index the words of a document once, in a thread, so that no request waits for the index."""
-        if self._evidence is None or self._evidence[0] is not document:
-            self._evidence = document, self._aside.submit(EvidenceIndex, document)
-        return self._evidence[1]
+        known = self._evidence
+        if known is None or known[0] is not document:
+            known = self._evidence = document, self._aside.submit(EvidenceIndex, document)
+        return known[1]
 
     def index_of(self, document: Document) -> BookIndex:
         """Return the index of a document's words, in which quotations are looked up."""
-        if self._index is None or self._index.document is not document:
-            self._index = BookIndex(document)
+        known = self._index
+        if known is None or known.document is not document:
+            known = self._index = BookIndex(document)
             self._baseline = AttentionBaseline(len(document.pages))
-        return self._index
+        return known
 
 
 class Support:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -53,15 +54,17 @@ def test_the_memory_of_a_forgotten_book_is_given_back(engine: Engine, book: Docu
     assert full.allocated().host > 0
     before = engine._session.conversation
     assert engine.read(book).result().tokens_total == first.tokens_total
-    engine._inbox.put(_Forget(before))  # asked for late: another reading has replaced that book
+    engine._inbox.put(_Forget(ref(before)))  # asked for late: another reading has replaced that book
     asked = Question("Where is the key?", sampling=SamplingParams(max_tokens=4), wait=20.0)
     assert engine.ask(asked).result().text
+    now = ref(engine._session.conversation)
     engine.forget_book()
     until = time.monotonic() + 20
     while engine.status().book is not None and time.monotonic() < until:
         time.sleep(0.01)
     assert engine.status().book is None
     assert full.allocated().host == 0
+    assert now() is None, "its text and tokens stayed until the next request"
     assert engine.read(book).result().tokens == first.tokens, "it can be read again"
 
 
