@@ -127,3 +127,7 @@ def test_a_passage_becomes_a_note_and_notes_answer(scripted: Server, open_page: 
     assert box is not None
     assert PHONE[1] - 80 < box["y"] < PHONE[1] - box["height"], "at the foot, out of the way of the phone's own"
     fine(page)
+    page.locator("#note-bar .colour").first.click()
+    page.wait_for_selector("#toast", state="visible")
+    page.evaluate("document.querySelector('#open-notes').click()")
+    assert not page.locator("#toast").is_visible(), "it lay over the panel that it names"

@@ -1,7 +1,7 @@
 // The open documents: the list with its colours, and adding, removing and reordering. The page shows the cost of a
 // change and asks before making it. For several dropped files, the page asks whether to open them together.
 import { confirmed } from "./confirm.js";
-import { byId, call, made, post, tell } from "./frame.js";
+import { byId, call, hush, made, post, tell } from "./frame.js";
 import { fillList } from "./lists.js";
 
 const COLOURS = 6;
@@ -84,7 +84,7 @@ async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
   const of = book.id; // sent along, because another tab may open another book in the meantime
   tell({ cause: "Counting what is to be read…" });
   const cost = await call("/documents/cost", { ids: wanted });
-  byId("toast").hidden = true;
+  hush();
   if (cost.cause) return tell(cost);
   const { recognise } = cost;
   const busy = byId("trifold").dataset.asking === "yes" ? " The answer that is being written is stopped." : "";

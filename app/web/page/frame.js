@@ -47,16 +47,20 @@ export async function call(path, body) {
   return answer ? answer.json().catch(() => failed) : failed;
 }
 
-// Shows an error or a note for six seconds, or until it is touched.
+// Shows an error or a note for some time, or until it is touched or a part of the page opens over what it was about.
 let telling = 0;
-export function tell(trouble) {
+export function tell(trouble, milliseconds = 6000) {
   if (!trouble?.cause) return;
   const place = byId("toast");
   place.textContent = [trouble.cause, trouble.remedy].filter(Boolean).join(" ");
   place.hidden = false;
-  place.onclick = () => (place.hidden = true);
+  place.onclick = hush;
   clearTimeout(telling);
-  telling = setTimeout(() => (place.hidden = true), 6000);
+  telling = setTimeout(hush, milliseconds);
+}
+
+export function hush() {
+  byId("toast").hidden = true;
 }
 
 /** @param {View["model"]} model */

@@ -350,7 +350,7 @@ async function keep(asked) {
   byId("note-sentences").close();
   const before = told.again ? "This was noted before: its note has the new colour." : "";
   const noted = told.place ? `Noted, ${told.place}.` : "Noted, without a page.";
-  tell({ cause: before || noted, remedy: "“Notes” has it, and takes words of your own." });
+  tell({ cause: before || noted, remedy: "“Notes” has it, and takes words of your own." }, 3000);
 }
 
 // Lists the sentences of an answer, so that a sentence can be noted without selecting text.

@@ -1,7 +1,7 @@
 // The pages behind the citations: the card at a citation, and the page panel that a click opens next to the chat.
 import { documentsShown } from "./documents.js";
 import { closedByEscape } from "./escape.js";
-import { byId, made } from "./frame.js";
+import { byId, hush, made } from "./frame.js";
 import { bindMap } from "./map.js";
 
 const ZOOMS = [1, 1.4, 2, 3];
@@ -97,7 +97,10 @@ export async function openPage(number = first, { from = null, why = null, said =
   root().dataset.page = "open";
   if (said !== told || !said) [told, toldOf] = [said, number];
   sayAbove(number);
-  if (wasShut) byId("page-panel").focus({ preventScroll: true });
+  if (wasShut) {
+    hush();
+    byId("page-panel").focus({ preventScroll: true });
+  }
   try {
     const page = await get(`/pages/${number}${query}`);
     if (now !== asked) return;
@@ -167,7 +170,7 @@ function drawPicture(query, now) {
   byId("page-marks").replaceChildren();
   byId("page-sheet").dataset.state = "drawing";
   showWords();
-  picture.alt = `${shown.name} of the book`;
+  picture.alt = shown.name;
   picture.hidden = false;
   picture.onload = () => (byId("page-sheet").dataset.state = "drawn");
   picture.onerror = () => {

@@ -1,6 +1,6 @@
 // The race: two runs next to each other on one clock, live and afterwards as a replay. All texts come from the server.
 import { closedByEscape } from "./escape.js";
-import { byId, made, nextFrame, post } from "./frame.js";
+import { byId, hush, made, nextFrame, post } from "./frame.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -73,7 +73,10 @@ function show(part) {
   byId("race-replay").hidden = part === "trouble";
   byId("race-replay").dataset.part = part;
   byId("race-trouble").hidden = part !== "trouble";
-  if (wasShut) byId("race-close").focus();
+  if (wasShut) {
+    hush();
+    byId("race-close").focus();
+  }
 }
 
 function close() {

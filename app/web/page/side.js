@@ -1,7 +1,7 @@
 // A side panel. It replaces the shelf on a wide screen and covers the chat on a phone. After closing, the button that
 // opened the panel has the focus.
 import { closedByEscape } from "./escape.js";
-import { byId } from "./frame.js";
+import { byId, hush } from "./frame.js";
 
 export class SidePanel {
   #opener = null;
@@ -24,6 +24,7 @@ export class SidePanel {
   }
 
   open(from) {
+    hush();
     this.#opener = from;
     this.element.hidden = false;
     byId("trifold").dataset[this.name] = "open";
