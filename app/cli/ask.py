@@ -19,6 +19,7 @@ from app.cli.read import open_books, parts_of
 from app.core import best_passages, contents, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import thought_record
+from app.core.document_kind import called_record
 from app.core.forecast import Remaining
 from app.core.format import (
     absence,
@@ -26,6 +27,7 @@ from app.core.format import (
     counted,
     first_line,
     not_found_in,
+    of_text,
     of_the_question,
     page_of,
     place_named,
@@ -33,7 +35,7 @@ from app.core.format import (
     thought_line,
 )
 from app.core.listed import found_by_program
-from app.core.outside import asked_record, part_record
+from app.core.outside import asked_record, text_record
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.versions import Comparison
@@ -116,7 +118,8 @@ class FirstPassages:
 
     def write_as_answer(self) -> None:
         """Write that the passages are the answer, and the passages."""
-        answer = " ".join(self.card.instead(bool(self.found)))
+        said, why = self.card.instead(bool(self.found))
+        answer = f"{of_text(said, called_record(self._whole))} {why}"
         outside = {} if self.found else asked_record(self.question.text, self.document, self._whole)
         if self._as_json:
             book = {"title": self.document.title, **parts_of(self.document)}
@@ -147,7 +150,7 @@ class FirstPassages:
 
     def noted(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The notes of an answer, with the pages outside the chosen ones that have what these lack."""
-        return {**record, **part_record(self.document, self._whole, record.get("missing"))}
+        return {**record, **text_record(self.document, self._whole, record.get("missing"))}
 
     @property
     def view(self) -> list[dict[str, Any]]:
@@ -416,7 +419,7 @@ def keep(engine: Engine) -> None:
 
 def _say_what_was_read(document: Document, book: BookRead) -> None:
     if book.refused:
-        say(f"Note: {book.refused} The book was read again.")
+        say(f"Note: {book.refused} It was read again.")
     for warning in document.warnings:
         say(f"Note: {warning}")
     pages, unit = document.pages, document.unit

@@ -21,6 +21,7 @@ from app.cli.ask import (
     progress_line,
 )
 from app.core.abilities import Abilities
+from app.core.document_kind import called
 from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
 from app.core.part_run import NO_ANSWER, Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     with loaded_engine(settings) as engine:
         fit = engine.measure(document)
         if fit.fits:
-            say("Note: the whole book fits, so it is not read in parts.")
+            say(f"Note: the whole {called(document)} fits, so it is not read in parts.")
             ask_whole(engine, first, question, options, settings)
             return 0
         parts = cut(document, fit)
@@ -133,7 +134,7 @@ def _say_plan(engine: Engine, plan: PartsPlan, parts: tuple[Part, ...]) -> None:
     seconds = engine.measure(largest.document).reading_s
     time = f" A part takes {stretch(Range.about(seconds, PROBED))} to read the first time." if seconds else ""
     most = "up to " if plan.until_found and len(plan.parts) > 1 else ""
-    say(f"The book is read in {counted(len(parts), 'part')}; {most}{len(plan.parts)} asked.{time}")
+    say(f"It is read in {counted(len(parts), 'part')}; {most}{len(plan.parts)} asked.{time}")
 
 
 def _follow(

@@ -301,8 +301,8 @@ def _seconds_left(current: OpenBook) -> float:
 
 def _waiting_words(current: OpenBook) -> str:
     if current.stage is not Stage.READING:
-        return "Your question is asked as soon as the book has been opened."
-    return "Your question is asked as soon as the book has been read."
+        return "Your question is asked as soon as it has been opened."
+    return "Your question is asked as soon as it has been read."
 
 
 def _answer_in_parts(state: AppState, writer: ExchangeWriter, claim: threading.Event) -> Iterator[str]:

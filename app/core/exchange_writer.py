@@ -16,10 +16,11 @@ from typing import Any
 from app.core import best_passages, format, speed
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.chats import Trouble, thought_record
+from app.core.document_kind import called_record
 from app.core.forecast import stretch
 from app.core.notes import NOTES
 from app.core.open_book import Awaited, OpenBook, Stage
-from app.core.outside import asked_record, part_record
+from app.core.outside import asked_record, text_record
 from app.core.part_notes import PartNotes
 from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAnswered
 from app.core.parts import pages_numbered, planned
@@ -79,10 +80,8 @@ class ExchangeWriter:
         self._unread: list[str] = []
         self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
         self._by_passages: dict[str, str] = {}  # why the passages are the answer, in two sentences
-        self._elsewhere: tuple[object, dict[str, Any]] = (
-            None,
-            {},
-        )  # words that a part lacks, and where the book has them
+        # words that the text lacks, and what the notes keep of the text for them; None before the first look
+        self._text: tuple[object, dict[str, Any]] | None = None
         self._first: dict[str, Any] = {}  # of an answer from passages: their number, and how far the book had been read
         self._whole: dict[str, Any] = {}  # of an answer in the place of one from passages: what it comes from
         self._gives_way = gives_way
@@ -196,6 +195,7 @@ class ExchangeWriter:
         """End the answer: the passages that fit the question best take its place, because the model would guess."""
         self._find_passages(index)
         said, why = card.instead(bool(self._passages))
+        said = format.of_text(said, called_record(self._state.current.whole or index.document))
         self._by_passages = {"said": said, "why": why}
         self._made = {}
         self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
@@ -411,10 +411,11 @@ class ExchangeWriter:
         if self._passages:
             more["passages"] = self._passages
         missing = (notes or {}).get("missing")
-        if missing is not None and document is not None:
-            if self._elsewhere[0] != missing:  # once for the same words, although a growing answer comes here often
-                self._elsewhere = missing, part_record(document, self._state.current.whole, missing)
-            more |= self._elsewhere[1]
+        if document is not None:
+            # once for the same words, although a growing answer comes here often
+            if self._text is None or self._text[0] != missing:
+                self._text = missing, text_record(document, self._state.current.whole, missing)
+            more |= self._text[1]
         if self._by_passages:
             more["by_passages"] = self._by_passages
         if self._thought:

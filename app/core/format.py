@@ -583,14 +583,41 @@ def places_named(pages: Sequence[Mapping[str, Any]], unit: str, long: bool = Tru
     return f"{page_name(first, unit)} – {page_name(last, unit)}"
 
 
-def not_found(missing: Sequence[str]) -> str:
+_NOTES = (("The book says so", "Your notes say so"), ("the book", "your notes"))
+_OF_TEXT = {
+    "document": (("The book", "The document"), ("the book", "the document"), ("the whole book", "the whole document")),
+    "documents": (
+        ("The book says", "The documents say"),
+        ("The book", "The documents"),
+        ("the book", "the documents"),
+        ("the whole book", "all of the documents"),
+    ),
+}
+
+
+def of_text(words: str, notes: Mapping[str, Any] | None) -> str:
+    """Replace words about the book by words about the text that was asked: a document that is no book, several
+    documents, or the person's notes.
+
+    Args:
+        words: a sentence of the program, without words of the text.
+        notes: the notes of an answer.
+    """
+    notes = notes or {}
+    for book, other in _NOTES if notes.get("from_notes") else _OF_TEXT.get(notes.get("called", ""), ()):
+        words = words.replace(book, other)
+    return words
+
+
+def _not_found(missing: Sequence[str], notes: Mapping[str, Any]) -> str:
     """The sentence about an answer that the book does not support. It lists the names and numbers in ``missing``, which
     occur nowhere in the book.
     """
     if not missing:
-        return "No passage of the book says this"
+        return of_text("No passage of the book says this", notes)
     more = len(missing) - _MOST_MISSING
-    return f"Not found in the book: {', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"
+    listed = f"{', '.join(missing[:_MOST_MISSING])}{f' and {more} more' if more > 0 else ''}"
+    return of_text("Not found in the book: {}", notes).format(listed)
 
 
 def absence(notes: Mapping[str, Any]) -> str:
@@ -601,13 +628,14 @@ def absence(notes: Mapping[str, Any]) -> str:
     if missing is None:
         return ""
     if not part:
-        return not_found(missing)
+        return _not_found(missing, notes)
     if not missing:
         return f"No passage of {part['where']} says this"
     there = [f"{word} ({place})" for word, place in part["elsewhere"].items()]
     rest = [word for word in missing if word not in part["elsewhere"]]
-    said = [f"Not in {part['where']}, but elsewhere in the book: {', '.join(there)}"] if there else []
-    return ". ".join([*said, *([not_found(rest)] if rest else [])])
+    other = of_text("Not in {}, but elsewhere in the book: {}", notes)
+    said = [other.format(part["where"], ", ".join(there))] if there else []
+    return ". ".join([*said, *([_not_found(rest, notes)] if rest else [])])
 
 
 _WHY_ALONE = {
@@ -661,7 +689,7 @@ def assumed(notes: Mapping[str, Any], unit: str) -> list[str]:
         told = f"{told[:_LONGEST_TOLD].rsplit(' ', 1)[0]} …" if len(told) > _LONGEST_TOLD else told
         where = place_named(place, unit)
         if place.get("denied"):
-            lines = [f"The book says otherwise, {where}: {told}"]
+            lines = [of_text("The book says otherwise, {}: {}", notes).format(where, told)]
         else:
             lines.append(f"The nearest passage, {where}: {told}")
     return [*lines, *([f"What is cited does not name: {', '.join(names[:_MOST_MISSING])}"] if names else [])]

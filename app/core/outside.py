@@ -11,31 +11,34 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from app.core.document_kind import called_record
 from app.core.format import page_of, places_named
 from app.trust.not_found import nouns_of
 from engine.document import Document, Page
 
 
-def part_record(part: Document, whole: Document | None, missing: Sequence[str] | None) -> dict[str, Any]:
-    """What the notes of an answer keep of the open part of a book under "part": which pages it is ("where"), and the
-    pages outside it with words that it lacks ("elsewhere"). {} if the whole book is open.
+def text_record(part: Document, whole: Document | None, missing: Sequence[str] | None) -> dict[str, Any]:
+    """What the notes of an answer keep of the text that was asked. "called": what sentences call it, unless it is a
+    book. "part", if only a part of it is open: which pages that is ("where"), and the pages outside it with words that
+    it lacks ("elsewhere").
 
     Args:
         whole: the book with all its pages, if it is known.
         missing: the words that the part lacks; None if it lacks nothing.
     """
+    record = called_record(whole or part)
     if missing is None or not _is_part(part, whole) or whole is None:
-        return {}
+        return record
     places = {word: page_of(whole, page, long=True) for word, page in _outside(missing, part, whole).items()}
-    return {"part": {"where": _where(part), "elsewhere": places}}
+    return record | {"part": {"where": _where(part), "elsewhere": places}}
 
 
 def asked_record(question: str, part: Document, whole: Document | None) -> dict[str, Any]:
     """The same for a question of which the open part has no passage: its nouns that only other pages have are the
     missing words. {} if there are none.
     """
-    record = part_record(part, whole, sorted(nouns_of(question), key=question.find))
-    found = list(record["part"]["elsewhere"]) if record else []
+    record = text_record(part, whole, sorted(nouns_of(question), key=question.find))
+    found = list(record.get("part", {}).get("elsewhere", ()))
     return {"missing": found, **record} if found else {}
 
 

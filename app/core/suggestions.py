@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from app.core.contents import ContentsEntry
-from app.core.document_kind import Kind, kind_of
+from app.core.document_kind import Kind, called, kind_of
 from app.language.words import fold_word, says_nothing, without_ending
 from app.trust.figures import unit_of
 from app.trust.quoted import sentences
@@ -226,7 +226,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         others = [one for one in suggestions(joined, pages_read) if one not in _SUMMARIES]
         return (words[both], words["common"], *others)[:MOST]
     kind = kind_of(document) if general else "story"
-    of = words["book" if kind == "story" else "document"]
+    of = words["book" if not general or called(document) == "book" else "document"]
     headings = telling_headings(document, pages_read)
     asked = [words["heading"].format(of, heading) for heading in _spread(headings, _FROM_CONTENTS)]
     asked += [words["name"].format(of, name) for name in _names(document, pages_read)]

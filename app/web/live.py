@@ -32,6 +32,7 @@ from app.core.abilities import abilities
 from app.core.books import Book
 from app.core.chat_run import OWN, Throttle, answers_at_once, throttle_of
 from app.core.chats import Chat, Exchange
+from app.core.document_kind import called
 from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, counted, glow
 from app.core.notes import NOTES
@@ -66,6 +67,7 @@ class Panel(Protocol):
 
 
 _LOADING = "The model is being loaded. You can open a book already."
+_THESE = {"book": "this book", "document": "this document", "documents": "these documents"}
 _DENSE = 1.25  # minimum tokens of a page, relative to a printed page, that is called dense
 
 
@@ -231,7 +233,7 @@ def _recognising(current: OpenBook) -> View | None:
 def _pictures(current: OpenBook) -> View | None:
     """What the recognition of pictures beside the text will take, its progress, or the offer to read their words."""
     if (pictured := current.pictured) is not None:
-        said = f"Pictures of this book with words: {pictured.pictures:,}."
+        said = f"Pictures with words: {pictured.pictures:,}."
         time = f", {stretch(pictured.time)}" if pictured.time else ""
         cost = f"{format.counted(pictured.tokens, 'token')} to read{time}."
         return {"line": f"{said} {cost}", "found": True, "waits": False}
@@ -283,7 +285,8 @@ def _reading(current: OpenBook) -> View | None:
 
 
 def _whole(current: OpenBook) -> str:
-    return "these documents" if current.document is not None and current.document.members else "this book"
+    whole = current.whole or current.document
+    return _THESE[called(whole) if whole is not None else "book"]
 
 
 def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
@@ -292,9 +295,9 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     """
     read = current.read
     if current.stage is Stage.PARTS:
-        return "Answers from passages at once; from the book's parts if you ask for that."
+        return "Answers from passages at once; from all its parts if you ask for that."
     if current.stage is Stage.UNREAD and asked.now:
-        return "Answers from passages at once. Your settings say that no book is read."
+        return "Answers from passages at once. Your settings say that nothing is read."
     if current.stage is Stage.UNREAD and current.document is not None:
         return f"Your first question begins the reading of all {current.document.extent()}, if it needs that."
     if current.stage is Stage.READY:
@@ -310,7 +313,7 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
         if left := current.remaining.left or current.remaining.total:
             return f"Answers from passages at once; after {stretch(left)} from all {pages}."
         return f"Answers from passages at once, and from all {pages} when these have been read."
-    return "You can ask already: your question is answered as soon as the book has been read."
+    return "You can ask already: your question is answered as soon as all of it has been read."
 
 
 def _first(current: OpenBook, pages: int) -> str:

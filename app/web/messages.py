@@ -52,7 +52,7 @@ def under_answer(exchange: Exchange, awaited: bool = False) -> str:
     """
     if not exchange.answer_id:
         return ""
-    whole = exchange.from_parts or ("Ask the whole book" if exchange.is_first else "")
+    whole = exchange.from_parts or (format.of_text("Ask the whole book", exchange.notes) if exchange.is_first else "")
     return _row(
         _versions(exchange.answers, exchange.answer_id, "answer"),
         _button(GO_ON, exchange.answer_id, "Continue", "action main") if exchange.can_be_continued else "",
@@ -117,13 +117,6 @@ _WORDS = {
     "names": "{}",
     "passage": "{}",
 }
-_NOTED = (
-    ("The book says so", "Your notes say so"),
-    ("the book", "your notes"),
-    (">verified, ", ">in your notes, "),
-    (">word for word, ", ">in your notes, "),
-)
-"""Words about the book, each with the words that replace them if notes were asked instead of the book."""
 _ALOUD = {"says": '<span class="unseen"> says so</span>'}
 """Labels of buttons for screen readers."""
 _SAID = {
@@ -177,7 +170,7 @@ def _with_buttons(text: str, record: Mapping[str, Any] | None, turn: int, offset
             return ""
         follows = number > 0 and _same_sentence(chips[number - 1], chips[number])
         chip, name = chips[number], f"{turn}.{offset + number}"
-        return _of_notes(_citation_button(chip, unit, name, follows, (record or {}).get("part")), record)
+        return _citation_button(chip, unit, name, follows, record)
 
     return _MARK.sub(button, text)
 
@@ -194,8 +187,7 @@ def card(notes: Mapping[str, Any] | None, number: int) -> View | None:
     if chip["kind"] == "absent":
         said = f"{format.absence({**(notes or {}), 'missing': chip['missing']})}."
     else:
-        said = _said(chip, format.place_named(chip, _unit(notes)), sentences)
-    said = _of_notes(said, notes)
+        said = _said(chip, format.place_named(chip, _unit(notes)), notes, sentences)
     if any(page.get("recognised") for page in chip["pages"]):
         said += " Recognised from a picture; may have slips."
     if any(page.get("unread") for page in chip["pages"]):
@@ -278,43 +270,37 @@ def absent(notes: Mapping[str, Any] | None) -> str:
     """Return the line above an answer: which words of the answer or the question the book lacks, or that no passage
     supports the answer. "" if neither applies.
     """
-    return _of_notes(format.absence(notes or {}), notes)
+    return format.absence(notes or {})
 
 
 def _assumed(notes: Mapping[str, Any] | None) -> list[str]:
     return format.assumed(notes, _unit(notes)) if notes and not notes.get("from_notes") else []
 
 
-def _of_notes(words: str, notes: Mapping[str, Any] | None) -> str:
-    """Replace words about the book by words about the person's notes, if the question was put to the notes."""
-    if not (notes or {}).get("from_notes"):
-        return words
-    for book, own in _NOTED:
-        words = words.replace(book, own)
-    return words
-
-
-def _said(chip: Mapping[str, Any], places: str, sentences: int = 1) -> str:
+def _said(chip: Mapping[str, Any], places: str, notes: Mapping[str, Any] | None, sentences: int = 1) -> str:
     """What the card says of a citation that stands for a number of sentences."""
-    kind = str(chip["kind"])
+    kind, said = str(chip["kind"]), {name: format.of_text(words, notes) for name, words in _SAID.items()}
     if sentences > 1:
-        return _SAID["group"].format(places, sentences)
+        return said["group"].format(places, sentences)
     if kind == "missing" and chip["pages"]:
-        return _SAID["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
+        return said["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
     if kind == "near" and chip.get("lacks"):
-        return _SAID["lacks"].format(places, ", ".join(chip["lacks"][:_MOST_LACKING]))
+        return said["lacks"].format(places, ", ".join(chip["lacks"][:_MOST_LACKING]))
     if kind == "drew":
-        return _SAID[kind].format(places, f"{chip['times']:.0f}")
-    return _SAID[kind].format(places)
+        return said[kind].format(places, f"{chip['times']:.0f}")
+    return said[kind].format(places)
 
 
 def _citation_button(
-    chip: Mapping[str, Any], unit: str, name: str, follows: bool, part: Mapping[str, Any] | None = None
+    chip: Mapping[str, Any], unit: str, name: str, follows: bool, notes: Mapping[str, Any] | None = None
 ) -> str:
-    """Make the HTML of a citation's button. ``part``: the open part of the book (``app.core.outside``)."""
+    """Make the HTML of a citation's button. ``notes``: the answer's, which say what the text is called, and which part
+    of it is open (``app.core.outside``).
+    """
+    part = (notes or {}).get("part")
     kind = str(chip["kind"])
     places = format.place_named(chip, unit, long=False)
-    words = places if follows else _WORDS[kind].format(places)
+    words = places if follows else _words_of(kind, notes).format(places)
     if kind == "missing" and chip["pages"] and chip["matched"] >= _NEARLY * chip["total"]:
         kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)
     if kind == "absent" and not chip["missing"]:
@@ -325,6 +311,12 @@ def _citation_button(
     if of := _HASH.match(str(chip.get("of", ""))):
         kind += f" of-{of[0]}"
     return f' <button type="button" class="cite {kind}" value="{name}">{_only_words(words)}{aloud}</button>'
+
+
+def _words_of(kind: str, notes: Mapping[str, Any] | None) -> str:
+    """The label of a citation's button, with {} for its place."""
+    of_notes = kind in ("quoted", "verbatim") and (notes or {}).get("from_notes")
+    return "in your notes, {}" if of_notes else format.of_text(_WORDS[kind], notes)
 
 
 def _only_words(text: str) -> str:

@@ -30,7 +30,7 @@ from app.core.abilities import Abilities, Denials, abilities
 from app.core.format import View, not_found_in, of_the_question
 from app.core.listed import LISTED, found_by_program
 from app.core.open_book import OpenBook, Stage
-from app.core.outside import asked_record, part_record
+from app.core.outside import asked_record, text_record
 from app.core.question import Ask
 from app.core.state import AppState
 from app.core.versions import COMPARED
@@ -450,7 +450,7 @@ def about_book(
     notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
     record = notes.record()
-    record |= part_record(document, current.whole, record.get("missing"))
+    record |= text_record(document, current.whole, record.get("missing"))
     return {
         **more,
         "evidence": evidence(record, text),

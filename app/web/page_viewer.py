@@ -277,7 +277,7 @@ class PageViewer:
 def found_in_words(found: Found) -> str:
     """Describe how many places were found, and whether they match the words exactly."""
     if not found.hits:
-        return "Not found in this book"
+        return "Not found"
     places = f"the first {MOST_HITS} of more places" if found.more else counted(len(found.hits), "place")
     said = {
         "words": "{}",

@@ -92,7 +92,7 @@ def test_what_answers_come_from_is_set_and_said(page: Page) -> None:
     page.wait_for_selector('#trifold[data-stage="reading"]')
     assert page.input_value("#source") == "whole"
     ask(page, YEAR)
-    until(page, lambda: "as soon as the book has been read" in page.inner_text("#chat"))
+    until(page, lambda: "as soon as it has been read" in page.inner_text("#chat"))
     page.click("#stop")
     answered(page)
     choose("passages at once, then the whole book")

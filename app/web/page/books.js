@@ -7,7 +7,7 @@ import { closePage } from "./pages.js";
 
 const MOST_BYTES = 200_000_000;
 
-const WORDS = { opening: "Opening the book…", waiting: "The book is open and will be read…" };
+const WORDS = { opening: "Opening…", waiting: "It is open and will be read…" };
 const MENDS = {
   "open-again": ["Try again", () => post("/books/open", { id: current.id })],
   recognise: ["Recognise the pages", () => post("/books/open", { id: current.id, recognise: true })],

@@ -43,10 +43,10 @@ def test_the_answer_with_its_pages_and_what_was_not_asked(
     assert main(["ask", "mill.pdf", "When does the goose first appear?", "--parts", "--model", "demo"]) == 0
     printed, told = capfd.readouterr()
     assert printed == f"{ANSWER}\n"
-    assert "The book is read in 3 parts; up to 2 asked." in told
+    assert "It is read in 3 parts; up to 2 asked." in told
     assert "Part 2, page 2: Marta sold Jonas a goose at the bridge." in told
     assert "[p. 2]" in told
-    place, begun = told.index("“goose” first stands on page 2."), told.index("The book is read in 3 parts")
+    place, begun = told.index("“goose” first stands on page 2."), told.index("It is read in 3 parts")
     assert place < begun, "search knows it before any part is read"
     assert "Note: Parts 1 and 3 were not asked. Part 1 does not name “goose”." in told
     assert len(engine.readings) == 1
@@ -82,7 +82,7 @@ def test_the_demo_says_that_passages_are_the_answer_before_a_model_is_loaded(
     assert main(["ask", "mill.pdf", "Why do whales sing?", "--model", "demo"]) == 0
     assert capfd.readouterr().out.startswith("No passage has a word of this question.")
     assert main(["ask", "mill.pdf", "Where is Riga?", "--model", "demo", "--pages", "1-2"]) == 0
-    assert "Not in pages 1 to 2, but elsewhere in the book: Riga (page 3)." in capfd.readouterr().err
+    assert "Not in pages 1 to 2, but elsewhere in the document: Riga (page 3)." in capfd.readouterr().err
     assert engine.readings == []
 
 
@@ -94,7 +94,7 @@ def test_what_the_chosen_pages_lack_may_stand_elsewhere_in_the_book(
     engine.limit, engine.answer = 10_000, "Marta sold Jonas a goose at the bridge. She sailed to Riga in 1871."
     line = ["ask", "mill.pdf", "Who sold a goose?", "--pages", "1-2", "--model", "demo", *options]
     assert main(line) == 0
-    said = "Not in pages 1 to 2, but elsewhere in the book: Riga (page 3). Not found in the book: 1871.\n"
+    said = "Not in pages 1 to 2, but elsewhere in the document: Riga (page 3). Not found in the document: 1871.\n"
     assert said in capfd.readouterr().err
     assert main([*line, "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
@@ -130,7 +130,7 @@ def test_passages_alone_are_asked_now(engine: ScriptedEngine, capfd: pytest.Capt
 def test_a_book_that_fits_is_read_whole(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> None:
     engine.limit = 10_000
     assert main(["ask", "mill.pdf", "Who sold a goose?", "--parts", "--model", "demo"]) == 0
-    assert "the whole book fits" in capfd.readouterr().err
+    assert "the whole document fits" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(
         "The lamp cost $40,000 in 1871. " + " ".join(["It says lamp3 lamp4."] * 12),
         0.03,
     )
-    looked = Mock(wraps=exchange_writer.part_record)
-    monkeypatch.setattr(exchange_writer, "part_record", looked)
+    looked = Mock(wraps=exchange_writer.text_record)
+    monkeypatch.setattr(exchange_writer, "text_record", looked)
     list(chat_run.ask(state, Ask("Which lamps?", mode="plain")))
     searched = [call.args[2] for call in looked.call_args_list]
     assert searched
@@ -479,7 +479,7 @@ def test_a_question_waits_for_the_whole_book_if_the_settings_say_so(asked_while_
     engine, state = asked_while_reading()
     state.answer_from(AnswersFrom.WHOLE)
     steps = ask(state, "Where is lamp7?")
-    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
+    assert [next(steps), next(steps)][1] == "Your question is asked as soon as it has been read."
     engine.read_on.set()
     list(steps)
     assert [one.excerpt for one in engine.asked] == [None]
@@ -519,7 +519,7 @@ def test_a_question_waits_for_a_reading_that_is_nearly_done(make_state: Make, a_
     state.open(state.books.copy_in(a_file))
     wait_for(lambda: state.current.stage is Stage.READING)
     steps = ask(state)
-    assert [next(steps), next(steps)][1] == "Your question is asked as soon as the book has been read."
+    assert [next(steps), next(steps)][1] == "Your question is asked as soon as it has been read."
     list(steps)
     assert engine.readings == [0.0]
     assert state.chat.exchanges[0].pages_read == 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core.document_kind import kind_of
+from app.core.document_kind import called, called_record, kind_of
+from app.core.format import absence, assumed
 from app.core.suggestions import Sample, language_of_book, phrase_of, phrase_questions, suggestions, telling_headings
 from engine.document import Document, OutlineItem, Page
 from engine.passages import asks_for_whole
@@ -37,7 +38,7 @@ def test_only_headings_that_tell_something() -> None:
 def test_headings_from_all_over_the_book() -> None:
     document = with_outline(*((f"The story of number {page}", page, 0) for page in range(1, 60)))
     summary, *asked = suggestions(document, 60)
-    assert summary == "Summarize the document in at most 60 words."
+    assert summary == "Summarize the book in at most 60 words."
     assert asks_for_whole(summary), "it gets passages of the whole"
     assert len(asked) == 5
     numbers = [int(question.split("number ")[1].rstrip("”?")) for question in asked[:3]]
@@ -59,7 +60,7 @@ MIETE = (
 @pytest.mark.parametrize(
     ("text", "kind", "asked", "never"),
     [
-        (STORY * 9, "story", "How does the book end?", "document"),
+        (STORY * 99, "story", "How does the book end?", "document"),
         (LEASE * 9, "contract", "Who are the parties?", "book"),
         (MIETE * 9, "contract", "Wer sind die Vertragsparteien?", "Buch"),
         (LEASE * 9, "contract", "What does the document say about “deposit”?", "end of"),
@@ -92,13 +93,34 @@ def test_questions_fit_the_kind_of_a_document(text: str, kind: str, asked: str, 
 
 
 def test_a_mail_is_a_letter() -> None:
-    assert kind_of(replace(Document.from_pages("Re: boat", ["The boat is ready."]), kind="mail")) == "letter"
+    mail = replace(Document.from_pages("Re: boat", ["The boat is ready."]), kind="mail")
+    assert kind_of(mail) == "letter"
+    assert called(mail) == "document"
+
+
+def test_a_page_is_no_book() -> None:
+    """A scan of one page was called a book, above its answers and in the question box."""
+    page, novel = Document.from_pages("Scan", [STORY]), Document.from_pages("Novel", [STORY] * 3)
+    several = Document.together([page, novel])
+    assert [called(text) for text in (page, novel, several)] == ["document", "book", "documents"]
+    said = [
+        (absence({"missing": missing, **called_record(text)})) for text in (page, novel) for missing in ([], ["Ada"])
+    ]
+    assert said == [
+        "No passage of the document says this",
+        "Not found in the document: Ada",
+        "No passage of the book says this",
+        "Not found in the book: Ada",
+    ]
+    place = {"pages": [{"number": 1, "label": "1"}], "extract": {"hit": "He left the book."}, "denied": True}
+    (line,) = assumed({"assumed": ["stayed"], "assumed_at": place, **called_record(several)}, "page")
+    assert line == "The documents say otherwise, page 1: He left the book."
 
 
 def test_nothing_is_asked_about_pages_that_were_not_read() -> None:
     document = with_outline(("The Open Hand", 4, 0), ("Fire and Stairs", 50, 0))
     partly = suggestions(document, 24)
-    assert partly[0] == "What does the document say in “The Open Hand”?", "a summary is of the whole"
+    assert partly[0] == "What does the book say in “The Open Hand”?", "a summary is of the whole"
     assert not any("Fire" in question or "end" in question.split() for question in partly)
     story = replace(document, pages=tuple(replace(page, text=STORY) for page in document.pages), outline=())
     assert "How does the book end?" in suggestions(story, 60)
@@ -117,7 +139,7 @@ def test_chapters_below_parts_are_taken_where_parts_are_few() -> None:
 def test_what_the_book_names_is_asked_about() -> None:
     text = "In winter the captain, Tove Lindqvist, would not sail to Skarn. Later they asked Tove Lindqvist again."
     named = replace(book(), pages=(Page(1, "1", f"Old Harbour. {text}"),), outline=())
-    assert suggestions(named, 1)[1] == "What does the book say about Tove Lindqvist?"
+    assert suggestions(named, 1)[1] == "What does the document say about Tove Lindqvist?"
     owner = replace(
         named, pages=(Page(1, "1", "He took up Tove Lindqvist's hat, and again saw Tove Lindqvist’s hat."),)
     )

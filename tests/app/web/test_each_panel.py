@@ -58,7 +58,7 @@ def test_the_table_and_its_file(state: AppState, tmp_path: Path) -> None:
     assert (first["title"], second["title"], first["error"]) == ("Lease 2023", "Lease 2024", "")
     assert "<strong>rent</strong>" in first["answer"]
     assert "<b>" not in first["answer"]
-    assert first["missing"] == "Not found in the book: Bruno, Keller"
+    assert first["missing"] == "Not found in the document: Bruno, Keller"
     assert first["places"] == [{"passage": "The rent is 1,200 euros", "pages": [{"number": 1, "name": "section 1"}]}]
     file = loops.run(panel.export(sent({})))
     assert file.headers["content-disposition"].endswith("What%20is%20the%20rent.csv")

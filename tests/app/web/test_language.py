@@ -26,6 +26,7 @@ from playwright._impl._driver import compute_driver_executable
 
 from app.core.question import Ask
 from app.readers.file_formats import FORMATS
+from app.web.live import _THESE
 from app.web.server import start_page
 from engine import errors
 from engine.config import SamplingParams, options_of
@@ -50,8 +51,18 @@ OTHERS = (
     "versions",  # in the language of the question
     "listed",  # likewise
 )
-# What is said of a book, and in its place of notes (``messages``).
-NOTED = (("The book says so", "Your notes say so"), ("the book", "your notes"))
+# What is said of a book, and in its place of another text (``app.core.format.of_text``).
+OF_TEXT = (
+    ("The book says so", "Your notes say so"),
+    ("the book", "your notes"),
+    ("The book", "The document"),
+    ("the book", "the document"),
+    ("the whole book", "the whole document"),
+    ("The book says", "The documents say"),
+    ("The book", "The documents"),
+    ("the book", "the documents"),
+    ("the whole book", "all of the documents"),
+)
 LONGEST = 340  # letters of a sentence; lists of words to look for have more
 ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
 # They warn of what is in a document and was not read.
@@ -104,7 +115,9 @@ NOT_SHOWN = frozenset(
         "When {}", "unsupported file format", "no stub is needed",
         # Pieces of sentences; the entries have these whole.
         "It stays", "They stay", "Part", "Parts", "do its {} notes", "does its note",
-        "The book says so", "Your notes say so", "the book", "your notes", ">in your notes,", ">word for word,",
+        "The book says so", "Your notes say so", "the book", "your notes", "The book", "The document", "the document",
+        "The book says", "The documents say", "The documents", "the documents", "the whole book", "the whole document",
+        "all of the documents",
     }
 )  # fmt: skip
 
@@ -527,7 +540,7 @@ def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
     catalogue = (ROOT / "app" / "models" / "catalogue.json").read_text(encoding="utf-8")
     plain |= set(map(normal, re.findall(r'"((?:\\\\.|[^"\\\\])*)"', catalogue.replace("{asked:.1f}", "{}"))))
     plain |= set(map(os.strerror, errno.errorcode))  # the system's own words
-    plain |= {text.replace(book, notes) for text in plain for book, notes in NOTED}
+    plain |= {text.replace(book, notes) for text in plain for book, notes in OF_TEXT}
     plain |= {sentence for text in plain for sentence in sentences(text)}
     left = []
     for key in entries():
@@ -550,7 +563,7 @@ def _composed(plain: frozenset[str], fewest: int) -> re.Pattern[str]:
 
 def test_what_is_asked_is_named_in_german_in_every_hint() -> None:
     begun = ("Ask anything about", "Ask where something is said in")
-    hints = [f"{words} {what}." for words in begun for what in ("this book", "these documents", "your notes")]
+    hints = [f"{words} {what}." for words in begun for what in (*_THESE.values(), "your notes")]
     assert [hint for hint in hints if hint not in entries()] == []
 
 

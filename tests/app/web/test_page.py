@@ -419,7 +419,7 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
         current = OpenBook(stage=Stage.READING, document=document, progress=progress)
         return str(view_of(dataclasses.replace(current, **changes))["hint"])
 
-    later = "You can ask already: your question is answered as soon as the book has been read."
+    later = "You can ask already: your question is answered as soon as all of it has been read."
     assert hint() == later  # nothing is known of how far it is: a server elsewhere never tells
     assert hint(0, 50.0) == later
     assert hint(12, 2.0) == later

@@ -183,7 +183,7 @@ def test_words_are_found_and_marked_each_at_its_own_place(client: TestClient) ->
     boxes = client.get("/pages/2/marks?find=the").json()
     assert len(boxes["marks"]) == len(boxes["of"]) > 5
     assert len(set(map(tuple, boxes["marks"]))) == len(boxes["marks"]), "the same words stand at different places"
-    assert client.post("/find", json={"words": "xyzzy"}).json() == {"hits": [], "said": "Not found in this book"}
+    assert client.post("/find", json={"words": "xyzzy"}).json() == {"hits": [], "said": "Not found"}
     assert client.get("/pages/40?find=xyzzy").json()["marks"] == []
 
 
