@@ -26,6 +26,7 @@ from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import ask_parts
 from app.core.parts import planned
 from app.core.question import ALL_PARTS, Ask
+from app.core.side_by_side import SideBySide
 from app.core.state import AppState
 from engine import HANDOVER_S, Request, Status, Turn
 from engine.document import Document
@@ -188,8 +189,9 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int], chat_id: str
             in_parts = state.current.stage is Stage.PARTS
             at_once = answers_at_once(state.current, asked) and writer.kept_parts is None
             writer.begin(in_parts and not at_once)
+            table = _table(state, writer)
             run = _answer_from_passages if at_once else _answer_in_parts if in_parts else _answer
-            yield from run(state, writer, claim)
+            yield from _answer_one_by_one(state, writer, claim, table) if table else run(state, writer, claim)
             if (awaited := writer.awaited) is not None:
                 follow(state, awaited)
         except TrifoldError as error:
@@ -338,6 +340,27 @@ def _answer_in_parts(state: AppState, writer: ExchangeWriter, claim: threading.E
             writer.write_parts()
             yield ""
         state.chats.save_in_time()
+
+
+def _table(state: AppState, writer: ExchangeWriter) -> SideBySide | None:
+    """The table of a question that compares the open documents; None if it is put to all of them at once."""
+    document, asked = state.current.document, writer.ask
+    if document is None or writer.abilities.has_limits or writer.begun or asked.whole or asked.parts:
+        return None
+    return SideBySide.of(document, asked.text)
+
+
+def _answer_one_by_one(
+    state: AppState, writer: ExchangeWriter, claim: threading.Event, table: SideBySide
+) -> Iterator[str]:
+    """Put a question that compares the open documents to each of them alone."""
+    drawn, throttle = time.monotonic(), throttle_of(state.engine.status())
+    for _ in table.ask(state.engine, writer.ask, claim):
+        if (now := time.monotonic()) - drawn >= throttle.layout:
+            drawn = now
+            writer.show_table(table)
+            yield "Asking each document…"
+    writer.show_table(table, table.stopped)
 
 
 def _answer_from_passages(state: AppState, writer: ExchangeWriter, claim: threading.Event) -> Iterator[str]:

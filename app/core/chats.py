@@ -88,8 +88,9 @@ class Exchange:
     "first" says that the answer comes from passages, and how far the book had been read (``format.first_line``);
     "first_answer" is the answer from passages in whose place this one stands (``beside_first``), and "whole" says what
     this one comes from, and how its facts differ (``format.whole_line``);
-    "compared" says that the program compared two versions of a text (``app.core.versions``); "alone" how many earlier
-    answers the model did not get, and why (``format.left_out``);
+    "compared" says that the program compared two versions of a text (``app.core.versions``), and "each" that each of
+    several documents was asked by itself (``app.core.side_by_side``); "alone" how many earlier answers the model did
+    not get, and why (``format.left_out``);
     "thought" what the model thought before it answered (``thought_record``);
     "uncounted" the reason why its speed does not count (``app.core.speed``). In older chats "refused" says that the
     answer is a refusal, by a model that only quotes ("only quotes") or by another model ("not found").

@@ -26,6 +26,7 @@ from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAns
 from app.core.parts import pages_numbered, planned
 from app.core.question import Ask
 from app.core.settings import model_name
+from app.core.side_by_side import SideBySide
 from app.core.state import AppState
 from app.core.versions import Comparison
 from app.language.referring import refers_back
@@ -211,6 +212,13 @@ class ExchangeWriter:
         self.done = True
         self._moved |= {"pace": (), "figures": None}
         notes = {"v": VERSION, "unit": unit, "ink": "", "chips": found.chips, "compared": True}
+        self._write(notes=self._behind(notes))
+
+    def show_table(self, table: SideBySide, stopped: StopReason | None = None) -> None:
+        """Show the answers of the open documents side by side. ``stopped``: how the last of them ended; None before."""
+        self._add(answer=table.answer, figures=None, stages="", stopped=stopped)
+        self.done = stopped is not None
+        notes = {"v": VERSION, "unit": table.document.unit, "ink": "", "chips": table.chips, "each": True}
         self._write(notes=self._behind(notes))
 
     def _end_refused(self) -> bool:

@@ -141,7 +141,7 @@ def compared(document: Document, question: str) -> Comparison | None:
     if _share_alike(pairs) < _VERSIONS:
         return None
     changes = list(_without_moved(pair for pair in pairs if _differs(pair)))
-    if wanted := _subject(question, document):
+    if wanted := subject(question, document):
         changes = [pair for pair in changes if any(wanted & _keys(clause.text) for clause in pair if clause)]
         if not changes:
             return None
@@ -277,7 +277,7 @@ def _keys(text: str) -> set[str]:
     return {without_ending(fold_word(word)) for word in LETTERS.findall(text) if not says_nothing(word)}
 
 
-def _subject(question: str, document: Document) -> set[str]:
+def subject(question: str, document: Document) -> set[str]:
     """The words of a question for one thing in which the documents may differ; empty if it asks for all."""
     titles = _keys(" ".join(member.title for member in document.members))
     return _keys(question) - titles - _keys(_OF_ANY)

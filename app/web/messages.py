@@ -565,6 +565,8 @@ def _line(exchange: Exchange, told: Callable[..., str], more: object) -> str:
         parts.append("from your notes")
     if exchange.pages_read:
         parts.append(f"from the first {format.read_so_far(exchange.pages_read, exchange.notes)}, read so far")
+    if (exchange.notes or {}).get("each"):
+        parts.append("each document asked by itself")
     parts.append(format.left_out((exchange.notes or {}).get("alone")))
     return " · ".join(part for part in parts if part)
 

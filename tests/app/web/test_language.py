@@ -50,6 +50,7 @@ OTHERS = (
     "question",
     "versions",  # in the language of the question
     "listed",  # likewise
+    "side_by_side",  # it writes for the model
 )
 # What is said of a book, and in its place of another text (``app.core.format.of_text``).
 OF_TEXT = (

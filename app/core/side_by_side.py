@@ -1,0 +1,186 @@
+"""Puts a question that compares the open documents to each of them alone, and shows the answers side by side.
+
+    if (table := SideBySide.of(document, question)) is not None:
+        for _ in table.ask(engine, asked, cancel): ...      yields whenever the table has grown
+        table.answer      "| | Lease A | Lease B |\\n|---|---|---|\\n| **rent** | It is 890 euros. | It is 980 euros. |"
+        table.chips       the evidence of each cell, as the notes of an answer have it
+
+Asked about all documents at once, a small model mixes them up or leaves some out. Each document answers from the
+passages that fit best, in a context of its own (``engine.aside``), so the KV of the open documents stays as it is. A
+question that names several points ("Compare the rent and the deposit") is asked point by point.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.core import best_passages
+from app.core.part_run import shifted
+from app.core.question import Ask
+from app.core.versions import plain, subject
+from app.trust.citations import NoteTaker
+from engine import HANDOVER_S, EngineLike
+from engine.document import Document, Member
+from engine.events import AnswerDone, Event, StopReason, TextDelta
+from engine.languages import language_of_question
+
+MOST = 12
+"""Maximum documents that are asked one by one. Beyond this, the question is asked of all at once."""
+_MOST_POINTS = 6
+"""Maximum points of a question. A question that names more is one point."""
+_MOST_WORDS = 6
+"""Maximum words of a point."""
+_TOKENS = 96
+"""Maximum tokens of a cell."""
+NOTHING = "–"
+"""The cell of a document that has no word of the question."""
+_DOCUMENT = (
+    r"(?:agreements?|articles?|books?|contracts?|documents?|files?|leases?|letters?|offers?|papers?|policies|policy"
+    r"|reports?|texts?|versions?|angebote?n?|berichte?n?|briefe?n?|bücher\w*|dokumente?n?|texte?n?|\w*verträgen?"
+    r"|baux|contrats|documents|lettres|livres|offres|rapports|textes"
+    r"|artículos|cartas|contratos|documentos|informes|libros|ofertas|textos)"
+)
+# a question that compares documents, or asks which of them
+_COMPARES = re.compile(
+    r"\b(?:differ\w*|compar\w*|contrast\w*|versus|vs|unterschied\w*|unterscheid\w*|vergleich\w*|diff[èé]r\w*"
+    r"|difieren?|diferen\w*|both|beide[nrm]?|ambos|ambas|les deux|which of|welche[mnrs]? (?:der|von)"
+    rf"|(?:which|welche[mnrs]?|quel(?:le)?s?|qué|each|every|all(?: the)?|two|three|jede[mnrs]?|alle[nr]?|zwei|drei)"
+    rf" (?:of the )?{_DOCUMENT})\b",
+    re.IGNORECASE,
+)
+# what is to be compared: the points behind "compare" or "differ in"
+_POINTS = re.compile(
+    r"\b(?:compare|contrast|vergleiche?n?|comparez?|compara)\b(?: (?:me|mir))? (?P<first>.+)"
+    r"|\b(?:differ|differences?|unterscheiden|unterschiede?|diffèrent|différences?|difieren|diferencias?)\b.*?"
+    r" (?:in|about|regarding|concerning|as to|bei|hinsichtlich|bezüglich|sur|pour|dans|en) (?P<last>.+)",
+    re.IGNORECASE,
+)
+# the end of a question that names the documents: "of the two leases"
+_OF_THE_DOCUMENTS = re.compile(
+    rf"[\s,]+(?:of|in|between|from|across|for|von|in|bei|zwischen|aus|der|de|des|dans|entre|en)"
+    rf"(?: (?:the|these|those|both|all|two|three|den|der|beiden|allen?|diesen|zwei|drei|les|ces|deux|trois|los|las))*"
+    rf" {_DOCUMENT}\W*$",
+    re.IGNORECASE,
+)
+_BETWEEN_POINTS = re.compile(r",? (?:and|und|et|y|&) |, |; ")
+_ARTICLE = re.compile(r"(?:the|their|its|der|die|das|den|dem|le|la|les|el|los|las) ", re.IGNORECASE)
+_SAID = {
+    "en": ("What does it say about {}?", "Answer for this document alone, in one sentence."),
+    "de": ("Was steht darin über {}?", "Antworte nur für dieses Dokument, in einem Satz."),
+    "fr": ("Que dit-il sur {} ?", "Réponds seulement pour ce document, en une phrase."),
+    "es": ("¿Qué dice sobre {}?", "Responde solo para este documento, en una frase."),
+}
+"""For each language: the question for one point, and what is added to a question that is put to one document."""
+
+
+@dataclass
+class SideBySide:
+    """The answers of several documents to one question, a column for each and a row for each point.
+
+    ``document``: the open documents. ``points``: what the question compares; its only point is "" if it is put to each
+    document as it is.
+    """
+
+    document: Document
+    question: str
+    points: tuple[str, ...]
+    _cells: dict[tuple[int, int], str] = field(default_factory=dict)
+    _found: dict[tuple[int, int], list[dict[str, Any]]] = field(default_factory=dict)
+    stopped: StopReason = StopReason.END
+
+    @classmethod
+    def of(cls, document: Document, question: str) -> SideBySide | None:
+        """Return an empty table; None if the question does not compare the documents, or if these are too many."""
+        if not 1 < len(document.members) <= MOST or not _COMPARES.search(question):
+            return None
+        return cls(document, question, points_of(question)) if subject(question, document) else None
+
+    @property
+    def answer(self) -> str:
+        """The table in Markdown."""
+        return self._told()[0]
+
+    @property
+    def chips(self) -> list[dict[str, Any]]:
+        """The evidence of the cells that have been answered, as in ``Notes.record``."""
+        return self._told()[1]
+
+    def ask(self, engine: EngineLike, asked: Ask, cancel: threading.Event) -> Iterator[None]:
+        """Ask each document each point. Yields whenever the table has grown. Once ``cancel`` is set, the table ends
+        with ``stopped``.
+
+        Raises:
+            TrifoldError: the engine could not answer.
+        """
+        about, added = _SAID.get(language_of_question(self.question) or "en", _SAID["en"])
+        sampling = replace(asked.sampling, max_tokens=min(asked.sampling.max_tokens, _TOKENS))
+        asked = replace(asked, history=(), chat="", begun="", thought="", sampling=sampling, wait=HANDOVER_S)
+        for column, member in enumerate(self.document.members):
+            part, taker = _alone(self.document, member), NoteTaker()
+            words = taker.prepare(part).result().words
+            for row, point in enumerate(self.points):
+                question = about.format(point) if point else self.question
+                excerpt = best_passages.excerpt(words, point or question)
+                if excerpt.pages and not cancel.is_set():
+                    request = engine.ask(replace(asked, text=f"{question} {added}", excerpt=excerpt), cancel=cancel)
+                    yield from self._follow(request, (row, column))
+                if cancel.is_set():
+                    self.stopped = StopReason.CANCELLED
+                    return
+                said = self._cells.setdefault((row, column), NOTHING)
+                self._found[row, column] = _evidence(part, taker, question, said)
+                yield
+
+    def _follow(self, request: Iterable[Event], cell: tuple[int, int]) -> Iterator[None]:
+        """Write a document's answer into its cell."""
+        text = ""
+        for event in request:
+            if isinstance(event, TextDelta | AnswerDone):
+                text = event.text if isinstance(event, AnswerDone) else text + event.text
+                self._cells[cell] = " ".join(text.split()).replace("|", "\\|") or NOTHING
+                yield
+
+    def _told(self) -> tuple[str, list[dict[str, Any]]]:
+        members, chips = self.document.members, list[dict[str, Any]]()
+        text = f"| | {' | '.join(plain(member.title) for member in members)} |\n|{'---|' * (len(members) + 1)}"
+        for row, point in enumerate(self.points):
+            text += f"\n| {f'**{plain(point)}**' if point else ''} |"
+            for column in range(len(members)):
+                text += " "
+                chips += shifted({"chips": self._found.get((row, column), [])}, len(text))["chips"]
+                text += f"{self._cells.get((row, column), '…')} |"
+        return text, chips
+
+
+def points_of(question: str) -> tuple[str, ...]:
+    """The points that a question compares, without article: ("rent", "deposit"); ("",) if it names none."""
+    found = _POINTS.search(question.strip())
+    if found is None:
+        return ("",)
+    named = _OF_THE_DOCUMENTS.sub("", found["first"] or found["last"]).rstrip(" .?!")
+    points = [_ARTICLE.sub("", point.strip(), count=1) for point in _BETWEEN_POINTS.split(named)]
+    points = [point for point in dict.fromkeys(points) if point]
+    fits = 0 < len(points) <= _MOST_POINTS and all(len(point.split()) <= _MOST_WORDS for point in points)
+    return tuple(points) if fits else ("",)
+
+
+def _alone(document: Document, member: Member) -> Document:
+    """One of several documents by itself, with its own page numbers."""
+    pages = tuple(
+        replace(page, number=page.number - member.page_offset)
+        for page in document.pages
+        if document.member_at(page.number) is member
+    )
+    return Document(member.title, member.author, pages, member.kind, member.sha256, member.unit)
+
+
+def _evidence(part: Document, taker: NoteTaker, question: str, cell: str) -> list[dict[str, Any]]:
+    """The citations of a cell. Each names its document, as in a book of several documents."""
+    notes = taker.begin(part, question, cell)
+    notes.close()
+    of = {"of": part.sha256, "document": part.title, "unit": part.unit}
+    return [{**chip, **(of if chip["pages"] else {})} for chip in notes.record()["chips"]]

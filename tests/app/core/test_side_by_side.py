@@ -1,0 +1,77 @@
+"""A question that compares the open documents: which questions do, their points, and the table of the answers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from app.core.question import Ask
+from app.core.side_by_side import SideBySide, points_of
+from engine.document import Document
+from engine.events import StopReason
+from tests.app.scripted import ScriptedEngine
+
+LEASES = Document.together(
+    [
+        Document.from_pages("Harbour Street", ["The rent is 890 euros.", "The deposit is 1,780 euros."]),
+        Document.from_pages("Mill Lane", ["The rent is 980 euros.", "Nothing is kept back."]),
+        Document.from_pages("Station | Road", ["Rent: 1,150 euros.", "No deposit is taken."]),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "points"),
+    [
+        ("Compare the rent and the deposit of the three leases.", ("rent", "deposit")),
+        ("How do the contracts differ in rent, notice period and pets?", ("rent", "notice period", "pets")),
+        ("Vergleiche die Miete und die Kaution der beiden Verträge", ("Miete", "Kaution")),
+        ("Which lease allows dogs?", ("",)),
+    ],
+)
+def test_a_question_is_asked_point_by_point(question: str, points: tuple[str, ...]) -> None:
+    assert points_of(question) == points
+
+
+@pytest.mark.parametrize(
+    ("question", "compares"),
+    [
+        ("Which lease has the lower rent?", True),
+        ("Do both leases ask for a deposit?", True),
+        ("What is the rent in Mill Lane?", False),
+        ("Where do the documents differ?", False),  # in nothing that could be looked up in one of them
+    ],
+)
+def test_only_questions_that_compare_something_are_put_to_each(question: str, compares: bool) -> None:
+    assert (SideBySide.of(LEASES, question) is not None) is compares
+
+
+def test_each_document_has_a_column_and_answers_from_its_own_words() -> None:
+    """Asked about all at once, a document was left out, and the rent of one was told of another."""
+    engine = ScriptedEngine("The rent is 890 euros.")
+    table = SideBySide.of(LEASES, "Compare the rent and the deposit of the three leases")
+    assert table is not None
+    for _ in table.ask(engine, Ask(table.question), threading.Event()):
+        pass
+    head, _, rent, deposit = table.answer.split("\n")
+    assert head == "| | Harbour Street | Mill Lane | Station \\| Road |"
+    assert rent.count("The rent is 890 euros.") == 3
+    assert deposit.startswith("| **deposit** | ")
+    assert len(engine.asked) == 6
+    assert all(asked.excerpt is not None and not asked.history for asked in engine.asked)
+    assert [asked.excerpt.title for asked in engine.asked[::2] if asked.excerpt] == [
+        member.title for member in LEASES.members
+    ]
+    said = [chip for chip in table.chips if chip["kind"] in ("verbatim", "says")]
+    assert {chip["document"] for chip in said} == {"Harbour Street"}
+    assert all(table.answer[chip["from"] : chip["at"]].startswith("The rent") for chip in said)
+
+
+def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:
+    table, stop = SideBySide.of(LEASES, "Which lease has the lower rent?"), threading.Event()
+    assert table is not None
+    for _ in table.ask(ScriptedEngine("It is 890."), Ask(table.question), stop):
+        stop.set()
+    assert table.stopped is StopReason.CANCELLED
+    assert table.answer.count("…") == 2
