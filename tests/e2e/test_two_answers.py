@@ -79,7 +79,7 @@ def test_what_answers_come_from_is_set_and_said(page: Page) -> None:
 
     choose("passages only: no book is read")
     page.wait_for_selector('#trifold[data-stage="unread"]')
-    assert "no book is read" in page.inner_text("#hint-words")
+    assert "nothing is read" in page.inner_text("#hint-words")
     ask(page, YEAR)
     answered(page)
     said = page.locator("#chat .bot").first.inner_text()
