@@ -181,8 +181,8 @@ def _ask_parser() -> Parser:
     parser.add_argument(
         "--csv",
         metavar="TABLE",
-        help="if FILE is a folder: ask each document in it, and write a row for each to this table; the same command "
-        "resumes a stopped run",
+        help="if FILE is a folder or a zip archive: ask each document in it, and write a row for each to this table; "
+        "the same command resumes a stopped run",
     )
     parser.add_argument("--pages", type=_page_range, metavar="A-B", help="read only these pages, such as 10-80")
     parser.add_argument(

@@ -132,6 +132,8 @@ class FirstPassages:
             say(f"{absence(outside)}.")
         if self.card.limit:
             say(f"The reader is chosen by --model {READER}.")
+        for warning in self.document.warnings:
+            say(f"Note: {warning}")
 
     def write_comparison(self, found: Comparison) -> None:
         """Write what the program has found without a model: how two versions differ, or a list of places."""
@@ -176,12 +178,10 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> FirstPa
     files, question = files_and_question(options.file, options.question)
     if not question.strip():
         raise InputError("The question is empty.", "Type a question.")
-    if options.pages and len(files) > 1:
-        raise OptionError(
-            "--pages needs a single document, and several are named.", "Name one document, or leave out --pages."
-        )
     if options.pages and options.chapters:
         raise OptionError("--pages and --chapters cannot be combined.", "Leave out one of them.")
+    if options.pages and len(files) > 1:
+        raise _several()
     whole = open_books(
         files,
         options.password,
@@ -190,9 +190,17 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> FirstPa
         doubtful=options.recognise,
         pictures=not options.no_pictures,
     )
+    if options.pages and whole.members:
+        raise _several()
     document = _selected(whole, options)
     card = abilities(settings.model)
     return FirstPassages(document, whole, ask_of(question, sampling, options), card, as_json=options.json)
+
+
+def _several() -> OptionError:
+    return OptionError(
+        "--pages needs a single document, and several are named.", "Name one document, or leave out --pages."
+    )
 
 
 def _selected(whole: Document, options: argparse.Namespace) -> Document:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.ask import ask_of, book_line, kept_in, loaded_engine, progress_line, sampling_of
-from app.cli.read import recognition
+from app.cli.read import recognition, unpacked
 from app.core.answer_table import COLUMNS, Asked, Row, add_row, ask_document, read_table
 from app.core.atomic_upload import clean
 from app.core.forecast import Remaining
@@ -37,11 +37,18 @@ _TOO_LONG = "Ask it by itself, with --chapters, --pages or --parts and without -
 
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """Ask every document and write the table."""
+    table, place = _table(options), Path(options.file).expanduser()
+    told: list[str] = []
+    with unpacked(place, told) as parts:
+        for warning in told:
+            say(f"Note: {warning}")
+        return _ask_all(documents(place, table, parts), table, options, settings)
+
+
+def _ask_all(files: dict[str, Path], table: Path, options: argparse.Namespace, settings: Settings) -> int:
     sampling = sampling_of(options)
     question = " ".join(options.question)
-    table = _table(options)
     rows = read_table(table)
-    files = documents(Path(options.file).expanduser(), table)
     wanted = [(name, path) for name, path in files.items() if not _answered(rows.get((name, question)), path)]
     if len(wanted) < len(files):
         say(f"Note: {len(files) - len(wanted)} of {counted(len(files), 'document')} are already in {table.name}.")
@@ -60,15 +67,19 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def documents(place: Path, table: Path) -> dict[str, Path]:
+def documents(place: Path, table: Path, parts: Sequence[Path] = ()) -> dict[str, Path]:
     """The files of the folder ``place`` and its subfolders, keyed by their path within the folder. If ``place`` is a
-    file, the result has only this file. Hidden files and the table are left out.
+    file, the result has only this file, or the documents ``parts`` of the archive that the file is. Hidden files and
+    the table are left out.
 
     Raises:
         InputError: the folder has no document.
     """
     if place.is_file():
-        return {place.name: place}
+        named: dict[str, Path] = {}
+        for part in parts or [place]:
+            named[part.name if part.name not in named else f"{part.name} ({len(named) + 1})"] = part
+        return named
     found = {
         # names that are not UTF-8 are written with backslashes, so that the table's rows are found again
         path.relative_to(place).as_posix().encode("utf-8", "backslashreplace").decode(): path

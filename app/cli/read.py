@@ -10,17 +10,22 @@ import getpass
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from app.core.atomic_upload import clean
 from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.readers.recognition import Pictures, Recognition
+from app.readers.unpacking import unpack
 from engine.document import Document, Page, extent_of
-from engine.errors import ModelError, PasswordNeeded
+from engine.errors import DocumentError, ModelError, PasswordNeeded
+from engine.model_files import TEMPORARY
 
 _TRIES = 3  # maximum number of attempts to type the password of a file
 
@@ -148,7 +153,8 @@ def open_books(
     doubtful: bool = False,
     pictures: bool = True,
 ) -> Document:
-    """Read one file, or several files in the given order as one book.
+    """Read one file, or several files in the given order as one book. A zip archive stands for its documents; those
+    that cannot be read are left out with a warning.
 
     Args:
         doubtful: whether text recognition also runs on pages that have text, if that text is probably wrong.
@@ -157,11 +163,51 @@ def open_books(
     Raises:
         DocumentError: a file cannot be read as a book.
     """
-    opened = [
-        open_book(file, password, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
-        for file in files
-    ]
-    return opened[0] if len(opened) == 1 else Document.together(opened)
+    read = partial(open_book, password=password, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
+    opened: list[Document] = []
+    told: list[str] = []
+    for file in files:
+        with unpacked(Path(file).expanduser(), told) as parts:
+            found = _readable(parts, read, told) if parts else []
+        opened += found or [read(file)]
+    if len(opened) == 1:
+        return replace(opened[0], warnings=(*told, *opened[0].warnings))
+    together = Document.together(opened, title=Path(files[0]).stem if len(files) == 1 else "")
+    return replace(together, warnings=(*told, *together.warnings))
+
+
+@contextmanager
+def unpacked(path: Path, told: list[str]) -> Iterator[list[Path]]:
+    """Unpack the documents of a zip archive into a temporary folder, each under its own name, and yield them. What is
+    left out is added to ``told``. Yield [] for a file that is no archive of documents.
+    """
+    if path.suffix.lower() != ".zip":
+        yield []
+        return
+    with TemporaryDirectory(prefix=TEMPORARY) as folder:
+        found = unpack(path, Path(folder))
+        told += found.warnings if found else ()
+        yield [_named(file, name) for file, name in found.documents] if found else []
+
+
+def _named(file: Path, name: str) -> Path:
+    """Give an unpacked file its own name, which readers and errors show, in a folder of its own."""
+    place = file.with_suffix("") / clean(name)
+    try:
+        place.parent.mkdir()
+        return file.rename(place)
+    except OSError:  # this machine has no such names
+        return file
+
+
+def _readable(parts: Sequence[Path], read: Callable[[str], Document], told: list[str]) -> list[Document]:
+    found = []
+    for part in parts:
+        try:
+            found.append(read(str(part)))
+        except DocumentError as refused:
+            told.append(f"{refused.cause} {refused.remedy}")
+    return found
 
 
 def open_book(

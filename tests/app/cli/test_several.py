@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from app.cli import ask
 from app.cli.arguments import parse
 from app.cli.ask import files_and_question
-from app.cli.read import lines_of, open_books, report_of, text_of
+from app.cli.ask_many import documents
+from app.cli.read import lines_of, open_books, report_of, text_of, unpacked
 from app.core.settings import Settings
 from app.readers.recognition import Recognition
 from engine.document import Document
@@ -47,6 +49,33 @@ def test_every_document_has_its_title_and_its_own_page_numbers() -> None:
         "=== Letter, 1 ===",
     ]
     assert "documents" not in report_of(Document.from_text("Letter", "Dear tenant."), 4)
+
+
+def test_a_zip_archive_is_its_documents(tmp_path: Path) -> None:
+    """It was read as one book, whose pages had no numbers of their own and whose scans were not recognised."""
+    entries = {
+        "deeds/Lease.txt": b"The rent is 480.",
+        "b/Lease.txt": b"It was 460.",
+        "bad.docx": b"PK\x03\x04",
+        "a.mp4": b"",
+    }
+    archive = tmp_path / "papers.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, content in entries.items():
+            file.writestr(name, content)
+    document = open_books([str(archive)])
+    assert document.title == "papers"
+    assert [(one.title, one.unit) for one in document.members] == [("Lease", "section"), ("Lease (2)", "section")]
+    assert [page.text for page in document.pages] == ["The rent is 480.", "It was 460."]
+    assert [warning[:10] for warning in document.warnings] == ["Files of o", "“bad.docx”"]
+    assert len(open_books([str(archive), __file__]).members) == 3
+    with pytest.raises(OptionError, match="several"):
+        ask.opened_and_asked(parse(["ask", str(archive), "Why?", "--pages", "1-2"]), Settings(tmp_path, "model", None))
+    told: list[str] = []
+    with unpacked(archive, told) as parts:
+        found = documents(archive, tmp_path / "table.csv", parts)
+        assert [*found] == ["Lease.txt", "Lease.txt (2)", "bad.docx"]
+        assert found["Lease.txt (2)"].read_bytes() == b"It was 460."
 
 
 def test_pages_are_chosen_of_one_document_alone(tmp_path: Path) -> None:
