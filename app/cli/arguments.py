@@ -303,6 +303,9 @@ def _add_document(parser: Parser) -> None:
         action="store_true",
         help="recognise pages whose text in the file is garbled; pages without text are always recognised",
     )
+    parser.add_argument(
+        "--convert", action="store_true", help="let LibreOffice on this machine convert old Office files (.doc, .ppt)"
+    )
 
 
 def _add_no_snapshot(parser: Parser) -> None:

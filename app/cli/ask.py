@@ -189,6 +189,7 @@ def opened_and_asked(options: argparse.Namespace, settings: Settings) -> FirstPa
         books=kept_in(options, settings),
         doubtful=options.recognise,
         pictures=not options.no_pictures,
+        convert=options.convert,
     )
     if options.pages and whole.members:
         raise _several()

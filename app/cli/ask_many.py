@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.cli.ask import ask_of, book_line, kept_in, loaded_engine, progress_line, sampling_of
-from app.cli.read import recognition, unpacked
+from app.cli.read import CONVERT, recognition, unpacked
 from app.core.answer_table import COLUMNS, Asked, Row, add_row, ask_document, read_table
 from app.core.atomic_upload import clean
 from app.core.forecast import Remaining
@@ -24,6 +24,7 @@ from app.core.format import counted, recognised_line
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say
 from app.readers import read_document
+from app.readers.conversion import ConversionOffer
 from engine.config import SamplingParams
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError, OptionError, TrifoldError
@@ -140,12 +141,15 @@ def _row(
     row = dict.fromkeys(COLUMNS, "") | {"file": name, "question": question, "sha256": _sha256(path)}
     try:
         with recognition(path.name, books, options.recognise, pictures=not options.no_pictures) as how:
-            document = read_document(path, options.password, comments=not options.no_comments, recognition=how)
+            asked_for = {"comments": not options.no_comments, "convert": options.convert}
+            document = read_document(path, options.password, recognition=how, **asked_for)
         row |= {"title": document.title, "pages": str(len(document.pages))}
         asked = ask_of(question, sampling, options)
         row |= _followed(document, ask_document(engine, Reading(document, fit=options.fit), asked))
     except ContextTooSmall as error:
         row["error"] = f"{error.cause} {_TOO_LONG}"
+    except ConversionOffer as offer:
+        row["error"] = f"{offer.cause} {CONVERT}"
     except TrifoldError as error:
         row["error"] = f"{error.cause} {error.remedy}".strip()
     return row

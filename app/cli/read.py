@@ -21,12 +21,15 @@ from app.core.forecast import Range, stretch
 from app.core.format import counted
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
+from app.readers.conversion import ConversionOffer
 from app.readers.recognition import Pictures, Recognition
 from app.readers.unpacking import unpack
 from engine.document import Document, Page, extent_of
 from engine.errors import DocumentError, ModelError, PasswordNeeded
 from engine.model_files import TEMPORARY
 
+CONVERT = "Add --convert, and LibreOffice on this machine converts it."
+"""The remedy for a file that LibreOffice can convert."""
 _TRIES = 3  # maximum number of attempts to type the password of a file
 
 
@@ -38,6 +41,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         books=settings.books,
         doubtful=options.recognise,
         pictures=not options.no_pictures,
+        convert=options.convert,
     )
     if options.text and not options.json:
         # written as UTF-8 bytes, so that the output is the same on every machine
@@ -152,6 +156,7 @@ def open_books(
     books: Path | None = None,
     doubtful: bool = False,
     pictures: bool = True,
+    convert: bool = False,
 ) -> Document:
     """Read one file, or several files in the given order as one book. A zip archive stands for its documents; those
     that cannot be read are left out with a warning.
@@ -159,11 +164,20 @@ def open_books(
     Args:
         doubtful: whether text recognition also runs on pages that have text, if that text is probably wrong.
         pictures: whether words of pictures beside the text are read too.
+        convert: whether LibreOffice may convert a file that no reader knows.
 
     Raises:
         DocumentError: a file cannot be read as a book.
     """
-    read = partial(open_book, password=password, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
+    read = partial(
+        open_book,
+        password=password,
+        comments=comments,
+        books=books,
+        doubtful=doubtful,
+        pictures=pictures,
+        convert=convert,
+    )
     opened: list[Document] = []
     told: list[str] = []
     for file in files:
@@ -218,6 +232,7 @@ def open_book(
     books: Path | None = None,
     doubtful: bool = False,
     pictures: bool = True,
+    convert: bool = False,
 ) -> Document:
     """Read a file, with or without the comments in it, and ask for its password if it is locked.
 
@@ -225,7 +240,7 @@ def open_book(
         DocumentError: the file cannot be read as a book.
     """
     path = Path(file).expanduser()
-    read = partial(_read, path, comments=comments, books=books, doubtful=doubtful, pictures=pictures)
+    read = partial(_read, path, comments=comments, books=books, doubtful=doubtful, pictures=pictures, convert=convert)
     try:
         return read(password)
     except PasswordNeeded as error:
@@ -254,12 +269,22 @@ def _unlocked(read: Callable[[str], Document], error: PasswordNeeded) -> Documen
 
 
 def _read(
-    path: Path, password: str | None, *, comments: bool, books: Path | None, doubtful: bool, pictures: bool
+    path: Path,
+    password: str | None,
+    *,
+    comments: bool,
+    books: Path | None,
+    doubtful: bool,
+    pictures: bool,
+    convert: bool,
 ) -> Document:
     from app.readers import read_document
 
-    with recognition(path.name, books, doubtful, pictures=pictures) as how:
-        return read_document(path, password, comments=comments, recognition=how)
+    try:
+        with recognition(path.name, books, doubtful, pictures=pictures) as how:
+            return read_document(path, password, comments=comments, recognition=how, convert=convert)
+    except ConversionOffer as offer:
+        raise ConversionOffer(offer.cause, CONVERT) from offer
 
 
 @contextmanager

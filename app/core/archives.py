@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 
 from app.core.books import Book
 from app.core.state import AppState
+from app.readers.conversion import ConversionOffer
 from app.readers.recognition import Recognition
 from app.readers.unpacking import unpack
 from engine.errors import DocumentError, NoTextLayer, PasswordNeeded, TrifoldError
@@ -17,7 +18,8 @@ def taken_apart(state: AppState, book: Book) -> Book:
     """Return the collection of the documents of a zip archive, or its only document. Return any other book unchanged,
     and an archive that was read as one book before, because it may have chats.
 
-    A document that cannot be read is left out with a warning; one with a password stays in the library. The archive
+    A document that cannot be read is left out with a warning; one with a password, or one
+    that has to be converted, stays in the library. The archive
     itself is not kept.
 
     Raises:
@@ -56,6 +58,9 @@ def _added(state: AppState, file: Path, name: str, told: list[str]) -> Book | No
         return part
     except PasswordNeeded as locked:  # it stays in the library
         told.append(" ".join((locked.cause, "Open it by itself once, with its password, and then add it.")))
+        return None
+    except ConversionOffer as offer:
+        told.append(" ".join((offer.cause, "Open it by itself once, have it converted, and then add it.")))
         return None
     except TrifoldError as refused:
         told.append(refused.cause)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import PurePath
 
 from app.core.books import Book, Books, TextCache
+from app.readers import conversion
 from app.readers.recognition import LongRecognition, Recognition
 from engine.document import Document
 from engine.errors import PasswordNeeded, TrifoldError
@@ -37,6 +38,7 @@ class BookParser:
         self._pictures = pictures
         # passwords of locked files, keyed by the file's hash; also needed when pages are drawn from the file
         self.passwords: dict[str, str] = {}
+        self._converted: set[str] = set()  # hashes of files that LibreOffice may convert, as the user has agreed
 
     @property
     def comments(self) -> bool:
@@ -56,6 +58,15 @@ class BookParser:
         """Set whether the words of pictures beside the text are read when further books are parsed."""
         self._pictures = enabled
 
+    def convert(self, book: Book) -> None:
+        """Let LibreOffice convert a book's files, because the user has agreed."""
+        self._converted |= {part.sha256 for part in self._books.members(book) or (book,)}
+
+    def may_convert(self, book: Book) -> bool:
+        """Whether the user has agreed that LibreOffice converts a file: now, or when it was opened before."""
+        is_old = PurePath(book.name).suffix.lower() in conversion.SUFFIXES
+        return is_old and (book.sha256 in self._converted or book.pages > 0)
+
     def parse(
         self,
         book: Book,
@@ -71,6 +82,7 @@ class BookParser:
             agreed: hashes of files whose recognition may take long, because the user has agreed to wait.
 
         Raises:
+            ConversionOffer: LibreOffice can convert a file, if the user agrees (``convert``).
             DocumentError: a file cannot be read, needs a password, or is no longer in the library.
         """
 
@@ -112,7 +124,13 @@ class BookParser:
         read = self._read_document
         # other readers, such as those of tests, lack these arguments
         if isinstance(read, TextCache):
-            read = partial(read, recognition=recognition, comments=self._comments, pictures=self._pictures)
+            read = partial(
+                read,
+                recognition=recognition,
+                comments=self._comments,
+                pictures=self._pictures,
+                convert=self.may_convert(book),
+            )
         try:
             document = read(self._books.path(book), password=password)
         except TrifoldError as error:

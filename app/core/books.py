@@ -461,6 +461,7 @@ class TextCache:
         *,
         comments: bool = True,
         pictures: bool = True,
+        convert: bool = False,
     ) -> Document:
         changed = is_changed(path)
         if recognition is None and is_kept(path.parent):
@@ -468,8 +469,10 @@ class TextCache:
         if recognition and not pictures:
             recognition = replace(recognition, pictures="")
         name = f"{'' if pictures else _UNPICTURED}{TEXT if comments else TEXT_ALONE}"
+        # other readers, such as those of tests, lack these arguments
+        how = {**({} if comments else {"comments": False}), **({"convert": True} if convert else {})}
         try:
-            document = self._text(path, password, recognition, comments, name, not changed)
+            document = self._text(path, password, recognition, how, name, not changed)
         except DocumentError as error:
             # a file that lacks its password or its text layer can still be read in another way
             if changed and not isinstance(error, PasswordNeeded | NoTextLayer):
@@ -479,17 +482,21 @@ class TextCache:
         return replace(document, warnings=(CHANGED, *document.warnings)) if changed else document
 
     def _text(
-        self, path: Path, password: str | None, recognition: Recognition | None, comments: bool, name: str, keep: bool
+        self,
+        path: Path,
+        password: str | None,
+        recognition: Recognition | None,
+        how: dict[str, bool],
+        name: str,
+        keep: bool,
     ) -> Document:
         kept = path.parent / name
         document = load_text(kept)
         if document is not None and not (recognition and _reads_more(recognition, document)):
             return document
         try:
-            how: dict[str, Any] = {"recognition": recognition} if recognition else {}
-            if not comments:
-                how["comments"] = False
-            document = self._read_document(path, password=password, **how)
+            recognised = {"recognition": recognition} if recognition else {}
+            document = self._read_document(path, password=password, **recognised, **how)
         except NoTextLayer as error:
             if recognition:
                 raise

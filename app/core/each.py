@@ -26,6 +26,7 @@ from app.core.books import Book
 from app.core.question import Ask
 from app.core.state import AppState
 from app.core.whole_files import write_whole
+from app.readers.conversion import ConversionOffer
 from app.readers.recognition import LongRecognition, Recognition
 from app.sealed import BROKEN, seal, unseal
 from engine.document import Reading
@@ -288,6 +289,8 @@ def _remedy(error: TrifoldError) -> str:
         return "Open it by itself once, with its password, and then go on."
     if isinstance(error, LongRecognition):
         return "Open it by itself once, and have its pages recognised."
+    if isinstance(error, ConversionOffer):
+        return "Open it by itself once, and have it converted."
     if isinstance(error, ContextTooSmall):
         return "Open it by itself, and choose pages of it or ask its parts."
     return error.remedy

@@ -49,6 +49,7 @@ class Action(str, Enum):
     OPEN_AGAIN = "open-again"
     READ_AGAIN = "read-again"
     RECOGNISE = "recognise"
+    CONVERT = "convert"
     OTHER_BOOK = "other-book"
     PASSWORD = "password"
     NONE = ""
@@ -94,6 +95,7 @@ class OpenBook:
     """The open book, the open chat and the answer being written, at one moment.
 
     - ``document``: the text that the model reads
+    - ``converts``: whether LibreOffice may convert the file that is being opened
     - ``recognising``: progress of the recognition of pages that are pictures, or of pictures beside the text, which
       begins when the book has been read; None unless it is running
     - ``unseen``: number of such pictures that are looked at when the book has been read; 0 if that is switched off
@@ -116,6 +118,7 @@ class OpenBook:
 
     stage: Stage = Stage.EMPTY
     book: Book | None = None
+    converts: bool = False
     whole: Document | None = None
     document: Document | None = None
     fit: BookFit | None = None

@@ -30,6 +30,7 @@ from app.core.open_book import Action, Awaited, OpenBook, Pictured, Recognising,
 from app.core.parts import Part, cut
 from app.core.question import AnswersFrom, Ask
 from app.core.signal import Signal
+from app.readers.conversion import ConversionOffer
 from app.readers.recognised import PICTURE
 from app.readers.recognition import LongRecognition, Recognition, missing
 from app.trust.citations import NoteTaker
@@ -157,7 +158,7 @@ class AppState:
         with self._lock:
             if chat:
                 self.current = replace(self.current, chat=chat)
-            job = self._take_over(stage=Stage.OPENING, book=book)
+            job = self._take_over(stage=Stage.OPENING, book=book, converts=self.parser.may_convert(book))
         how = _recognition(self, job, recognise=recognise)
         start(self, job, lambda: open_book(self, job, book, password, how, agreed, put_off))
 
@@ -823,6 +824,8 @@ def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:
         _fail(state, job, error, Stage.CHOOSING, Action.NONE)
     except LongRecognition as error:
         _fail(state, job, error, Stage.FAILED, Action.RECOGNISE)
+    except ConversionOffer as error:
+        _fail(state, job, error, Stage.FAILED, Action.CONVERT)
     except TrifoldError as error:
         if isinstance(error, DocumentError):
             _forget_unreadable(state, job)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from engine.errors import DocumentError
 from engine.sandbox import environment, memory_of, processor_seconds
 
 SUFFIXES = (".doc", ".dot", ".ppt", ".pps", ".xlsb")
@@ -42,6 +43,10 @@ _SETTINGS = (
 )
 """Settings of the profile: path, name and value."""
 _LOOK_EVERY = 0.2  # seconds between two checks of time and memory
+
+
+class ConversionOffer(DocumentError):
+    """Raised for a file that LibreOffice can convert, if the user agrees."""
 
 
 def program() -> str | None:

@@ -30,6 +30,9 @@ _ERRORS: dict[str, type[DocumentError]] = {
     "password": PasswordNeeded,
     "no_text": NoTextLayer,
 }
+_OFFER = "LibreOffice on this machine can convert it; the file itself stays as it is."
+_FAILED = "LibreOffice could not convert it."
+_NOT_CONVERTED = "It is damaged, or has a password. Open it in its own program and save it as .docx, .pptx or .xlsx."
 _BLOCK = 1 << 20  # bytes read at a time to hash the file
 _TRIES = 8
 """Maximum child processes for one file. A page that cannot be read ends up to two child processes."""
@@ -41,6 +44,7 @@ def read_document(
     *,
     comments: bool = True,
     recognition: Recognition | None = None,
+    convert: bool = False,
     progress: Callable[[int, int], None] | None = None,
     limits: Limits | None = None,
 ) -> Document:
@@ -51,6 +55,7 @@ def read_document(
         password: password of an encrypted PDF.
         comments: whether to read reviewers' comments too.
         recognition: how to recognise the text of pages that are pictures (OCR); None to read no such text.
+        convert: whether LibreOffice may convert a file that no reader knows, because the user has agreed.
         progress: called with the number of pages done and the total; an exception raised in it stops the reading.
         limits: limits for memory, time and size; None for the defaults.
 
@@ -59,6 +64,7 @@ def read_document(
         NoTextLayer: the pages are images.
         LongRecognition: more than half of the pages need recognition, which takes minutes, and the user has not agreed
             to it.
+        ConversionOffer: LibreOffice on this machine can convert the file, and the user has not agreed to it.
         DocumentError: the file cannot be read as a book within the limits.
         ResourceError: the machine is too busy to read the file.
         InputError: there is no such file, or it may not be opened.
@@ -66,6 +72,10 @@ def read_document(
     try:
         return _read_as_it_is(Path(path), password, comments, recognition, progress, limits or Limits())
     except _Convertible as refused:
+        if conversion.program() is None:
+            raise
+        if not convert:
+            raise conversion.ConversionOffer(refused.cause, _OFFER) from refused
         return _read_converted(Path(path), refused, comments, progress, limits or Limits())
 
 
@@ -79,7 +89,7 @@ def _read_converted(
         beat = partial(progress, 0, 1) if progress is not None else lambda: None
         made = conversion.converted(path, refused.target, Path(folder), beat)
         if made is None:
-            raise refused
+            raise DocumentError(" ".join((refused.cause, _FAILED)), _NOT_CONVERTED) from refused
         document = _read_as_it_is(made, None, comments, None, progress, limits)
     pages = tuple(replace(page, pictures=0) for page in document.pages)
     told = f"LibreOffice on this machine converted the file to .{refused.target}, which was read."

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
 from starlette.requests import Request
@@ -41,7 +40,6 @@ from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.state import AppState
 from app.models.fit import TOKENS_PER_PAGE
-from app.readers import conversion
 from app.readers.recognition import SECONDS_A_PICTURE
 from app.web import messages
 from app.web.routes import PageRoute
@@ -214,8 +212,7 @@ def _title(current: OpenBook, book: Book) -> str:
 
 def _converting(current: OpenBook) -> str:
     """What is said while LibreOffice converts the file that is being opened; "" for other files."""
-    suffix = PurePath(current.book.name).suffix.lower() if current.book is not None else ""
-    is_converted = current.stage is Stage.OPENING and suffix in conversion.SUFFIXES and conversion.program() is not None
+    is_converted = current.stage is Stage.OPENING and current.converts
     return "LibreOffice on this machine converts the file first…" if is_converted else ""
 
 

@@ -141,11 +141,14 @@ async def parsed(request: Request, kind: type[_Body]) -> _Body:
 
 
 class BookAsked(RequestBody):
-    """A request to open a book. ``recognise``: whether to recognise pages that are pictures, however long it takes."""
+    """A request to open a book. ``recognise``: whether to recognise pages that are pictures, however long it takes.
+    ``convert``: whether LibreOffice may convert it.
+    """
 
     id: Text = ""
     password: Text = ""
     recognise: Any = False
+    convert: Any = False
 
 
 class PagesAsked(RequestBody):
@@ -267,7 +270,10 @@ class BookRoutes:
 
     async def open(self, request: Request) -> None:
         asked = await parsed(request, BookAsked)
-        self._state.open(self._state.books.get(asked.id), asked.password or None, recognise=asked.recognise is True)
+        book = self._state.books.get(asked.id)
+        if asked.convert is True:
+            self._state.parser.convert(book)
+        self._state.open(book, asked.password or None, recognise=asked.recognise is True)
 
     async def open_sample(self, request: Request) -> None:
         if self._sample.file is None:

@@ -11,6 +11,7 @@ const WORDS = { opening: "Opening…", waiting: "It is open and will be read…"
 const MENDS = {
   "open-again": ["Try again", () => post("/books/open", { id: current.id })],
   recognise: ["Recognise the pages", () => post("/books/open", { id: current.id, recognise: true })],
+  convert: ["Convert it with LibreOffice", () => post("/books/open", { id: current.id, convert: true })],
   "read-again": ["Read it", () => post("/reading/again")],
   "other-book": ["Choose another book", () => byId("file").click()],
 };

@@ -103,7 +103,7 @@ def test_pages_with_garbled_text_are_recognised_where_that_is_asked(
     line = ["read", "a.pdf", *(["--recognise"] if wanted else [])]
     seen: list[bool] = []
 
-    def opened(path: Path, password: str | None, *, comments: bool, recognition: Recognition) -> Document:
+    def opened(path: Path, password: str | None, *, recognition: Recognition, **_: bool) -> Document:
         seen.append(recognition.doubtful)
         return BOTH
 

@@ -13,6 +13,7 @@ from app.core.books import TEXT, TextCache
 from app.core.open_book import Action, Recognising, Stage
 from app.core.question import Ask
 from app.core.state import AppState
+from app.readers.conversion import ConversionOffer
 from app.readers.recognition import FILE, LongRecognition, Recognition
 from app.web.live import book_view
 from engine.document import Document
@@ -64,6 +65,25 @@ def test_what_takes_long_is_offered_and_stays_in_the_library(make_state: Make, a
     state.open(state.books.get(shelved.sha256), recognise=True)
     wait_for(lambda: state.current.stage is Stage.READY)
     assert asked == [(False, False), (True, True)]
+
+
+def test_a_conversion_is_offered_and_its_file_stays_in_the_library(make_state: Make, tmp_path: Path) -> None:
+    """LibreOffice converted whatever it could, without a word from the person."""
+
+    def read(path: Path, password: str | None, recognition: Recognition, convert: bool = False) -> Document:
+        if not convert:
+            raise ConversionOffer(f"“{path.name}” is an old Word file.", "LibreOffice can convert it.")
+        return book()
+
+    state = make_state(reader=TextCache(read))
+    (tmp_path / "old.doc").write_bytes(b"old")
+    shelved = state.books.copy_in(tmp_path / "old.doc")
+    state.open(shelved)
+    wait_for(lambda: state.current.stage is Stage.FAILED)
+    assert (state.current.action, book_view(state.current)["converting"]) == (Action.CONVERT, "")
+    state.parser.convert(state.books.get(shelved.sha256))
+    state.open(shelved)
+    wait_for(lambda: state.current.stage is Stage.READY)
 
 
 @pytest.mark.parametrize("doubtful", [False, True])

@@ -31,11 +31,13 @@ def test_an_old_file_is_converted_by_the_office_suite_or_refused_with_the_way(
     office.write_text(f'#!/bin/sh\ncase "$*" in *"--convert-to docx"*"Lease 9.doc") mkdir made; {copy};; esac\n')
     office.chmod(0o755)
     monkeypatch.setattr(conversion, "program", lambda: str(office))
-    document = read_document(old)
+    with pytest.raises(conversion.ConversionOffer, match=r"old Word file"):
+        read_document(old)
+    document = read_document(old, convert=True)
     assert (document.text, document.title) == ("The rent is 480 euros.", "Lease 9")
     assert document.sha256 == hashlib.sha256(_OLD).hexdigest()
     assert document.warnings == ("LibreOffice on this machine converted the file to .docx, which was read.",)
     office.write_text("#!/bin/sh\nsleep 60\n")
     monkeypatch.setattr(conversion, "_BY_THE_CLOCK", 0.1)
-    with pytest.raises(DocumentError, match=r"old Word file"):
-        read_document(old)
+    with pytest.raises(DocumentError, match=r"old Word file.* LibreOffice could not convert it"):
+        read_document(old, convert=True)
