@@ -339,7 +339,7 @@ def _choice(current: OpenBook) -> View:
     lead = f"You can ask at once: answers come from passages of all {whole.extent()}." if whole else ""
     return {
         "lead": lead,
-        "sentence": f"{fit.sentence} {_why_fewer(fit)}".strip() if fit else "",
+        "sentence": f"{fit.sentence} {_why_fewer(fit, _unit(current))}".strip() if fit else "",
         "unit": _unit(current),
         "pages": pages,
         "first": first,
@@ -347,13 +347,17 @@ def _choice(current: OpenBook) -> View:
     }
 
 
-def _why_fewer(fit: BookFit) -> str:
-    """Explain why fewer pages of a dense book fit than the model's description says; "" for a book of usual pages."""
+def _why_fewer(fit: BookFit, unit: str) -> str:
+    """Explain why fewer pages of a dense book, or fewer sections, fit than the model's description says of pages; ""
+    for a book of usual pages.
+    """
     sizes = fit.page_tokens[: fit.pages_that_fit]
     mean = round(sum(sizes) / len(sizes)) if sizes else 0
     if mean < _DENSE * TOKENS_PER_PAGE:
         return ""
     printed = counted(fit.room // TOKENS_PER_PAGE, "page")
+    if unit != "page":
+        return f"That room is for {printed} of a printed book, with {TOKENS_PER_PAGE} tokens each."
     return (
         f"Its pages are dense, with about {mean:,} tokens each: {printed} of a printed book would fit, with "
         f"{TOKENS_PER_PAGE} each."

@@ -401,6 +401,11 @@ def test_a_dense_book_says_why_fewer_pages_fit_than_were_promised() -> None:
         152_000, 32_768, False, 33, 0, "The first 33 of 160 pages fit.", page_tokens=(950,) * 160, room=31_744
     )
     current = OpenBook(stage=Stage.CHOOSING, whole=book(160), document=book(160), fit=fit)
+    sections = dataclasses.replace(book(160), unit="section")  # a section of a novel was called a dense page
+    of_sections = dataclasses.replace(current, whole=sections, document=sections)
+    assert view_of(of_sections)["book"]["choose"]["sentence"].endswith(
+        "That room is for 79 pages of a printed book, with 400 tokens each."
+    )
     said = view_of(current)["book"]["choose"]["sentence"]
     assert said == (
         "The first 33 of 160 pages fit. Its pages are dense, with about 950 tokens each: 79 pages of a printed book "
