@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from engine.events import BookRead, Event, ReadingProgress
 if TYPE_CHECKING:
     from engine import Engine
 
+_OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _TOO_LONG = "Ask it by itself, with --chapters, --pages or --parts and without --csv; or read what fits with --fit."
 
 
@@ -79,11 +81,11 @@ def documents(place: Path, table: Path, parts: Sequence[Path] = ()) -> dict[str,
     if place.is_file():
         named: dict[str, Path] = {}
         for part in parts or [place]:
-            named[part.name if part.name not in named else f"{part.name} ({len(named) + 1})"] = part
+            name = _written(part.name)
+            named[name if name not in named else f"{name} ({len(named) + 1})"] = part
         return named
     found = {
-        # names that are not UTF-8 are written with backslashes, so that the table's rows are found again
-        path.relative_to(place).as_posix().encode("utf-8", "backslashreplace").decode(): path
+        _written(path.relative_to(place).as_posix()): path
         for path in sorted(place.rglob("*"))
         if path.is_file()
         and path.resolve() != table.resolve()
@@ -92,6 +94,14 @@ def documents(place: Path, table: Path, parts: Sequence[Path] = ()) -> dict[str,
     if not found:
         raise InputError(f"There is no document in {place}.", "Name a folder with documents.")
     return found
+
+
+def _written(name: str) -> str:
+    """A file's name in the table. Characters that are not UTF-8, that a terminal obeys or that turn the direction of
+    writing are written with backslashes, so that the row is found again and harms nobody who prints the table.
+    """
+    shown = name.encode("utf-8", "backslashreplace").decode()
+    return _OBEYED.sub(lambda sign: sign[0].encode("unicode_escape").decode(), shown)
 
 
 def _table(options: argparse.Namespace) -> Path:

@@ -22,6 +22,7 @@ from typing import Any
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
 from app.core.atomic_upload import unwritable
+from app.core.format import of_text
 from app.core.question import Ask
 from app.core.whole_files import write_whole
 from app.launcher import lock
@@ -55,6 +56,8 @@ FROM_PASSAGES, FROM_ALL = "passages", "all pages"
 _SHORT = best_passages.MOST_READ * best_passages.LONGEST  # maximum characters of a document that is read at once
 MARK = "utf-8-sig"
 """The encoding of the CSV file. Its byte order mark lets spreadsheets recognise UTF-8."""
+OF_DOCUMENT = {"called": "document"}
+"""What the sentences of a row call its document (``app.core.format.of_text``)."""
 _LEVELS = ("says so", "near", "not found")
 # A cell that begins so gets an apostrophe in front: spreadsheets would run it as a formula, some also after spaces
 # and signs that nobody sees, or with the wide signs of East Asia. The apostrophe itself is included, so that ``_plain``
@@ -199,7 +202,8 @@ def _by_passages(row: Row, card: Abilities, found: Sequence[Mapping[str, Any]]) 
     """
     pages = dict.fromkeys(_label(page) for one in found for page in one["pages"])
     texts = "\n".join(one["text"] for one in found)
-    row |= {"answer": " ".join(card.instead(bool(found))), "evidence": texts, "page": "; ".join(pages)}
+    said = of_text(" ".join(card.instead(bool(found))), OF_DOCUMENT)
+    row |= {"answer": said, "evidence": texts, "page": "; ".join(pages)}
     row |= {"evidence_level": "", "not_found_in_document": "", "answered_from": FROM_PASSAGES}
     places = [{"passage": one["text"], "pages": one["pages"], "unit": one["unit"]} for one in found]
     return Asked(row | {"stopped": StopReason.END.value}, places)

@@ -24,7 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.core.answer_table import FROM_PASSAGES, Row
+from app.core.answer_table import FROM_PASSAGES, OF_DOCUMENT, Row
 from app.core.books import Book
 from app.core.each import Answer, AskEach, EachRun
 from app.core.export import file_name
@@ -40,7 +40,6 @@ _READING_SHARE = 0.9
 
 
 _MOST = 2_000
-_OF_DOCUMENT = {"called": "document"}  # each row of the table is about one of several
 """Maximum documents of one run. They are asked one by one, so a run may have more than can be open together."""
 _LARGEST = 256 << 10  # maximum bytes of a request, which names each document by the 64 characters of its hash
 
@@ -173,7 +172,7 @@ def _row_view(book: Book, answer: Answer | None) -> View:
         "asked": answer is not None,
         "answer": rendered(row.get("answer", "")),
         "error": row.get("error", ""),
-        "missing": absence(_OF_DOCUMENT | {"missing": missing}) if doubtful else "",
+        "missing": absence(OF_DOCUMENT | {"missing": missing}) if doubtful else "",
         "near": row.get("evidence_level") == "near",
         "first": row.get("answered_from") == FROM_PASSAGES and bool(row.get("model")),
         "recognised": _recognised(row, places),

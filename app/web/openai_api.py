@@ -27,7 +27,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from app.core import best_passages
 from app.core.abilities import Abilities, Denials, abilities
-from app.core.format import View, not_found_in, of_the_question
+from app.core.document_kind import called_record
+from app.core.format import View, not_found_in, of_text, of_the_question
 from app.core.listed import LISTED, found_by_program
 from app.core.open_book import OpenBook, Stage
 from app.core.outside import asked_record, text_record
@@ -386,7 +387,8 @@ def _would_guess(state: AppState, card: Abilities, question: str, document: Docu
 def _instead(state: AppState, card: Abilities, question: str, document: Document) -> tuple[Event, Event]:
     """The events of the text that says that passages are the answer, because the model would guess."""
     found = best_passages.records(state.note_taker.prepare(document).result().words, question)
-    return _whole_events(" ".join(card.instead(bool(found))), BY_PASSAGES)
+    said = of_text(" ".join(card.instead(bool(found))), called_record(state.current.whole or document))
+    return _whole_events(said, BY_PASSAGES)
 
 
 def _whole_events(text: str, made: str) -> tuple[Event, Event]:

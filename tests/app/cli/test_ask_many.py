@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     scripted = ScriptedEngine(answer=ANSWER, word_seconds=0.0, reading_seconds=0.001)
 
-    def read(path: Path, password: str | None = None, *, comments: bool = True, recognition: object = None) -> Document:
+    def read(path: Path, password: str | None = None, *, comments: bool = True, **_: object) -> Document:
         if path.suffix == ".pdf":
             raise DocumentError(f"“{path.name}” is no book.", "Get it again.")
         return Document.from_pages(path.stem, [*(["Preface."] if comments else []), path.read_text("utf-8")])
@@ -80,9 +80,12 @@ def test_a_name_with_a_line_end_makes_no_line(
     folder: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "a\n3 documents answered.txt").write_text("The rent is 900 euros.", encoding="utf-8")
+    (folder / "b\x1b[2J\u202etxt.txt").write_text("The rent is 900 euros.", encoding="utf-8")
     asked(folder, QUESTION, "--csv", folder / "out.csv")
+    names = [file for file, _ in read_table(folder / "out.csv")]
+    assert "b\\x1b[2J\\u202etxt.txt" in names, "who prints the table prints no commands of a terminal"
     said = "".join(capsys.readouterr())
-    assert "a 3 documents answered.txt" in said
+    assert "a\\n3 documents answered.txt" in said
     assert "\n3 documents answered.txt" not in said
 
 
