@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from app.readers.layout import Line
@@ -17,6 +17,8 @@ from app.readers.layout import Line
 VALUE = re.compile(
     r"[<>≤≥~≈$€£¥]?\s?[-+−–]?\d[\d.,\s]*\s?(?:%|°C?|[kKMB]|bn|m|\^[-−]?\d{1,3})?"
 )  # matches a mark of an axis
+_POWER = re.compile(r"\^[-−]?\d{1,3}")
+_TOUCH = 0.2  # maximum gap, in line heights, between a mark and its power
 _NOT_OF_VALUE = re.compile(r"[^\d.\-−–]")
 FEWEST_MARKS = 3  # minimum marks of an axis
 _EVEN = 0.2  # maximum difference of a distance between two marks of an axis from the median, as a share of it
@@ -83,14 +85,20 @@ def _is_axis(column: Sequence[Line], pieces: Sequence[Line]) -> bool:
     if any(abs(distance - usual) > _EVEN * usual for distance in distances):
         return False
     values = [_value(one.text) for one in column]
-    steps = [two - one for one, two in pairwise(values)]
-    even = max(steps) - min(steps) <= 1e-6 + 0.02 * max(map(abs, steps)) and steps[0] != 0
-    ratios = [two / one for one, two in pairwise(values)] if all(values) else []
-    if not (even or (ratios and max(ratios) - min(ratios) <= 0.02 * max(ratios) and ratios[0] != 1)):
+    if not _are_steps(values):
         return False
     # numbers of a table that happen to be evenly spaced have other cells beside them
     beside = sum(any(one is not other and _overlap(one, other) > _LEVEL for other in pieces) for one in column)
-    return 2 * beside <= len(column) or (steps[0] < 0 and beside < len(column))
+    return 2 * beside <= len(column) or (values[0] > values[1] and beside < len(column))
+
+
+def _are_steps(values: Sequence[float]) -> bool:
+    """Whether values are evenly spaced, or grow by a factor."""
+    steps = [two - one for one, two in pairwise(values)]
+    if max(steps) - min(steps) <= 1e-6 + 0.02 * max(map(abs, steps)) and steps[0] != 0:
+        return True
+    ratios = [two / one for one, two in pairwise(values)] if all(values) else []
+    return bool(ratios) and max(ratios) - min(ratios) <= 0.02 * max(ratios) and ratios[0] != 1
 
 
 def _value(text: str) -> float:
@@ -150,13 +158,67 @@ def _labelled(pieces: Sequence[Line]) -> dict[int, Line]:
         above = [
             one
             for one in pieces
-            if abs(_middle(one) - _middle(name)) < _STRAIGHT * apart
-            and one.bottom <= name.top
-            and VALUE.fullmatch(one.text)
+            if abs(_middle(one) - _middle(name)) < apart / 2 and one.bottom <= name.top and VALUE.fullmatch(one.text)
         ]
-        if len(above) == 1:
+        if len(above) > 1:
+            return {}  # the columns of several series stand over each name
+        if above and abs(_middle(above[0]) - _middle(name)) < _STRAIGHT * apart:
             found[id(name)] = above[0]
     return found if 2 * len(found) > len(names) else {}
+
+
+def bars(pieces: Sequence[Line], marks: Sequence[Line], names: Sequence[Line]) -> list[Group]:
+    """Return what is read together of a chart with horizontal bars, in reading order. A bar has its number only if each
+    bar has one, and no number is left over.
+
+    Args:
+        pieces: the other words of the chart.
+        marks: the marks of the axis of numbers, from the left.
+        names: the names of the bars.
+    """
+    left, right = marks[0].x0, marks[-1].x1
+    numbers = [one for one in pieces if VALUE.fullmatch(one.text) and one.bottom <= marks[0].top]
+    beside = [[one for one in numbers if _overlap(one, name) > _LEVEL] for name in names]
+    sure = len(numbers) == len(names) and all(len(row) == 1 for row in beside)
+    titles = [one for one in pieces if one.top > marks[0].bottom - one.height / 2 and left <= _middle(one) <= right]
+    title = min(titles, key=lambda one: one.top) if titles else None
+    text = ", ".join(one.text for one in marks)
+    top = min(name.top for name in names)
+    groups = [Group(top - marks[0].height / 2, left, f"{title.text}: {text}" if title else text)]
+    for name, row in zip(names, beside, strict=True):
+        groups.append(Group(name.top, name.x0, f"{name.text}: {row[0].text}" if sure else name.text))
+    used = {id(title), *map(id, numbers)}
+    if numbers and not sure:
+        bottom = max(name.bottom for name in names)
+        groups.append(Group(bottom, left, ", ".join(one.text for one in sorted(numbers, key=lambda one: one.top))))
+    groups += grouped([one for one in pieces if id(one) not in used], [], [])
+    return sorted(groups, key=lambda group: (group.top, group.x0))
+
+
+def row_of_marks(pieces: Sequence[Line]) -> list[Line]:
+    """Return the marks of a horizontal axis among pieces in one row, from the left: evenly spaced numbers whose values
+    are evenly spaced too, or grow by a factor; [] if there are none.
+    """
+    marks = sorted((one for one in pieces if VALUE.fullmatch(one.text)), key=_middle)
+    if len(marks) < FEWEST_MARKS or len(marks) < len(pieces):
+        return []
+    distances = [_middle(two) - _middle(one) for one, two in pairwise(marks)]
+    usual = sorted(distances)[len(distances) // 2]
+    even = all(abs(distance - usual) <= _EVEN * usual for distance in distances)
+    return marks if even and _are_steps([_value(one.text) for one in marks]) else []
+
+
+def with_powers(pieces: Sequence[Line]) -> list[Line]:
+    """Join the marks of an axis that grows by a factor, such as 10^3, whose power is a piece of its own."""
+    found: list[Line] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        joins = last is not None and _POWER.fullmatch(piece.text) and VALUE.fullmatch(last.text)
+        if last is not None and joins and abs(piece.x0 - last.x1) < _TOUCH * last.height and _overlap(last, piece) > 0:
+            found[-1] = replace(last, text=f"{last.text}{piece.text}", x1=piece.x1, words=[*last.words, *piece.words])
+        else:
+            found.append(piece)
+    return found
 
 
 def _stack(pieces: Sequence[Line], first: Line) -> list[Line]:

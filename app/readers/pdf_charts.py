@@ -10,19 +10,31 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from app.readers.chart_labels import FEWEST_MARKS, VALUE, AxisName, axes_of, grouped
+from app.readers.chart_labels import (
+    FEWEST_MARKS,
+    VALUE,
+    AxisName,
+    Group,
+    axes_of,
+    bars,
+    grouped,
+    row_of_marks,
+    with_powers,
+)
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box
 
 _NARROWEST = 60.0  # minimum width of a chart's box in points
 _LOWEST = 40.0  # minimum height of a chart's box in points
-_MOST_OF_PAGE = 0.6  # a box that takes at least this share of the page is a background
+_MOST_OF_PAGE = 0.85  # a box that takes at least this share of the page is a background
 _MOST_BOXES = 40  # maximum boxes of a page that are examined
 _MOST_MARKS = 200  # maximum numbers on a page with charts; one with more has tables
 _BESIDE = 6.0  # maximum distance, in line heights, between an axis and the box beside it
 _ABOVE = 2.5  # maximum distance, in line heights, between the box and the title above it
 _BELOW = 3.5  # maximum distance, in line heights, between the box and the name of the axis below it
+_FEWEST_BARS = 2
 _LABEL = 8  # maximum words of a label outside of the box; longer lines are text of the page
 _SENTENCE = 6.0  # mean words of a line in a box from which it is a box of text
 _CAPTION = re.compile(r"(?:fig(?:ure)?|abb(?:ildung)?|chart|table|tabelle|exhibit)\b\.?\s?\d", re.I)
@@ -51,9 +63,12 @@ def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
     Returns:
         The rows of each chart, in reading order.
     """
-    marks = [piece for piece in pieces if piece.shown and not piece.turned and VALUE.fullmatch(piece.text)]
-    if not boxes or not FEWEST_MARKS <= len(marks) <= _MOST_MARKS:
+    if not boxes:
         return []
+    marks = [piece for piece in pieces if piece.shown and not piece.turned and VALUE.fullmatch(piece.text)]
+    if not FEWEST_MARKS <= len(marks) <= _MOST_MARKS:
+        return []
+    pieces[:] = with_powers(pieces)
     upright = [piece for piece in pieces if piece.shown and not piece.turned]
     of_box: dict[Box, list[list[Line]]] = {}
     for axis in axes_of(upright):
@@ -70,7 +85,62 @@ def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
         gone = set(map(id, words))
         pieces[:] = [piece for piece in pieces if id(piece) not in gone]
         found.append(_rows(words, axes, box))
+    for box in boxes:
+        rows = _bar_chart(pieces, box) if not any(_touch(box, other) for other in of_box) else []
+        found += [rows] if rows else []
     return found
+
+
+def _bar_chart(pieces: list[Line], box: Box) -> list[Line]:
+    """Take the words of a chart with horizontal bars in ``box`` from a page's pieces of text. Return its rows; [] if it
+    is none: the marks of its axis stand in a row below the box, and the names of its bars at the left of the box.
+    """
+    x0, x1, top, bottom = box
+    upright = [piece for piece in pieces if piece.shown and not piece.turned]
+    below = [
+        one for one in upright if x0 - one.height < _x(one) < x1 + one.height and one.top > bottom - one.height / 2
+    ]
+    first = min(below, key=lambda one: one.top, default=None)
+    row = [one for one in below if first and one.top < first.top + first.height / 2]
+    marks = row_of_marks(row) if first and first.top < bottom + _ABOVE * first.height else []
+    if not marks:
+        return []
+    height = marks[0].height
+    names = [
+        one
+        for one in upright
+        if -height < x0 - one.x1 < _BESIDE * height and top <= (one.top + one.bottom) / 2 <= bottom
+        if not VALUE.fullmatch(one.text) and len(one.text.split()) <= _LABEL
+    ]
+    names.sort(key=lambda one: one.top)
+    if len(names) < _FEWEST_BARS or any(two.top < one.bottom for one, two in pairwise(names)):
+        return []
+    taken = {*map(id, marks), *map(id, names)}
+    others = [
+        one for one in pieces
+        if one.shown and id(one) not in taken and (_belongs(one, box, [marks]) or _is_title(one, marks))
+    ]  # fmt: skip
+    if sum(len(one.text.split()) for one in others) >= _SENTENCE * max(len(others), 1):
+        return []
+    taken |= set(map(id, others))
+    pieces[:] = [piece for piece in pieces if id(piece) not in taken]
+    left = min(one.x0 for one in names)
+    return _as_rows(bars(others, marks, names), (left, x1, top, bottom), height)
+
+
+def _x(piece: Line) -> float:
+    return (piece.x0 + piece.x1) / 2
+
+
+def _is_title(piece: Line, marks: Sequence[Line]) -> bool:
+    """Whether a piece of text is the name of the axis whose ``marks`` stand right above it."""
+    near = 0 <= piece.top - marks[0].bottom + piece.height / 2 < _BELOW * piece.height
+    is_label = len(piece.text.split()) <= _LABEL and not _CAPTION.match(piece.text)
+    return near and is_label and marks[0].x0 <= _x(piece) <= marks[-1].x1
+
+
+def _touch(one: Box, two: Box) -> bool:
+    return one[0] < two[1] and two[0] < one[1] and one[2] < two[3] and two[2] < one[3]
 
 
 def _stands_beside(axis: Sequence[Line], box: Box) -> bool:
@@ -114,11 +184,15 @@ def _rows(words: Sequence[Line], axes: Sequence[Sequence[Line]], box: Box) -> li
         else:
             top = max(piece.top, piece.bottom - piece.size) if piece.turned else piece.top
             labels.append(replace(piece, top=top) if piece.turned else piece)
-    texts = [text for group in grouped(labels, axes, names) for text in group.text.split("\n")]
+    return _as_rows(grouped(labels, axes, names), box, labels[0].size)
+
+
+def _as_rows(groups: Sequence[Group], box: Box, size: float) -> list[Line]:
+    texts = [text for group in groups for text in group.text.split("\n")]
     x0, x1, top, bottom = box
     step = (bottom - top) / max(len(texts), 1)
     return [
-        Line(text, x0, x1, top + at * step, top + (at + 1) * step, size=labels[0].size, columns=(x0, x1))
+        Line(text, x0, x1, top + at * step, top + (at + 1) * step, size=size, columns=(x0, x1))
         for at, text in enumerate(texts)
     ]
 

@@ -79,3 +79,42 @@ def test_words_without_height_are_words_of_the_chart() -> None:
     (rows,) = charts(pieces, [(100, 400, 195, 410)])
     assert pieces == []
     assert {row.text for row in rows} == {"0, 10, 20, 30, 40", "flat"}
+
+
+def _bars(names: Sequence[str], numbers: Sequence[Sequence[str]]) -> list[bytes]:
+    """A chart with horizontal bars, as matplotlib draws it, with the numbers beside the bars."""
+    parts = [_FRAME, *(_text(147 + 50 * at, 405, str(10 * at)) for at in range(6)), _text(260, 390, "Homes (%)")]
+    for at, (name, row) in enumerate(zip(names, numbers, strict=True)):
+        parts.append(_text(140 - 6 * len(name), 440 + 60 * at, name))
+        parts += [_text(200 + 40 * at, 440 + 60 * at + 8 * one, number) for one, number in enumerate(row)]
+    return [*parts, _text(250, 628, "Heat pumps")]
+
+
+def test_bars_have_their_numbers_only_if_each_has_one(files: Any, make_stream: Any) -> None:
+    names = ["Norway", "France", "Spain"]
+    title = "Heat pumps\nHomes (%): 0, 10, 20, 30, 40, 50\n"
+    sure = _bars(names, [["12.4"], ["15"], ["3.7"]])
+    assert _read(files, make_stream, sure) == f"{title}Spain: 3.7\nFrance: 15\nNorway: 12.4"
+    several = _bars(names, [["12.4", "11"], ["15", "14"], ["3.7", "2"]])
+    assert _read(files, make_stream, several) == f"{title}Spain\nFrance\nNorway\n2, 3.7, 14, 15, 11, 12.4"
+
+
+def test_columns_of_several_series_share_no_number(files: Any, make_stream: Any) -> None:
+    """South had the number of its second series, because the two stood as far from its name as one may."""
+    parts = [
+        _FRAME, *(_text(190 + 90 * at, 405, place) for at, place in enumerate(["North", "South", "East"])),
+        *_marks(130, [0, 20, 40]),
+        *(_text(175 + 90 * at, 470, str(2 + at)) for at in range(3)),
+        *(_text(205 + 90 * at, 490, str(7 + at)) for at in range(3)),
+    ]  # fmt: skip
+    assert _read(files, make_stream, parts) == "0, 20, 40\n7, 8, 9\n2, 3, 4\nNorth, South, East"
+
+
+def test_the_marks_of_an_axis_of_powers_are_whole() -> None:
+    powers = [
+        Line(text, x0, x0 + 6 * len(text), top, top + 10)
+        for at in range(4)
+        for text, x0, top in (("10", 100.0, 100.0 + 50 * at), (f"^{3 - at}", 112.0, 97.0 + 50 * at))
+    ]
+    (rows,) = charts([*powers, Line("measured", 200, 250, 150, 160)], [(130.0, 400.0, 95.0, 260.0)])
+    assert [row.text for row in rows] == ["10^0, 10^1, 10^2, 10^3", "measured"]
