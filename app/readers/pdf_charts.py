@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,11 +25,12 @@ from app.readers.chart_labels import (
     with_powers,
 )
 from app.readers.layout import Line
-from app.readers.pdf_grids import Box
+from app.readers.pdf_grids import THIN, Box, Path
 
 _NARROWEST = 60.0  # minimum width of a chart's box in points
 _LOWEST = 40.0  # minimum height of a chart's box in points
 _MOST_OF_PAGE = 0.85  # a box that takes at least this share of the page is a background
+_MOST_PATHS = 2_000  # maximum drawn paths of a page that are examined
 _MOST_BOXES = 40  # maximum boxes of a page that are examined
 _MOST_MARKS = 200  # maximum numbers on a page with charts; one with more has tables
 _BESIDE = 6.0  # maximum distance, in line heights, between an axis and the box beside it
@@ -51,6 +53,21 @@ def boxes_of(shapes: Sequence[Box], width: float, height: float) -> list[Box]:
         and (x1 - x0) * (bottom - top) < _MOST_OF_PAGE * width * height
     }
     return sorted(found, key=lambda box: (box[1] - box[0]) * (box[3] - box[2]))[:_MOST_BOXES]
+
+
+def gridded(paths: Sequence[Path], turn: Callable[[float, float, float, float], Box]) -> list[Box]:
+    """Return the boxes of lines that are drawn parallel and begin and end at the same places, such as the grid of a
+    chart without a frame. ``turn`` converts positions in the file to positions on the page.
+    """
+    across: dict[tuple[int, int], list[float]] = defaultdict(list)
+    down: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for _, x0, y0, x1, y1 in paths[:_MOST_PATHS]:
+        if y1 - y0 <= THIN and x1 - x0 > _NARROWEST:
+            across[round(x0), round(x1)].append((y0 + y1) / 2)
+        elif x1 - x0 <= THIN and y1 - y0 > _LOWEST:
+            down[round(y0), round(y1)].append((x0 + x1) / 2)
+    rows = [turn(x0, min(ys), x1, max(ys)) for (x0, x1), ys in across.items() if len(ys) >= FEWEST_MARKS]
+    return rows + [turn(min(xs), y0, max(xs), y1) for (y0, y1), xs in down.items() if len(xs) >= FEWEST_MARKS]
 
 
 def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:

@@ -21,9 +21,9 @@ from app.readers import cleaning, pdf_calls
 from app.readers.inner_pictures import Image
 from app.readers.layout import Doubt, Line, is_initial
 from app.readers.pdf_cells import are_woven, is_prose
-from app.readers.pdf_charts import boxes_of, charts, with_charts
+from app.readers.pdf_charts import boxes_of, charts, gridded, with_charts
 from app.readers.pdf_glyphs import PageFonts, with_signs
-from app.readers.pdf_grids import Box, Rules, ruling_lines
+from app.readers.pdf_grids import Box, Rules, ruling_lines, turned
 from app.readers.pdf_notes import TICKS
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
@@ -122,7 +122,8 @@ def page_lines(
         text_page.close()
     mark_unseen(page, pieces)
     beside = _sideways_tables(pieces)
-    drawn = charts(pieces, boxes_of(suspects.boxes, *page.get_size()))
+    grids = gridded(suspects.drawn, turned(page))
+    drawn = charts(pieces, boxes_of(suspects.boxes + grids, *page.get_size()))
     _levelled(pieces)
     if not pieces:
         return with_charts(list(values), drawn)

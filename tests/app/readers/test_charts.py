@@ -118,3 +118,16 @@ def test_the_marks_of_an_axis_of_powers_are_whole() -> None:
     ]
     (rows,) = charts([*powers, Line("measured", 200, 250, 150, 160)], [(130.0, 400.0, 95.0, 260.0)])
     assert [row.text for row in rows] == ["10^0, 10^1, 10^2, 10^3", "measured"]
+
+
+def test_a_grid_without_a_frame_is_the_box_of_a_chart(files: Any, make_stream: Any) -> None:
+    """As office programs draw charts: lines at the marks, and a frame far around them."""
+    grid = b"".join(b"0.8 w 150 %d m 450 %d l S\n" % (420 + 50 * at, 420 + 50 * at) for at in range(5))
+    places = (_text(190 + 90 * at, 405, place) for at, place in enumerate(["North", "South", "East"]))
+    parts = [
+        grid,
+        *places,
+        *_marks(130, [0, 10, 20, 30, 40]),
+        *(_text(195 + 90 * at, 470, str(12 + at)) for at in range(3)),
+    ]
+    assert _read(files, make_stream, parts) == "0, 10, 20, 30, 40\nNorth: 12, South: 13, East: 14"
