@@ -38,7 +38,7 @@ from app.core.whole_files import write_whole
 from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
 from engine.errors import InputError, TrifoldError
-from engine.events import AnswerDone, Figures, Loading, PagesScored, PlainLane, StopReason, TextDelta
+from engine.events import AnswerDone, Figures, Loading, PagesScored, PlainLane, StopReason, TextDelta, ThoughtDelta
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ ENOUGH_TOKENS = 96
 
 MOST_QUESTIONS = 4
 FAST: Mode = "hierarchical"
+_THINKS = "The model thinks first…"
 _LONGEST_QUESTION = 4000  # maximum characters of a question; further characters are cut off
 _POLL = 0.1  # maximum seconds of one wait for an event, after which the race checks whether the person has stopped it
 FEWEST_TOKENS = 16
@@ -199,6 +200,8 @@ class Race:
 
     def _shown(self, state: RaceState, event: object) -> RaceState:
         """Show the figures and the page scores of an event on the page. Return the state with the event added."""
+        if isinstance(event.event if isinstance(event, PlainLane) else event, ThoughtDelta):
+            return replace(state, before=_THINKS)
         if isinstance(event, PlainLane):
             return replace(state, plain=state.plain.take(event.event))
         fast = state.fast.take(event)

@@ -16,7 +16,7 @@ import torch
 from engine.config import EngineConfig, SamplingParams
 from engine.document import Document
 from engine.errors import OptionError
-from engine.events import AnswerDone, Event, StopReason, TextDelta, ThoughtDelta
+from engine.events import AnswerDone, Event, PlainLane, StopReason, TextDelta, ThoughtDelta
 from engine.prompt import Question, Turn
 from engine.session import Session
 from tests.engine import thinking_templates as made
@@ -115,6 +115,14 @@ def test_thought_and_answer_are_those_of_the_model_alone(mode: Any, thinker: Mak
     assert done.thought.figures.answer_tokens == 20
     assert done.figures.answer_tokens == len(done.token_ids) == 12
     assert done.stop_reason is StopReason.LENGTH
+    *lanes, fast = session.ask(Question(WHO, sampling=THINK, mode=mode, plain_lane=True))
+    *_, plain = (one.event for one in lanes if isinstance(one, PlainLane))
+    for raced in (fast, plain):
+        assert isinstance(raced, AnswerDone)
+        assert raced.thought is not None
+        assert (raced.token_ids, raced.thought.text) == (done.token_ids, done.thought.text), (
+            "both lanes of a race think"
+        )
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt_oss", "qwen3_5_text", "lfm2"])
