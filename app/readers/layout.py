@@ -49,6 +49,8 @@ _TICKS = "✓✔✗✘☐☑☒"
 _ITEM = re.compile(rf"(?:[•·▪◦‣■□●○{_TICKS}]|\(?(?:\d{{1,3}}|[A-Za-z]|[ivxlc]{{1,5}})[.)]|\d{{1,3}}) ")
 _LED = re.compile(r"(?:\.\s?){4}[\s|]*\w{1,6}$")  # matches a line that ends in dot leaders and a page number
 _NUMBERED = re.compile(r"\s(?:\d{1,4}|[ivxlc]{1,6})$")  # matches a line that ends in a page number
+_BLANK = 5  # minimum dots or strokes at the end of a line on which a person writes
+_BLANK_SIGNS = frozenset("._…")
 _FAR = 2.0  # minimum gap, in line heights, before the page number of a line in a table of contents without dot leaders
 _WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uff60]")  # matches characters of scripts that are written without spaces
 _CLOSED = re.compile(r"(?:—|[\u2e80-\u9fff\uff00-\uff60])$")
@@ -152,6 +154,8 @@ def reflow(lines: Sequence[Line], words: Counter[str], margin: Margins | None = 
     for index in range(1, len(lines)):
         above, line = lines[index - 1], lines[index]
         kind = joint(lines, index, margin, pitch, verse[index - 1] and verse[index])
+        if kind == "join" and line.top > above.bottom and _ends_blank(above.text):
+            kind = "break"
         if is_initial(above, line):
             parts[-1] += ("" if _is_cut(above.text, line.text, words) else " ") + line.text
         elif kind == "join" and (above.cut or above.text.endswith("-")):
@@ -234,6 +238,12 @@ def _ends_entry(lines: Sequence[Line], index: int) -> bool:
     return _is_far(lines[index]) and any(
         map(_is_far, (*lines[max(0, index - 2) : index], *lines[index + 1 : index + 3]))
     )
+
+
+def _ends_blank(text: str) -> bool:
+    """Whether a line ends in dots or a stroke on which a person writes an answer, as in "Name ........"."""
+    end = text[-2 * _BLANK :].replace(" ", "")[-_BLANK:]
+    return len(end) == _BLANK and _BLANK_SIGNS.issuperset(end)
 
 
 def _is_far(line: Line) -> bool:

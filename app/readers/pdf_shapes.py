@@ -20,7 +20,7 @@ import pypdfium2.raw as raw
 from app.readers import cleaning, formulas, pdf_calls, struck
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
-from app.readers.pdf_signs import CharacterBoxes
+from app.readers.pdf_signs import BREAK, RAISED, CharacterBoxes, is_raised
 
 _MOST = 2_000  # maximum drawn objects examined on a page
 _MOST_BARS = 200  # maximum fraction bars on a page; a page with more is a drawing or a table
@@ -300,7 +300,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     line = on_left or on_right
     if line is None:
         return None
-    written = formulas.fraction(text[start:over_end].strip(), text[under:end].strip())
+    over, below_it = (part.strip().replace(BREAK, "^") for part in (text[start:over_end], text[under:end]))
+    written = formulas.fraction(over, below_it)
     return _Fraction(start, end, written, bar, line, (on_left is not None, on_right is not None))
 
 
@@ -324,6 +325,10 @@ def _run(text: str, boxes: CharacterBoxes, index: int, bar: Box) -> tuple[int, i
         start -= 1
     while end < len(text) and inside(end) and end - start <= _LONGEST:
         end += 1
+    power = RAISED.match(text, end + len(BREAK)) if text.startswith(BREAK, end) else None
+    last, raised = (boxes.span(at, at) if power else None for at in (end - 1, end + len(BREAK)))
+    if power and last and raised and inside(power.start()) and is_raised(raised, last) and raised[3] > last[2]:
+        end = power.end()  # pdfium has put a power on a line of its own
     while text[start].isspace() and start < index:
         start += 1
     while text[end - 1].isspace() and end - 1 > index:

@@ -64,7 +64,7 @@ _TORN_SHARE = 0.3  # minimum share of words of a single letter in a row that may
 _SPACED = (0.06, 0.6)  # minimum and maximum gap, in line heights, between the letters of a letterspaced row
 _SPACED_LETTERS = 4  # minimum pairs of letters by which the gap between letters is measured
 _SPACED_MORE = 1.4  # minimum gap between two words of a letterspaced row, as a factor of the gap between letters
-_BREAK = "\r\n"
+BREAK = "\r\n"
 _BROKEN = 10  # maximum mean characters per line on a page whose rows pdfium may have split into several lines
 # pdfium has split a page's rows if at least this share of the page's line breaks is between touching characters
 _BROKEN_SHARE = 0.5
@@ -116,7 +116,7 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
 
     pdfium mistakes the rows of such a page for vertical text. ``boxes`` is renumbered for the remaining characters.
     """
-    count = text.count(_BREAK)
+    count = text.count(BREAK)
     if _BROKEN * count < len(text) or count < 2:
         return text
     breaks = (match.span() for match in re.finditer(r"(?<=\S)\r\n(?=\S)", text))
@@ -129,14 +129,14 @@ def joined_rows(text: str, boxes: CharacterBoxes) -> str:
     numbers: list[int] = []
     at = 0
     while at < len(text):
-        if text.startswith(_BREAK, at) and numbers and at + len(_BREAK) < len(text):
-            gap = boxes.gap(numbers[-1], at + len(_BREAK))
+        if text.startswith(BREAK, at) and numbers and at + len(BREAK) < len(text):
+            gap = boxes.gap(numbers[-1], at + len(BREAK))
             if gap is not None and gap < _SAME_WORD:
-                at += len(_BREAK)
+                at += len(BREAK)
             elif gap is not None and gap < _SAME_PHRASE:
                 signs.append(" ")
                 numbers.append(at)
-                at += len(_BREAK)
+                at += len(BREAK)
                 continue
         signs.append(text[at])
         numbers.append(at)
@@ -368,7 +368,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
     first, raised = boxes.span(start, start), boxes.span(start + last, start + last)
     if first is None or raised is None:
         return word
-    if _is_raised(raised, first):
+    if is_raised(raised, first):
         is_above = boxes.span
     # the font may have a superscript glyph, whose ink is small and raised while its box is as large as other boxes
     elif boxes.floats(start + last, start, first):
@@ -377,7 +377,7 @@ def with_raised(word: str, start: int, boxes: CharacterBoxes) -> str:
     else:
         return word
     at = last
-    while at > 1 and (box := is_above(start + at - 1, start + at - 1)) is not None and _is_raised(box, first):
+    while at > 1 and (box := is_above(start + at - 1, start + at - 1)) is not None and is_raised(box, first):
         at -= 1
     base, above, rest = word[:at], word[at : last + 1], word[last + 1 :]
     if not RAISED.fullmatch(above) or not any(map(str.isalnum, base)):
@@ -407,7 +407,7 @@ def raised_anew(text: str, start: int, word: str, boxes: CharacterBoxes) -> str:
         return word
     first = boxes.span(begin, begin) or beside
     base = first if _is_lowered(beside, first) else beside  # the superscript may follow a subscript
-    if not _is_raised(raised, base) or raised[3] <= base[2]:
+    if not is_raised(raised, base) or raised[3] <= base[2]:
         return word
     if abs(raised[0] - beside[1]) > TOUCH * (base[3] - base[2]):
         return word
@@ -421,7 +421,7 @@ def _marked(base: str, above: str, rest: str) -> str:
     return f"{base}^{above}{rest}" if power else f"{base}[{above}]{rest}"
 
 
-def _is_raised(box: Box, line: Box) -> bool:
+def is_raised(box: Box, line: Box) -> bool:
     """Whether a character is much higher than the characters of ``line``, or higher and smaller."""
     height = line[3] - line[2]
     higher = line[3] - box[3]

@@ -114,3 +114,8 @@ def test_a_page_number_after_a_gap_ends_a_line_of_the_contents() -> None:
     for at, row in enumerate(rows):
         row.top, row.bottom = 72 + at * _PITCH, 84 + at * _PITCH
     assert _reflow(*rows) == "2.1 Boats 15\n2.2 Tides 21\n3 Losses xii"
+
+
+def test_lines_on_which_a_person_writes_stay_apart() -> None:
+    lines = ["Name " + "." * 41 + " Date " + "." * 17, "Street: " + "_" * 60, "The keeper signs here."]
+    assert _reflow(*(_line(text, at) for at, text in enumerate(lines))) == "\n".join(lines)

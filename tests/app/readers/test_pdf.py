@@ -630,6 +630,17 @@ def test_the_line_of_a_fraction_is_read_and_no_other_line(files: Any) -> None:
     assert text.count("/") == 2
 
 
+def test_a_power_in_a_fraction_is_read_with_it(files: Any) -> None:
+    """Typst and TeX raise a power so far that pdfium puts it on a line of its own; 's = k2 3' was read."""
+    power = b"BT /F1 7 Tf 108 713 Td (2) Tj ET\n"
+    bar = b"99 703.5 m 115 703.5 l 0.5 w S\n"
+    page = (
+        _ink(72, 700, "s =") + _ink(101, 707, "k") + power + bar + _ink(104, 692, "3") + _ink(118, 700, "as is known.")
+    )
+    text, _ = _seen(files, page)
+    assert text == "s = (k^2)/3 as is known."
+
+
 def test_bullets_that_are_drawn_part_the_items_of_a_list(files: Any) -> None:
     dots = b"".join(f"60 {y} 4 4 re f\n".encode() for y in (683, 653, 638))
     page = _ink(72, 680, "Fill the oil up to the second line of the glass") + _ink(72, 665, "and never above it.")
