@@ -37,6 +37,7 @@ _DIGITS = 64  # characters of a hash
 _LONGEST_KEY = 1_000  # maximum characters of a key
 _UNDESCRIBED = "?"  # begins the source of a picture without a description; no address of a file begins with it
 _GAP = re.compile(r"\n{3,}")
+_DRAWINGS = (".emf", ".wmf", ".emz", ".wmz")  # formats of Windows that nothing here can draw
 _REPEATED = 3  # minimum number of places with the same picture that make it a logo or an ornament
 
 
@@ -147,11 +148,13 @@ def resolve(parsed: Parsed, known: Mapping[str, Any]) -> None:
 
     seen: set[str] = set()
     waiting = with_words = 0
+    drawn = {key for key in places if key.lower().endswith(_DRAWINGS)}
+    unread = drawn | {key for key, count in places.items() if count >= _REPEATED}
 
     def words(found: re.Match[str]) -> str:
         nonlocal with_words
         key = found[1]
-        if places[key] >= _REPEATED or key in seen or key not in known:
+        if key in unread or key in seen or key not in known:
             return ""
         seen.add(key)
         read = picture_words.words_of(known[key]) if known[key] else ""
@@ -161,7 +164,7 @@ def resolve(parsed: Parsed, known: Mapping[str, Any]) -> None:
         return bracketed(read if alone else read.replace("\n", "; ")) if read else ""
 
     for section in parsed.sections:
-        keys = [key for key in _MARK.findall(section.text) if places[key] < _REPEATED and key not in known]
+        keys = [key for key in _MARK.findall(section.text) if key not in unread and key not in known]
         section.pictures = list(dict.fromkeys(keys))
         waiting += len(section.pictures)
         section.text = _GAP.sub("\n\n", _MARK.sub(words, section.text)).strip()
@@ -170,3 +173,5 @@ def resolve(parsed: Parsed, known: Mapping[str, Any]) -> None:
         heading.title = _MARK.sub("", heading.title)
     parsed.title = _MARK.sub("", parsed.title)
     parsed.warnings += inner_pictures.told(len(seen), with_words, waiting)
+    if drawn:
+        parsed.warnings.append(f"Drawings in a format that is not read here (EMF, WMF): {len(drawn):,}.")

@@ -17,9 +17,10 @@ from PIL import Image, ImageDraw, ImageFont
 from app.readers import detect, ocr, picture_pixels, pictures, read_document, recognition
 from app.readers.inner_pictures import PicturePlace, pictures_on, place_of, without_repeated
 from app.readers.page_images import find_on_page
-from app.readers.parsed import Limits, Parsed
+from app.readers.parsed import Limits, Parsed, Section
 from app.readers.pdf import parse
 from app.readers.pdf_lines import page_lines
+from app.readers.picture_marks import mark, resolve
 from app.readers.picture_words import with_words, words_of
 from app.readers.recognised import RecognisedLine, RecognisedPage, Word, picture_at
 from app.readers.recognition import Recognition
@@ -405,6 +406,14 @@ def test_pictures_of_other_formats_are_read_at_their_place(files: Files, made: C
     words = "\n\n".join(section.text for section in known.sections)
     assert words == text.replace("\n\nAfter", f"\n\n{REPORT}\n\nAfter")
     assert "Pictures beside the text: 1; words were recognised in 1 and may have slips." in known.warnings
+
+
+def test_drawings_that_nothing_here_opens_are_told() -> None:
+    """They were counted among the pictures without words."""
+    parsed = Parsed([Section("1", f"The lamp.\n\n{mark('word/media/image1.EMF')}")])
+    resolve(parsed, {})
+    assert (parsed.sections[0].text, parsed.sections[0].pictures) == ("The lamp.", [])
+    assert parsed.warnings == ["Drawings in a format that is not read here (EMF, WMF): 1."]
 
 
 def test_a_word_file_that_is_only_a_scan_is_read_or_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
