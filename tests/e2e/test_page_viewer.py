@@ -382,6 +382,10 @@ def test_the_race_is_a_replay_with_an_honest_end(scripted: Server, open_page: Op
     until(page, lambda: "verified on this machine" in (page.text_content("#verified") or ""))
     press(page, "#race-start")  # an idle race shows the last one
     page.wait_for_selector('#race-end[data-state="over"]')
+    page.set_viewport_size({"width": 320, "height": 568})
+    again = page.locator("#race-again").bounding_box()
+    assert again is not None
+    assert again["y"] + again["height"] <= 568, "on a small phone the verdict was below the edge"
     assert page.locator("#race .words").all_inner_texts() == texts
     page.click("#race-close")
     ask(page, "Something where they go apart?")
