@@ -85,7 +85,7 @@ def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
     marks = [piece for piece in pieces if piece.shown and not piece.turned and VALUE.fullmatch(piece.text)]
     if not FEWEST_MARKS <= len(marks) <= _MOST_MARKS:
         return []
-    pieces[:] = with_powers(pieces)
+    pieces[:] = with_powers(_with_ends(pieces))
     upright = [piece for piece in pieces if piece.shown and not piece.turned]
     of_box: dict[Box, list[list[Line]]] = {}
     for axis in axes_of(upright):
@@ -105,6 +105,25 @@ def charts(pieces: list[Line], boxes: Sequence[Box]) -> list[list[Line]]:
     for box in boxes:
         rows = _bar_chart(pieces, box) if not any(_touch(box, other) for other in of_box) else []
         found += [rows] if rows else []
+    return found
+
+
+def _with_ends(pieces: Sequence[Line]) -> list[Line]:
+    """Join single letters to the words that run upwards or downwards before or after them. A letter alone does not tell
+    that it is turned, and some programs draw each letter by itself.
+    """
+    found = list(pieces)
+    for piece in [piece for piece in pieces if piece.turned and abs(abs(math.sin(piece.angle)) - 1) < _TURN]:
+        wide = piece.x1 - piece.x0
+        for one in [one for one in found if len(one.text) == 1 and one.text.isalpha() and not one.turned]:
+            if one.x0 < piece.x0 - 1 or one.x1 > piece.x1 + 1:
+                continue
+            below, above = abs(one.top - piece.bottom) < wide / 3, abs(one.bottom - piece.top) < wide / 3
+            if below or above:
+                is_first = below == (math.sin(piece.angle) < 0)
+                piece.text = one.text + piece.text if is_first else piece.text + one.text
+                piece.top, piece.bottom = min(piece.top, one.top), max(piece.bottom, one.bottom)
+                found = [other for other in found if other is not one]
     return found
 
 

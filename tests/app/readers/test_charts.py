@@ -131,3 +131,12 @@ def test_a_grid_without_a_frame_is_the_box_of_a_chart(files: Any, make_stream: A
         *(_text(195 + 90 * at, 470, str(12 + at)) for at in range(3)),
     ]
     assert _read(files, make_stream, parts) == "0, 10, 20, 30, 40\nNorth: 12, South: 13, East: 14"
+
+
+def test_the_name_of_an_axis_has_its_first_and_last_letter() -> None:
+    """Calc draws each letter by itself, and "Euros" was read as "uro"."""
+    name = Line("uro", 100, 110, 200, 218, angle=4.71)
+    ends = [Line("E", 100, 109, 218, 225), Line("s", 100, 109, 194, 200)]
+    marks = [Line(str(40 - 10 * at), 120, 131, 150 + 30 * at, 160 + 30 * at) for at in range(5)]
+    (rows,) = charts([*marks, *ends, name], [(135.0, 400.0, 150.0, 285.0)])
+    assert [row.text for row in rows] == ["Euros: 0, 10, 20, 30, 40"]
