@@ -36,6 +36,7 @@ from app.core.format import (
 )
 from app.core.listed import found_by_program
 from app.core.outside import asked_record, text_record
+from app.core.premise import checked
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.versions import Comparison
@@ -234,7 +235,7 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
     if denials.refused:
         first.write_as_answer()
         return
-    record = first.noted(notes.record())
+    record = first.noted(checked(engine, document, question.text, notes.record()))
     if options.json:
         report = {
             "answer": done.text,
@@ -309,7 +310,7 @@ def ask_whole(
     if denials.refused:
         first.write_as_answer()
         return
-    record = first.noted(notes.record())
+    record = first.noted(checked(engine, document, question.text, notes.record()))
     if options.json:
         report = report_of(document, book, done, status.model)
         passages = first.view if question.evidence else []

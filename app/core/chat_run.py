@@ -25,6 +25,7 @@ from app.core.open_book import Awaited, OpenBook, Stage
 from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import ask_parts
 from app.core.parts import planned
+from app.core.premise import check_later
 from app.core.question import ALL_PARTS, Ask
 from app.core.side_by_side import SideBySide
 from app.core.state import AppState
@@ -194,6 +195,8 @@ def _run(state: AppState, asked: Ask, begin: Callable[[Chat], int], chat_id: str
             yield from _answer_one_by_one(state, writer, claim, table) if table else run(state, writer, claim)
             if (awaited := writer.awaited) is not None:
                 follow(state, awaited)
+            else:
+                check_later(state, writer.chat, writer.position)
         except TrifoldError as error:
             writer.fail(Trouble(error.cause, error.remedy))
         finally:

@@ -71,7 +71,7 @@ class ExchangeWriter:
         self.waiting = "Reading the question…"
         self._state = state
         self.chat = chat
-        self._position = position
+        self.position = position
         self._stages = self._exchange.stages
         self._notes: Notes | None = None
         self._found: Mapping[str, Any] = {}  # evidence of an answer that was made from several parts of the book
@@ -126,7 +126,7 @@ class ExchangeWriter:
 
     def _before(self) -> tuple[tuple[str, str], ...]:
         chat = self._state.chats.get(self.chat)
-        return chat.before(self._position) if chat else ()
+        return chat.before(self.position) if chat else ()
 
     @property
     def left_out(self) -> int:
@@ -458,7 +458,7 @@ class ExchangeWriter:
         self._add(**changes)
         if (awaited := self.awaited) is not None:  # before the page learns of the end
             self._state.wait_for_whole(awaited)
-        self._state.write(self.chat, self._position, self._exchange, **self._moved)
+        self._state.write(self.chat, self.position, self._exchange, **self._moved)
         self._moved = {}
 
 

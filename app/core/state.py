@@ -110,6 +110,7 @@ class AppState:
         self._released = threading.Condition(self._lock)
         self._job = Job()
         self._asking: threading.Event | None = None
+        self._check = threading.Event()  # set to stop the check of what the last question assumes
         self._gives_way = False  # whether the question that is being answered is stopped for one of the person's
         self.source = _source(kept_value(chats.database, _SOURCE))
         self.note_taker = NoteTaker()
@@ -536,6 +537,7 @@ class AppState:
             Busy: another question is waiting or being answered.
         """
         with self._lock:
+            self._check.set()
             if not gives_way:
                 self._let_give_way()
             if self._asking is not None:
@@ -550,6 +552,13 @@ class AppState:
                 self._asking = None
                 self.current = replace(self.current, asking=False)
                 self._released.notify_all()
+
+    def begin_check(self) -> threading.Event:
+        """Begin a check after an answer. Returns an event, which the next question sets to stop it."""
+        with self._lock:
+            self._check.set()
+            self._check = threading.Event()
+            return self._check
 
     def _let_give_way(self) -> None:
         """Stop the question that is being answered if it gives way, and wait until it has ended."""

@@ -32,6 +32,7 @@ from app.core.format import View, not_found_in, of_text, of_the_question
 from app.core.listed import LISTED, found_by_program
 from app.core.open_book import OpenBook, Stage
 from app.core.outside import asked_record, text_record
+from app.core.premise import checked
 from app.core.question import Ask
 from app.core.state import AppState
 from app.core.versions import COMPARED
@@ -451,7 +452,7 @@ def about_book(
     had = current.read.pages_read if current.read and current.read.stopped else 0
     notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
-    record = notes.record()
+    record = checked(state.engine, document, asked.text, notes.record())
     record |= text_record(document, current.whole, record.get("missing"))
     return {
         **more,

@@ -51,6 +51,7 @@ OTHERS = (
     "versions",  # in the language of the question
     "listed",  # likewise
     "side_by_side",  # it writes for the model
+    "premise",  # likewise
 )
 # What is said of a book, and in its place of another text (``app.core.format.of_text``).
 OF_TEXT = (

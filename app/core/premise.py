@@ -1,0 +1,109 @@
+"""Asks the model whether a passage says what a question takes for granted, if words alone doubt it.
+
+    record = checked(engine, document, "Why was the survey cancelled?", record)
+
+"No passage says what the question assumes" is found by words (``app.trust.not_found``), which doubt a premise that the
+text tells in other words. The model is asked "Was the survey cancelled?" about the nearest passage alone, in a context
+of its own (``engine.aside``), and answers with one token, greedy. If it is "Yes", the line goes. Some 300 tokens are
+read for this, after the answer.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from app.core.abilities import abilities
+from engine import HANDOVER_S, EngineLike, Question
+from engine.config import SamplingParams
+from engine.document import Document
+from engine.errors import TrifoldError
+
+if TYPE_CHECKING:
+    from app.core.state import AppState
+
+_AROUND = 400
+"""Maximum characters before and behind the nearest passage that the model reads too."""
+_FEWEST_PARAMETERS = 1_000_000_000
+"""Minimum parameters of a model that is asked. The check was measured with 1.5 billion (``assets/evaluation``)."""
+_ASKS = re.compile(r"\W*(?:why|when|how)\s+", re.IGNORECASE)
+_WANTED = "Does the text say so: {}\nAnswer Yes or No."  # of two lines, so that no passage is repeated before it
+
+
+def is_doubted(record: Mapping[str, Any]) -> bool:
+    """Whether words alone doubt what a question assumes, by the notes of its answer. A passage that denies it is no
+    doubt.
+    """
+    place = record.get("assumed_at")
+    return bool(record.get("assumed") and place and place.get("marks") and not place.get("denied"))
+
+
+def checked(
+    engine: EngineLike,
+    document: Document,
+    question: str,
+    record: dict[str, Any],
+    cancel: threading.Event | None = None,
+) -> dict[str, Any]:
+    """Return the notes of an answer without the doubt about what its question assumes, if the model finds it in the
+    nearest passage. Return ``record`` if nothing is doubted, if the model is too small or elsewhere, if it could not be
+    asked, or once ``cancel`` is set.
+    """
+    model = engine.status().model
+    if model is None or model.sampling is None or not is_doubted(record):
+        return record  # a model without settings runs on another machine
+    if model.parameters < _FEWEST_PARAMETERS or abilities(str(model.path)).has_limits:
+        return record
+    asked = _ASKS.sub("", question, count=1)
+    excerpt = Document.from_text(document.title, _around(document, record["assumed_at"]))
+    wanted = Question(
+        _WANTED.format(asked[:1].upper() + asked[1:]),
+        sampling=SamplingParams(temperature=0.0, max_tokens=1),
+        excerpt=excerpt,
+        wait=HANDOVER_S,
+    )
+    try:
+        said = engine.ask(wanted, cancel=cancel).result().text
+    except TrifoldError:
+        return record
+    if not said.strip().casefold().startswith("yes"):
+        return record
+    return {name: value for name, value in record.items() if name not in ("assumed", "assumed_at")}
+
+
+def check_later(state: AppState, chat_id: str, position: int) -> None:
+    """In a new thread, let the model look at what the question at ``position`` of a chat assumes, if that is doubted.
+    The next question stops this.
+    """
+    chat, document = state.chats.get(chat_id), state.current.document
+    exchange = chat.exchanges[position] if chat and position < len(chat.exchanges) else None
+    if exchange is None or document is None or not is_doubted(exchange.notes or {}):
+        return
+    cancel = state.begin_check()
+
+    def run() -> None:
+        before = dict(exchange.notes or {})
+        found = checked(state.engine, document, exchange.question, before, cancel)
+        chat = state.chats.get(chat_id)
+        at = chat.position_of(exchange.answer_id) if chat else None
+        if chat is None or at is None or found is before or cancel.is_set():
+            return
+        if (now := chat.exchanges[at]).answer == exchange.answer:
+            state.write(chat_id, at, replace(now, notes=found))
+
+    threading.Thread(target=run, name="trifold-premise", daemon=True).start()
+
+
+def _around(document: Document, place: Mapping[str, Any]) -> str:
+    """The text of the page around the first mark of a place."""
+    number, start, end = place["marks"][0]
+    member = next((one for one in document.members if one.sha256 == place.get("of")), None)
+    page = document.page(number + (member.page_offset if member else 0))
+    if page is None:
+        return str(place["extract"]["hit"])
+    first, last = max(0, start - _AROUND), min(len(page.text), end + _AROUND)
+    first = page.text.rfind(" ", 0, first) + 1 if first else 0
+    return page.text[first:last]
