@@ -13,6 +13,7 @@ from typing import Any
 
 from app.core.document_kind import called_record
 from app.core.format import page_of, places_named
+from app.language.words import FORMS_OF_ADDRESS, fold_word
 from app.trust.not_found import nouns_of
 from engine.document import Document, Page
 
@@ -37,7 +38,8 @@ def asked_record(question: str, part: Document, whole: Document | None) -> dict[
     """The same for a question of which the open part has no passage: its nouns that only other pages have are the
     missing words. {} if there are none.
     """
-    record = text_record(part, whole, sorted(nouns_of(question), key=question.find))
+    nouns = (word for word in nouns_of(question) if fold_word(word) not in FORMS_OF_ADDRESS)
+    record = text_record(part, whole, sorted(nouns, key=question.find))
     found = list(record.get("part", {}).get("elsewhere", ()))
     return {"missing": found, **record} if found else {}
 

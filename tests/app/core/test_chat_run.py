@@ -167,7 +167,7 @@ def test_a_part_without_passages_says_where_the_book_has_the_words(
     """It said that the book may say it in other words, of a man on page 40 while pages 11 to 15 were open."""
     (tmp_path / "abilities.json").write_text(json.dumps({"only_quotes": True}), encoding="utf-8")
     whole = book()
-    pages = [replace(page, text=f"{page.text} Zebulon sang.") if page.number == 40 else page for page in whole.pages]
+    pages = [replace(page, text=f"{page.text} Mr Zebulon sang.") if page.number == 40 else page for page in whole.pages]
     engine = ScriptedEngine(limit=4000)
     engine.now = engine_status(model=model_info(path=str(tmp_path)))
     state = make_state(engine, document=replace(whole, pages=tuple(pages)))
@@ -176,7 +176,7 @@ def test_a_part_without_passages_says_where_the_book_has_the_words(
     state.choose(11, 15)
     wait_for(lambda: state.current.stage is Stage.READY)
     for question, said in (
-        ("Who was Zebulon?", "Not in pages 11 to 15, but elsewhere in the book: Zebulon (page 40)"),
+        ("Who was Mr Zebulon?", "Not in pages 11 to 15, but elsewhere in the book: Zebulon (page 40)"),
         ("Who was Ulrika?", ""),
     ):
         list(chat_run.ask(state, Ask(question)))
