@@ -256,15 +256,10 @@ class Controller:
         self._rounds += 1
         self._since_rethink += 1
         # A copy from the book is considered in every round, because the text may begin or cease to repeat the book in
-        # any round. Some texts share words with the book again and again, but continue differently. So the first copies
-        # are short, and after speculation has lost time, a copy must promise a larger gain. A single token is copied
-        # after nearly every match if a verification of two tokens takes hardly longer than a plain step.
-        most: float = min(len(match.tokens), self.limits.copy)
-        # Copies after a short match are at first short. After a long match no copy need be short, because the answer is
-        # then copying the book.
-        if match.length < tuning.match_edges[-1]:
-            trials = self.statistics.lookup(match).num_trials
-            most = min(most, tuning.first_copy + tuning.copy_growth * trials)
+        # any round. Some texts share words with the book again and again, but continue differently. So a copy must not
+        # risk much (``_may_copy``), and after speculation has lost time, it must promise a larger gain. A single token
+        # is copied after nearly every match if a verification of two tokens takes hardly longer than a plain step.
+        most = min(len(match.tokens), self.limits.copy)
         copies = [DraftPlan(copy=copy) for copy in tuning.copy_lengths if copy <= most and self._may_copy(copy, match)]
         plan, self._planned = self.plan, None
         if copies:
@@ -303,7 +298,7 @@ class Controller:
                 # a trial was made: choose a plan again in the next round, so that the trial's result is used
                 # immediately
                 self._since_rethink = self._tuning.rethink_plain_rounds
-        elif tells and abs(verify_ms - plain_ms) < self._tuning.surprise * plain_ms:
+        elif tells:
             self._since_plain = 0
         if tells:
             self._verify.add(done.verify.proposed + done.lookup.proposed + 1, verify_ms)
@@ -334,7 +329,7 @@ class Controller:
             weight = max(self._tuning.newest_weight, 1.0 / self._hierarchical)
             self._beside += weight * (done.split.other - observation.selection_ms - self._beside)
         if observation.selection_ms:
-            self._selection += self._tuning.newest_selection * (observation.selection_ms - self._selection)
+            self._selection = observation.selection_ms
             self._selecting = 0.0
         if observation.draft_steps and not observation.records:
             self._draft.add(1, observation.draft_ms / observation.draft_steps)
@@ -375,7 +370,7 @@ class Controller:
         tokens, spans, weight = self._recent
         self._recent = recent * tokens + made, recent * spans + again, recent * weight + 1.0
         credit = tuning.credit_rounds * self._recent[1] / self._recent[2]
-        self._lost = min(tuning.most_debt, max(-credit, self._lost + again - made))
+        self._lost = max(-credit, self._lost + again - made)
         self._invested = max(0.0, self._invested + steps - again - max(0.0, made - again))
         won = made > max(1.0, tuning.worth_starting * again)
         if won and not plan.copy and not self.plan.speculates:

@@ -228,14 +228,6 @@ class Tuning:
     """
     worth_risking: float = 1.2
     """Factor over plain decoding's speed that a plan must promise after speculation has lost more time than it may."""
-    first_copy: int = 4
-    """Maximum number of tokens in a copy from a match, if no match of a similar length has been tried. Matches of at
-    least the last of ``match_edges`` are exempt.
-    """
-    copy_growth: float = 4.0
-    """Number of tokens by which the maximum ``first_copy`` rises with each trial of matches of a similar length. A
-    trial counts whether or not the match was proposed.
-    """
     highest_threshold: float = 0.9
     """Maximum threshold of an early stop, so that a token of high confidence does not end a proposal."""
     slow_pass_ms: float = 300.0
@@ -280,8 +272,6 @@ class Tuning:
     """Maximum gain that is remembered, in average rounds. A remembered gain lets a few rounds lose time before
     speculation counts as losing.
     """
-    most_debt: float = 5.0
-    """Maximum loss, in plain steps, that is remembered, because the text may become easier."""
     recent_fade: float = 0.9
     """Factor by which each speculating round multiplies the weights of all earlier speculating rounds. The loss of the
     newest rounds is judged from sums with these weights.
@@ -309,8 +299,6 @@ class Tuning:
     model or to choose the retrieval cache's chunks. If the answer has more tokens already, it is expected to get as
     many again.
     """
-    newest_selection: float = 0.5
-    """Weight of the newest measurement in the estimate of the time to choose the retrieval cache's chunks."""
 
     # Trials of other plans --------------------------------------------------------------------------------------------
 
@@ -345,10 +333,6 @@ class Tuning:
     close: float = 1.5
     """Maximum speed of a plan, as a factor of plain decoding's speed, for the plan to count as close to plain
     decoding.
-    """
-    surprise: float = 0.2
-    """Minimum difference of a plain step from its estimate, as a share of the estimate, for a plain step to be timed
-    once more.
     """
     draft_rounds: int = 8
     """Number of rounds without the draft model after which it is tried. Every trial without gain doubles this
