@@ -29,7 +29,7 @@ _AROUND = 400
 """Maximum characters before and behind the nearest passage that the model reads too."""
 _FEWEST_PARAMETERS = 1_000_000_000
 """Minimum parameters of a model that is asked. The check was measured with 1.5 billion (``assets/evaluation``)."""
-_ASKS = re.compile(r"\W*(?:why|when|how)\s+", re.IGNORECASE)
+_ASKS = re.compile(r"\A\W*(?:why|when|how)\s+", re.IGNORECASE)
 _WANTED = "Does the text say so: {}\nAnswer Yes or No."  # of two lines, so that no passage is repeated before it
 
 
@@ -57,7 +57,7 @@ def checked(
         return record  # a model without settings runs on another machine
     if model.parameters < _FEWEST_PARAMETERS or abilities(str(model.path)).has_limits:
         return record
-    asked = _ASKS.sub("", question, count=1)
+    asked = _ASKS.sub("", question)
     excerpt = Document.from_text(document.title, _around(document, record["assumed_at"]))
     wanted = Question(
         _WANTED.format(asked[:1].upper() + asked[1:]),

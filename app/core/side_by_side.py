@@ -61,7 +61,7 @@ _POINTS = re.compile(
 )
 # the end of a question that names the documents: "of the two leases"
 _OF_THE_DOCUMENTS = re.compile(
-    rf"[\s,]+(?:of|in|between|from|across|for|von|in|bei|zwischen|aus|der|de|des|dans|entre|en)"
+    rf"[\s,](?:of|in|between|from|across|for|von|in|bei|zwischen|aus|der|de|des|dans|entre|en)"
     rf"(?: (?:the|these|those|both|all|two|three|den|der|beiden|allen?|diesen|zwei|drei|les|ces|deux|trois|los|las))*"
     rf" {_DOCUMENT}\W*$",
     re.IGNORECASE,
@@ -161,7 +161,7 @@ def points_of(question: str) -> tuple[str, ...]:
     found = _POINTS.search(question.strip())
     if found is None:
         return ("",)
-    named = _OF_THE_DOCUMENTS.sub("", found["first"] or found["last"]).rstrip(" .?!")
+    named = _OF_THE_DOCUMENTS.sub("", found["first"] or found["last"]).rstrip(" ,.?!")
     points = [_ARTICLE.sub("", point.strip(), count=1) for point in _BETWEEN_POINTS.split(named)]
     points = [point for point in dict.fromkeys(points) if point]
     fits = 0 < len(points) <= _MOST_POINTS and all(len(point.split()) <= _MOST_WORDS for point in points)
