@@ -179,8 +179,11 @@ def _alone(document: Document, member: Member) -> Document:
 
 
 def _evidence(part: Document, taker: NoteTaker, question: str, cell: str) -> list[dict[str, Any]]:
-    """The citations of a cell. Each names its document, as in a book of several documents."""
+    """The citations of a cell. Each names its document, as in a book of several documents. That no passage supports the
+    cell is left out: a cell of one sentence, in the model's own words, is right too often.
+    """
     notes = taker.begin(part, question, cell)
     notes.close()
     of = {"of": part.sha256, "document": part.title, "unit": part.unit}
-    return [{**chip, **(of if chip["pages"] else {})} for chip in notes.record()["chips"]]
+    told = [chip for chip in notes.record()["chips"] if chip["kind"] != "absent" or chip["missing"]]
+    return [{**chip, **(of if chip["pages"] else {})} for chip in told]

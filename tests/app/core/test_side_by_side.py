@@ -75,3 +75,23 @@ def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:
         stop.set()
     assert table.stopped is StopReason.CANCELLED
     assert table.answer.count("…") == 2
+
+
+def test_a_cell_in_other_words_is_not_red() -> None:
+    """A right cell, "The lease allows dogs.", was red beside "Dogs and cats are allowed". A word that the document
+    lacks is still told.
+    """
+    pets = Document.together(
+        [
+            Document.from_pages("Harbour Street", ["Dogs and cats are allowed in the flat and in the garden."]),
+            Document.from_pages("Mill Lane", ["No animals are allowed, and no dogs that visit."]),
+        ]
+    )
+    for said, lacks in (("The lease allows dogs.", False), ("Dogs cost 35 euros.", True)):
+        table = SideBySide.of(pets, "Which lease allows dogs?")
+        assert table is not None
+        for _ in table.ask(ScriptedEngine(said), Ask(table.question), threading.Event()):
+            pass
+        red = [chip for chip in table.chips if chip["kind"] == "absent"]
+        assert bool(red) is lacks
+        assert all(chip["missing"] for chip in red)
