@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from app.core.outside import asked_record, text_record
 from app.core.premise import checked
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
+from app.core.side_by_side import SideBySide
 from app.core.versions import Comparison
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
@@ -84,7 +86,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         return 0
     first.say()
     with loaded_engine(settings) as engine:
-        if question.now and first.excerpt.pages:
+        if (table := first.side_by_side) is not None:
+            ask_each(engine, table, question, as_json=options.json)
+        elif question.now and first.excerpt.pages:
             ask_now(engine, first, question, options)
         else:
             ask_whole(engine, first, question, options, settings)
@@ -145,6 +149,13 @@ class FirstPassages:
             return
         write(f"{found.answer}\n")
         say("\n".join(evidence_lines(record, self.document.unit)))
+
+    @property
+    def side_by_side(self) -> SideBySide | None:
+        """The table for a question that compares the documents; None if it is put to all of them at once."""
+        if self.card.has_limits or self.question.whole or self.question.parts:
+            return None
+        return SideBySide.of(self.document, self.question.text)
 
     @cached_property
     def excerpt(self) -> Document:
@@ -251,6 +262,22 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
         write_json(report | _looked_up(record, done) | {"passages": first.view})
         return
     _say_end(record, done, document, first.card)
+
+
+def ask_each(engine: Engine, table: SideBySide, question: Ask, *, as_json: bool) -> None:
+    """Put a question that compares the documents to each of them alone, and print the answers by document, with their
+    evidence.
+    """
+    say(f"Asking each of {counted(len(table.document.members), 'document')}.")
+    for _ in table.ask(engine, question, threading.Event()):
+        pass
+    record = {"chips": table.chips if question.evidence else []}
+    if as_json:
+        told = {"answer": table.answer, "side_by_side": True, "evidence": evidence(record, table.answer)}
+        write_json(told | {"title": table.document.title, **parts_of(table.document)})
+        return
+    write("\n".join((*table.lines, "")))
+    say("\n".join(evidence_lines(record, table.document.unit)))
 
 
 def _looked_up(record: Mapping[str, Any], done: AnswerDone) -> dict[str, Any]:

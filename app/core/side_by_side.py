@@ -105,6 +105,17 @@ class SideBySide:
         return self._told()[0]
 
     @property
+    def lines(self) -> list[str]:
+        """The answers by document, for a terminal, in which a table would be too wide."""
+        lines = list[str]()
+        for column, member in enumerate(self.document.members):
+            lines.append(f"{member.title}:")
+            for row, point in enumerate(self.points):
+                said = self._cells.get((row, column), "…").replace("\\|", "|")
+                lines.append(f"  {f'{point}: ' if point else ''}{said}")
+        return lines
+
+    @property
     def chips(self) -> list[dict[str, Any]]:
         """The evidence of the cells that have been answered, as in ``Notes.record``."""
         return self._told()[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from app.cli.arguments import parse
 from app.cli.ask import files_and_question
 from app.cli.ask_many import documents
 from app.cli.read import lines_of, open_books, report_of, text_of, unpacked
+from app.core.abilities import abilities
+from app.core.question import Ask
 from app.core.settings import Settings
 from app.readers.recognition import Recognition
 from engine.document import Document
 from engine.errors import InputError, OptionError
+from tests.app.scripted import ScriptedEngine
 
 BOTH = Document.together(
     [Document.from_pages("Lease 2024", ["One.", "Two."]), Document.from_text("Letter", "Dear tenant.")]
@@ -111,3 +115,27 @@ def test_pages_with_garbled_text_are_recognised_where_that_is_asked(
     options = parse(line)
     open_books(options.files, options.password, doubtful=options.recognise)
     assert seen == [wanted]
+
+
+def test_a_comparing_question_is_put_to_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leases = Document.together(
+        [
+            Document.from_pages("Harbour Street", ["The rent is 890 euros a month."]),
+            Document.from_pages("Mill | Lane", ["The rent is 980 euros a month."]),
+        ]
+    )
+    question = Ask("Which lease has the lower rent?")
+    first = ask.FirstPassages(leases, leases, question, abilities(str(tmp_path)), as_json=False)
+    table = first.side_by_side
+    assert table is not None
+    ask.ask_each(ScriptedEngine("The rent is 890 euros a month."), table, question, as_json=False)  # type: ignore[arg-type]
+    written, said = capsys.readouterr()
+    assert written.splitlines() == [
+        "Harbour Street:",
+        "  The rent is 890 euros a month.",
+        "Mill | Lane:",
+        "  The rent is 890 euros a month.",
+    ]
+    assert "Harbour Street" in said
+    waits = replace(question, whole=True)
+    assert ask.FirstPassages(leases, leases, waits, abilities(str(tmp_path)), as_json=False).side_by_side is None
