@@ -41,7 +41,6 @@ from app.core.premise import checked
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.side_by_side import SideBySide
-from app.core.versions import Comparison
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from app.readers.file_formats import suffixes
@@ -79,7 +78,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     first = opened_and_asked(options, settings)
     question = first.question
     if first.comparison is not None:
-        first.write_comparison(first.comparison)
+        found = first.comparison
+        _write_made(first.document, found.made, found.answer, found.chips, as_json=options.json)
         return 0
     if first.are_the_answer:
         first.write_as_answer()
@@ -140,22 +140,10 @@ class FirstPassages:
         for warning in self.document.warnings:
             say(f"Note: {warning}")
 
-    def write_comparison(self, found: Comparison) -> None:
-        """Write what the program has found without a model: how two versions differ, or a list of places."""
-        record = {"chips": found.chips}
-        if self._as_json:
-            told = {"answer": found.answer, found.made: True, "evidence": evidence(record, found.answer)}
-            write_json(told | {"title": self.document.title, **parts_of(self.document)})
-            return
-        write(f"{found.answer}\n")
-        say("\n".join(evidence_lines(record, self.document.unit)))
-
     @property
     def side_by_side(self) -> SideBySide | None:
         """The table for a question that compares the documents; None if it is put to all of them at once."""
-        if self.card.has_limits or self.question.whole or self.question.parts:
-            return None
-        return SideBySide.of(self.document, self.question.text)
+        return SideBySide.of(self.document, self.question, self.card)
 
     @cached_property
     def excerpt(self) -> Document:
@@ -271,13 +259,22 @@ def ask_each(engine: Engine, table: SideBySide, question: Ask, *, as_json: bool)
     say(f"Asking each of {counted(len(table.document.members), 'document')}.")
     for _ in table.ask(engine, question, threading.Event()):
         pass
-    record = {"chips": table.chips if question.evidence else []}
+    chips = table.chips if question.evidence else []
+    text = table.answer if as_json else "\n".join(table.lines)
+    _write_made(table.document, "side_by_side", text, chips, as_json=as_json)
+
+
+def _write_made(
+    document: Document, made: str, answer: str, chips: Sequence[Mapping[str, Any]], *, as_json: bool
+) -> None:
+    """Write an answer that the program has put together, and its evidence. ``made``: the key in JSON that says how."""
+    record = {"chips": chips}
     if as_json:
-        told = {"answer": table.answer, "side_by_side": True, "evidence": evidence(record, table.answer)}
-        write_json(told | {"title": table.document.title, **parts_of(table.document)})
+        told = {"answer": answer, made: True, "evidence": evidence(record, answer)}
+        write_json(told | {"title": document.title, **parts_of(document)})
         return
-    write("\n".join((*table.lines, "")))
-    say("\n".join(evidence_lines(record, table.document.unit)))
+    write(f"{answer}\n")
+    say("\n".join(evidence_lines(record, document.unit)))
 
 
 def _looked_up(record: Mapping[str, Any], done: AnswerDone) -> dict[str, Any]:

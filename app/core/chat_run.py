@@ -347,10 +347,8 @@ def _answer_in_parts(state: AppState, writer: ExchangeWriter, claim: threading.E
 
 def _table(state: AppState, writer: ExchangeWriter) -> SideBySide | None:
     """The table of a question that compares the open documents; None if it is put to all of them at once."""
-    document, asked = state.current.document, writer.ask
-    if document is None or writer.abilities.has_limits or writer.begun or asked.whole or asked.parts:
-        return None
-    return SideBySide.of(document, asked.text)
+    document = state.current.document
+    return None if document is None or writer.begun else SideBySide.of(document, writer.ask, writer.abilities)
 
 
 def _answer_one_by_one(

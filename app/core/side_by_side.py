@@ -1,6 +1,6 @@
 """Puts a question that compares the open documents to each of them alone, and shows the answers side by side.
 
-    if (table := SideBySide.of(document, question)) is not None:
+    if (table := SideBySide.of(document, asked, card)) is not None:
         for _ in table.ask(engine, asked, cancel): ...      yields whenever the table has grown
         table.answer      "| | Lease A | Lease B |\\n|---|---|---|\\n| **rent** | It is 890 euros. | It is 980 euros. |"
         table.chips       the evidence of each cell, as the notes of an answer have it
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.core import best_passages
+from app.core.abilities import Abilities
 from app.core.part_run import shifted
 from app.core.question import Ask
 from app.core.versions import plain, subject
@@ -93,8 +94,16 @@ class SideBySide:
     stopped: StopReason = StopReason.END
 
     @classmethod
-    def of(cls, document: Document, question: str) -> SideBySide | None:
-        """Return an empty table; None if the question does not compare the documents, or if these are too many."""
+    def of(cls, document: Document, asked: Ask, card: Abilities) -> SideBySide | None:
+        """Return an empty table; None if the question does not compare the documents, if these are too many, if it is
+        to be answered from all pages or in parts, or if the model has limits.
+
+        Args:
+            card: the card of the model that is to answer.
+        """
+        question = asked.text
+        if card.has_limits or asked.whole or asked.parts:
+            return None
         if not 1 < len(document.members) <= MOST or not _COMPARES.search(question):
             return None
         return cls(document, question, points_of(question)) if subject(question, document) else None

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from app.core.abilities import Abilities
 from app.core.question import Ask
 from app.core.side_by_side import SideBySide, points_of
 from engine.document import Document
@@ -44,13 +45,13 @@ def test_a_question_is_asked_point_by_point(question: str, points: tuple[str, ..
     ],
 )
 def test_only_questions_that_compare_something_are_put_to_each(question: str, compares: bool) -> None:
-    assert (SideBySide.of(LEASES, question) is not None) is compares
+    assert (SideBySide.of(LEASES, Ask(question), Abilities()) is not None) is compares
 
 
 def test_each_document_has_a_column_and_answers_from_its_own_words() -> None:
     """Asked about all at once, a document was left out, and the rent of one was told of another."""
     engine = ScriptedEngine("The rent is 890 euros.")
-    table = SideBySide.of(LEASES, "Compare the rent and the deposit of the three leases")
+    table = SideBySide.of(LEASES, Ask("Compare the rent and the deposit of the three leases"), Abilities())
     assert table is not None
     for _ in table.ask(engine, Ask(table.question), threading.Event()):
         pass
@@ -69,7 +70,7 @@ def test_each_document_has_a_column_and_answers_from_its_own_words() -> None:
 
 
 def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:
-    table, stop = SideBySide.of(LEASES, "Which lease has the lower rent?"), threading.Event()
+    table, stop = SideBySide.of(LEASES, Ask("Which lease has the lower rent?"), Abilities()), threading.Event()
     assert table is not None
     for _ in table.ask(ScriptedEngine("It is 890."), Ask(table.question), stop):
         stop.set()
@@ -88,7 +89,7 @@ def test_a_cell_in_other_words_is_not_red() -> None:
         ]
     )
     for said, lacks in (("The lease allows dogs.", False), ("Dogs cost 35 euros.", True)):
-        table = SideBySide.of(pets, "Which lease allows dogs?")
+        table = SideBySide.of(pets, Ask("Which lease allows dogs?"), Abilities())
         assert table is not None
         for _ in table.ask(ScriptedEngine(said), Ask(table.question), threading.Event()):
             pass
