@@ -51,11 +51,11 @@ class AxisName:
     bottom: float
 
 
-def _middle(piece: Line) -> float:
+def middle(piece: Line) -> float:
     return (piece.x0 + piece.x1) / 2
 
 
-_EDGES: tuple[Callable[[Line], float], ...] = (lambda one: one.x1, lambda one: one.x0, _middle)
+_EDGES: tuple[Callable[[Line], float], ...] = (lambda one: one.x1, lambda one: one.x0, middle)
 
 
 def axes_of(pieces: Sequence[Line]) -> list[list[Line]]:
@@ -152,17 +152,17 @@ def _labelled(pieces: Sequence[Line]) -> dict[int, Line]:
     names = sorted(next((row for row in rows if len(row) >= FEWEST_MARKS), []), key=lambda one: one.x0)
     if not names:
         return {}
-    apart = min(_middle(two) - _middle(one) for one, two in pairwise(names))
+    apart = min(middle(two) - middle(one) for one, two in pairwise(names))
     found: dict[int, Line] = {}
     for name in names:
         above = [
             one
             for one in pieces
-            if abs(_middle(one) - _middle(name)) < apart / 2 and one.bottom <= name.top and VALUE.fullmatch(one.text)
+            if abs(middle(one) - middle(name)) < apart / 2 and one.bottom <= name.top and VALUE.fullmatch(one.text)
         ]
         if len(above) > 1:
             return {}  # the columns of several series stand over each name
-        if above and abs(_middle(above[0]) - _middle(name)) < _STRAIGHT * apart:
+        if above and abs(middle(above[0]) - middle(name)) < _STRAIGHT * apart:
             found[id(name)] = above[0]
     return found if 2 * len(found) > len(names) else {}
 
@@ -180,7 +180,7 @@ def bars(pieces: Sequence[Line], marks: Sequence[Line], names: Sequence[Line]) -
     numbers = [one for one in pieces if VALUE.fullmatch(one.text) and one.bottom <= marks[0].top]
     beside = [[one for one in numbers if _overlap(one, name) > _LEVEL] for name in names]
     sure = len(numbers) == len(names) and all(len(row) == 1 for row in beside)
-    titles = [one for one in pieces if one.top > marks[0].bottom - one.height / 2 and left <= _middle(one) <= right]
+    titles = [one for one in pieces if one.top > marks[0].bottom - one.height / 2 and left <= middle(one) <= right]
     title = min(titles, key=lambda one: one.top) if titles else None
     text = ", ".join(one.text for one in marks)
     top = min(name.top for name in names)
@@ -199,10 +199,10 @@ def row_of_marks(pieces: Sequence[Line]) -> list[Line]:
     """Return the marks of a horizontal axis among pieces in one row, from the left: evenly spaced numbers whose values
     are evenly spaced too, or grow by a factor; [] if there are none.
     """
-    marks = sorted((one for one in pieces if VALUE.fullmatch(one.text)), key=_middle)
+    marks = sorted((one for one in pieces if VALUE.fullmatch(one.text)), key=middle)
     if len(marks) < FEWEST_MARKS or len(marks) < len(pieces):
         return []
-    distances = [_middle(two) - _middle(one) for one, two in pairwise(marks)]
+    distances = [middle(two) - middle(one) for one, two in pairwise(marks)]
     usual = sorted(distances)[len(distances) // 2]
     even = all(abs(distance - usual) <= _EVEN * usual for distance in distances)
     return marks if even and _are_steps([_value(one.text) for one in marks]) else []

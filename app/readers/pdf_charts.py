@@ -21,6 +21,7 @@ from app.readers.chart_labels import (
     axes_of,
     bars,
     grouped,
+    middle,
     row_of_marks,
     with_powers,
 )
@@ -134,7 +135,7 @@ def _bar_chart(pieces: list[Line], box: Box) -> list[Line]:
     x0, x1, top, bottom = box
     upright = [piece for piece in pieces if piece.shown and not piece.turned]
     below = [
-        one for one in upright if x0 - one.height < _x(one) < x1 + one.height and one.top > bottom - one.height / 2
+        one for one in upright if x0 - one.height < middle(one) < x1 + one.height and one.top > bottom - one.height / 2
     ]
     first = min(below, key=lambda one: one.top, default=None)
     row = [one for one in below if first and one.top < first.top + first.height / 2]
@@ -164,15 +165,11 @@ def _bar_chart(pieces: list[Line], box: Box) -> list[Line]:
     return _as_rows(bars(others, marks, names), (left, x1, top, bottom), height)
 
 
-def _x(piece: Line) -> float:
-    return (piece.x0 + piece.x1) / 2
-
-
 def _is_title(piece: Line, marks: Sequence[Line]) -> bool:
     """Whether a piece of text is the name of the axis whose ``marks`` stand right above it."""
     near = 0 <= piece.top - marks[0].bottom + piece.height / 2 < _BELOW * piece.height
     is_label = len(piece.text.split()) <= _LABEL and not _CAPTION.match(piece.text)
-    return near and is_label and marks[0].x0 <= _x(piece) <= marks[-1].x1
+    return near and is_label and marks[0].x0 <= middle(piece) <= marks[-1].x1
 
 
 def _touch(one: Box, two: Box) -> bool:
@@ -196,7 +193,7 @@ def _stands_beside(axis: Sequence[Line], box: Box) -> bool:
 def _belongs(piece: Line, box: Box, axes: Sequence[Sequence[Line]]) -> bool:
     """Whether a piece of text is one of the words of the chart in ``box``."""
     x0, x1, top, bottom = box
-    x, y = (piece.x0 + piece.x1) / 2, (piece.top + piece.bottom) / 2
+    x, y = middle(piece), (piece.top + piece.bottom) / 2
     if x0 <= x <= x1 and top <= y <= bottom:
         return True
     if len(piece.text.split()) > _LABEL or _CAPTION.match(piece.text):
@@ -214,7 +211,7 @@ def _rows(words: Sequence[Line], axes: Sequence[Sequence[Line]], box: Box) -> li
     """Return the words of a chart as rows, which have the place of the chart's box."""
     names, labels = [], []
     for piece in words:
-        x = (piece.x0 + piece.x1) / 2
+        x = middle(piece)
         if piece.turned and abs(abs(math.sin(piece.angle)) - 1) < _TURN and not box[0] < x < box[1]:
             names.append(AxisName(piece.text, x, piece.top, piece.bottom))
         else:
