@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,13 +27,13 @@ from app.readers import read_document
 from app.readers.conversion import ConversionOffer
 from engine.config import SamplingParams
 from engine.document import Document, Reading
-from engine.errors import ContextTooSmall, InputError, OptionError, TrifoldError
+from engine.errors import CONTROLS, ContextTooSmall, InputError, OptionError, TrifoldError
 from engine.events import BookRead, Event, ReadingProgress
 
 if TYPE_CHECKING:
     from engine import Engine
 
-_OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_WRITTEN = {sign: chr(sign).encode("unicode_escape").decode() for sign in (*CONTROLS, *map(ord, "\t\n\u200e\u200f"))}
 _TOO_LONG = "Ask it by itself, with --chapters, --pages or --parts and without --csv; or read what fits with --fit."
 
 
@@ -100,8 +99,7 @@ def _written(name: str) -> str:
     """A file's name in the table. Characters that are not UTF-8, that a terminal obeys or that turn the direction of
     writing are written with backslashes, so that the row is found again and harms nobody who prints the table.
     """
-    shown = name.encode("utf-8", "backslashreplace").decode()
-    return _OBEYED.sub(lambda sign: sign[0].encode("unicode_escape").decode(), shown)
+    return name.encode("utf-8", "backslashreplace").decode().translate(_WRITTEN)
 
 
 def _table(options: argparse.Namespace) -> Path:

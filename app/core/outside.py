@@ -28,7 +28,7 @@ def text_record(part: Document, whole: Document | None, missing: Sequence[str] |
         missing: the words that the part lacks; None if it lacks nothing.
     """
     record = called_record(whole or part)
-    if missing is None or not _is_part(part, whole) or whole is None:
+    if missing is None or whole is None or whole is part or whole.sha256 != part.sha256 or not part.pages:
         return record
     places = {word: page_of(whole, page, long=True) for word, page in _outside(missing, part, whole).items()}
     return record | {"part": {"where": _where(part), "elsewhere": places}}
@@ -42,10 +42,6 @@ def asked_record(question: str, part: Document, whole: Document | None) -> dict[
     record = text_record(part, whole, sorted(nouns, key=question.find))
     found = list(record.get("part", {}).get("elsewhere", ()))
     return {"missing": found, **record} if found else {}
-
-
-def _is_part(part: Document, whole: Document | None) -> bool:
-    return whole is not None and whole is not part and whole.sha256 == part.sha256 and bool(part.pages)
 
 
 def _where(part: Document) -> str:

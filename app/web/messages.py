@@ -279,16 +279,16 @@ def _assumed(notes: Mapping[str, Any] | None) -> list[str]:
 
 def _said(chip: Mapping[str, Any], places: str, notes: Mapping[str, Any] | None, sentences: int = 1) -> str:
     """What the card says of a citation that stands for a number of sentences."""
-    kind, said = str(chip["kind"]), {name: format.of_text(words, notes) for name, words in _SAID.items()}
+    kind, values = str(chip["kind"]), [places]
     if sentences > 1:
-        return said["group"].format(places, sentences)
-    if kind == "missing" and chip["pages"]:
-        return said["partly"].format(f"{chip['matched']} neighbouring words", chip["total"], places)
-    if kind == "near" and chip.get("lacks"):
-        return said["lacks"].format(places, ", ".join(chip["lacks"][:_MOST_LACKING]))
-    if kind == "drew":
-        return said[kind].format(places, f"{chip['times']:.0f}")
-    return said[kind].format(places)
+        kind, values = "group", [places, str(sentences)]
+    elif kind == "missing" and chip["pages"]:
+        kind, values = "partly", [f"{chip['matched']} neighbouring words", str(chip["total"]), places]
+    elif kind == "near" and chip.get("lacks"):
+        kind, values = "lacks", [places, ", ".join(chip["lacks"][:_MOST_LACKING])]
+    elif kind == "drew":
+        values = [places, f"{chip['times']:.0f}"]
+    return format.of_text(_SAID[kind], notes).format(*values)
 
 
 def _citation_button(
