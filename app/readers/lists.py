@@ -65,7 +65,8 @@ class Lists:
         start, backwards = whole(attributes.get("start")), "reversed" in attributes
         begun = List(kind, 1 if start is None else start, -1 if backwards else 1, backwards and start is None)
         begun.depth = len(self._open)
-        begun.counters, begun.bullet = css.counters(found), css.bullet(found)
+        before = styles.of(tag, classes, items=True, place="before")
+        begun.counters, begun.bullet = css.counters(before), css.bullet(before)
         self._open.append(begun)
 
     def item(self, attributes: Mapping[str, str], styles: Styles) -> None:
