@@ -6,7 +6,9 @@ is a printed line or a part of a line.
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -47,6 +49,12 @@ Cells = list[list[Line]]
 # matches an item of a list that has its mark in the same piece of text
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○☐☑☒\uf0b7]|\d{1,2}[.)]) ?[^\W\d_]|[☐☑☒•] ?\S")
 _FEWEST_ITEMS = 3  # minimum items of a list that stands beside another
+MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
+_STOPS = (".", "!", "?", ":", "。")  # characters with which a sentence ends
+_BETWEEN = 1.2  # minimum gap, in line heights, between columns of text
+_NEXT_LINE = 3.0  # maximum distance, in line heights, between the first two lines of a column of text
+_SAME_START = 2.0  # maximum distance in points between the left edges of a column's lines
+_SAME_PITCH = 1.5  # maximum distance between two lines of a short column, as a factor of the smallest
 
 
 def in_rows(cell: Sequence[Line]) -> list[Line]:
@@ -190,7 +198,7 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
     steps = [below - above for above, below in pairwise(tops)]
     tight = min((step for step in steps if step > 0.8 * height), default=height)
     loose = floors or any(step > LOOSER * tight for step in steps)
-    edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(len(rows[0]))]
+    edges = _edges(rows)
     bands: list[list[Cells]] = []
     for at, row in enumerate(rows):
         floor = at and any(tops[at - 1] + height / 2 < y < tops[at] + height / 2 for y in floors)
@@ -386,13 +394,68 @@ def is_prose(column: Sequence[Line]) -> bool:
     return sum(right - line.x1 < 1.5 * line.height for line in column) > _FILLED * len(column)
 
 
+def in_columns(rows: Sequence[list[Line]], start: int) -> list[Cells]:
+    """Return the cells of the rows, from ``start``, whose pieces begin where those of the first row do. A row far below
+    the row before is no longer one of them.
+    """
+    starts = [piece.x0 for piece in rows[start]]
+    apart = all(two.x0 - one.x1 > _BETWEEN * one.height for one, two in pairwise(rows[start]))
+    if len(starts) < 2 or not apart or any(piece.row or MARKER.match(piece.text) for piece in rows[start]):
+        return []
+    cells: list[Cells] = []
+    step = _NEXT_LINE * rows[start][0].height
+    for above, row in pairwise([rows[start], *rows[start:]]):
+        pitch = row[0].top - above[0].top
+        places = [bisect_left(starts, piece.x0 - _SAME_START) for piece in row]
+        ends = [*starts[1:], math.inf]
+        if cells and not 0 < pitch <= step:
+            break
+        if any(
+            at == len(starts) or abs(starts[at] - piece.x0) > _SAME_START or piece.x1 > ends[at] or piece.row
+            for at, piece in zip(places, row, strict=True)
+        ) or len(set(places)) < len(places):
+            break
+        step = min(step, _SAME_PITCH * pitch) if cells else step
+        cells.append(
+            [[piece for at, piece in zip(places, row, strict=True) if at == column] for column in range(len(starts))]
+        )
+    return cells
+
+
+def are_columns_of_text(rows: Sequence[Cells]) -> bool:
+    """Whether printed rows, as ``in_columns`` returns them, are columns of text and no rows of a table."""
+    if len(rows) < 2:
+        return False
+    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
+    return are_woven(rows) or all(map(is_prose, columns)) or _go_on_together(rows)
+
+
+def _go_on_together(rows: Sequence[Cells]) -> bool:
+    """Whether every line below the first one or two goes on with the line above it, in several columns at once. Beside
+    a line that goes on, another column may begin a sentence; a row of a table begins in all of its columns.
+    """
+    together, edges = False, _edges(rows)
+    for at, (above, below) in enumerate(pairwise(rows)):
+        filled = [cell for cell in zip(above, below, edges, strict=True) if cell[1]]
+        rest = [last for last, cell, edge in filled if not _is_next_line(last, cell, edge, 1)]
+        if at and (len(rest) == len(filled) or not all(last and last[-1].text.endswith(_STOPS) for last in rest)):
+            return False
+        together = together or (not rest and len(filled) > 1)
+    return together
+
+
+def _edges(rows: Sequence[Cells]) -> list[float]:
+    """Return the right edge of each column."""
+    return [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(len(rows[0]))]
+
+
 def are_woven(rows: Sequence[Cells]) -> bool:
     """Whether printed rows are columns of text, no rows of a table: in one row a line goes on beside the first line of
     something new in another column, and in another row it is the other way round. Two lists side by side are columns
     too.
     """
     count = len(rows[0])
-    edges = [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(count)]
+    edges = _edges(rows)
     begun: set[tuple[int, int]] = set()
     for above, below in pairwise(rows):
         on = [at for at in range(count) if _is_next_line(above[at], below[at], edges[at])]
@@ -404,16 +467,18 @@ def are_woven(rows: Sequence[Cells]) -> bool:
 
 def _is_list_of_items(column: Sequence[Sequence[Line]]) -> bool:
     """Whether each cell of a column, but for its head, is an item of a list with its mark."""
-    texts = [cell[0].text for cell in column if cell]
+    texts = [joined(cell).text for cell in column if cell]
     items = sum(map(bool, map(_ITEM.match, texts)))
     return items >= _FEWEST_ITEMS and items >= len(texts) - 1
 
 
-def _is_next_line(above: Sequence[Line], below: Sequence[Line], edge: float) -> bool:
-    """Whether a cell goes on with the line above it, which has several words and no room for another."""
+def _is_next_line(above: Sequence[Line], below: Sequence[Line], edge: float, blanks: int = 2) -> bool:
+    """Whether a cell goes on with the line above it, which has at least ``blanks`` blanks and no room for another
+    word.
+    """
     if not above or not below or not below[0].text[0].islower():
         return False
     last, line = above[-1], below[0]
     words = line.text.split(" ", 1)
     room = (line.x1 - line.x0) / max(len(line.text), 1) * (len(words[0]) + 1)
-    return edge - last.x1 < room + _NARROW * last.height and last.text.count(" ") > 1
+    return edge - last.x1 < room + _NARROW * last.height and last.text.count(" ") >= blanks

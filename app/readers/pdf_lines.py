@@ -20,7 +20,7 @@ import pypdfium2 as pdfium
 from app.readers import cleaning, pdf_calls
 from app.readers.inner_pictures import Image
 from app.readers.layout import Doubt, Line, is_initial
-from app.readers.pdf_cells import are_woven, is_prose
+from app.readers.pdf_cells import MARKER, are_columns_of_text, in_columns, is_prose
 from app.readers.pdf_charts import boxes_of, charts, gridded, with_charts
 from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines, turned
@@ -43,7 +43,7 @@ from app.readers.pdf_signs import (
     with_raised,
     with_whole_words,
 )
-from app.readers.pdf_tables import MARKER, with_tables
+from app.readers.pdf_tables import with_tables
 from app.readers.pdf_unseen import Layers, Suspects, mark_unseen
 from app.readers.recognised import RecognisedPage, pieces_of
 
@@ -69,8 +69,6 @@ _FOOTER = 2  # maximum lines of a footer that the file stores before all other t
 _COLUMN_ROWS = 6
 _COLUMN_LINES = 4  # minimum lines of a column that is put before the column at its right
 _ALIKE = 0.7  # minimum share of its width, and of its height, that a column has in common with the column beside it
-_SAME_START = 2.0  # maximum distance in points between the left edges of a column's lines
-_SAME_PITCH = 1.5  # maximum distance between two lines of a short column, as a factor of the smallest
 _AGREE = 0.85  # minimum share of rows with a gap at the position of a gutter between columns
 _COLUMN_TEXT = 20  # minimum mean characters of a line in columns of text; cells of tables have fewer
 _SAMPLE = 16  # characters of a page that are examined to find its orientation, at least
@@ -689,45 +687,14 @@ def _short_columns(pieces: list[Line]) -> list[Line]:
     ordered: list[Line] = []
     at = 0
     while at < len(rows):
-        cells = _in_columns(rows, at)
-        if len(cells) > 1 and (
-            are_woven(cells)
-            or all(is_prose([line for row in cells for line in row[column]]) for column in range(len(cells[0])))
-        ):
+        cells = in_columns(rows, at)
+        if are_columns_of_text(cells):
             ordered += [line for column in range(len(cells[0])) for row in cells for line in row[column]]
             at += len(cells)
         else:
             ordered += rows[at]
             at += 1
     return ordered
-
-
-def _in_columns(rows: Sequence[list[Line]], start: int) -> list[list[list[Line]]]:
-    """Return the cells of the rows, from ``start``, whose pieces begin where those of the first row do. A row far below
-    the row before is no longer one of them.
-    """
-    starts = [piece.x0 for piece in rows[start]]
-    apart = all(two.x0 - one.x1 > _TAB * one.height for one, two in pairwise(rows[start]))
-    if len(starts) < 2 or not apart or any(piece.row or MARKER.match(piece.text) for piece in rows[start]):
-        return []
-    cells: list[list[list[Line]]] = []
-    step = _NEAR * rows[start][0].height
-    for above, row in pairwise([rows[start], *rows[start:]]):
-        pitch = row[0].top - above[0].top
-        places = [bisect_left(starts, piece.x0 - _SAME_START) for piece in row]
-        ends = [*starts[1:], math.inf]
-        if cells and not 0 < pitch <= step:
-            break
-        if any(
-            at == len(starts) or abs(starts[at] - piece.x0) > _SAME_START or piece.x1 > ends[at] or piece.row
-            for at, piece in zip(places, row, strict=True)
-        ) or len(set(places)) < len(places):
-            break
-        step = min(step, _SAME_PITCH * pitch) if cells else step
-        cells.append(
-            [[piece for at, piece in zip(places, row, strict=True) if at == column] for column in range(len(starts))]
-        )
-    return cells
 
 
 def _gutters(gaps: list[tuple[float, float]]) -> list[float]:

@@ -25,15 +25,18 @@ from app.readers.pdf_cells import (
     CELL_PITCH,
     FINE,
     LOOSER,
+    MARKER,
     NUMBER,
     NUMBERS,
     SAME_RULE,
     Cells,
+    are_columns_of_text,
     are_woven,
     as_lines,
     cells_of,
     fine_parts,
     grouped_rows,
+    in_columns,
     is_prose,
     joined,
     levelled,
@@ -80,7 +83,6 @@ _SAME_LEFT = 6.0  # maximum difference in points between the left edges of one t
 _SAME_COLUMN = 30.0  # maximum difference in points between the column positions of one table on two pages
 _DIGIT = re.compile(r"\d")
 _TO_PAGE = re.compile(r"(?:,|\.\.) ?\d[\d, –-]*$")  # matches the end of an entry in an index or a table of contents
-MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 
 
 def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: int) -> list[Line]:
@@ -120,13 +122,25 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
             continue
         made: dict[int, list[Line]] = {}
         taken: set[int] = set()
-        for some, lines in _framed(rows, drawn):
+        for some, lines in (found for part in _without_columns(rows) for found in _framed(part, drawn)):
             inside = {origin[id(part)] for row in some for part in row}
             taken |= inside
             made[min(inside)] = lines
         for at, piece in enumerate(chunk):
             result += made.get(at, []) if at in taken else [piece]
     return result
+
+
+def _without_columns(rows: list[list[Line]]) -> Iterator[list[list[Line]]]:
+    """Yield the rows between columns of text, which may have no space between them and the table below."""
+    begin = at = 0
+    while at < len(rows):
+        columns = in_columns(rows, at)
+        if are_columns_of_text(columns):
+            yield rows[begin:at]
+            begin = at + len(columns)
+        at += max(len(columns), 1)
+    yield rows[begin:]
 
 
 def _framed(rows: list[list[Line]], drawn: Rules) -> Iterator[tuple[list[list[Line]], list[Line]]]:

@@ -173,3 +173,18 @@ def test_two_lists_side_by_side_are_read_one_after_the_other(files: Any) -> None
     text = _read(files, sorted(spots, key=lambda spot: (-spot[1], spot[0])))
     assert " | " not in text
     assert text.index("9 plums") < text.index("1. Heat")
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_columns_of_text_with_a_table_right_below_them(files: Any, by_column: bool) -> None:
+    """Their lines stood as the table's cells, and its own columns were lost."""
+    left = ["Tickets", "Tickets are sold on board. Keep yours", "until you leave the quay, since it is", "looked at. "]
+    right = ["Prams", "Prams stay on the lower deck near the", "stern door and are tied to a ring.", "Ask the mate. "]
+    table = [("Day", "Boat", "Fare"), ("Monday", "the morning boat", "4"), ("Friday", "the evening boat", "6")]
+    columns: list[Spots] = [
+        [(x, 600.0 - 14 * at, line) for at, line in enumerate(column)] for x, column in ((60, left), (330, right))
+    ]
+    spots = [*columns[0], *columns[1]] if by_column else [spot for row in zip(*columns, strict=True) for spot in row]
+    below = [(x, 540.0 - 14 * at, row[of]) for at, row in enumerate(table) for of, x in enumerate((60.0, 120.0, 230.0))]
+    text = _read(files, [*spots, *below])
+    assert text == " ".join(map(str.strip, [*left, *right, *map(" | ".join, table)]))
