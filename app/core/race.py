@@ -23,10 +23,11 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from app.core import format, speed
 from app.core.abilities import Abilities, abilities
@@ -34,6 +35,7 @@ from app.core.chats import Chat, Trouble
 from app.core.forecast import identity
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.core.suggestions import asks_for_summary
 from app.core.whole_files import write_whole
 from engine import HANDOVER_S, ModelInfo, Question, Request
 from engine.config import Mode, SamplingParams
@@ -93,7 +95,7 @@ class Race:
 
         Args:
             question: the question. If it is "", the race takes the newest question of the open chat that was answered
-                from the book. If there is none, the race takes a suggested question.
+                from the book, by an answer that nothing doubts. If there is none, the race takes a suggested question.
 
         Raises:
             InputError: there is no question, no book is read, the book is read in parts, or the model is not on this
@@ -104,7 +106,7 @@ class Race:
         instead = ""
         if not question.strip() and chat is not None and chat.exchanges:
             told = _last_of(chat)
-            instead = "" if told else next(iter(self._suggested(False)), "")
+            instead = "" if told else next(iter(self._others(False)), "")
             question = told or instead or chat.exchanges[-1].question
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
@@ -161,7 +163,11 @@ class Race:
         them.
         """
         yield question
-        yield from (other for other in self._suggested(True) if other != question)
+        yield from (other for other in self._others(True) if other != question)
+
+    def _others(self, wait: bool) -> list[str]:
+        """The suggested questions, a request for a summary last: no passage shows whether a summary is right."""
+        return sorted(self._suggested(wait), key=asks_for_summary)
 
     def _tell_chat(self, result: RaceResult) -> None:
         """If an answer of the open chat has the same text as in the race, replace its speed by the speed from the race,
@@ -221,12 +227,16 @@ class Race:
 
 
 def _last_of(chat: Chat) -> str:
-    """Return the newest question of a chat that was answered from the book; "" if there is none. A refusal, or an
-    answer that repeated itself, does not count as answered.
+    """Return the newest question of a chat that was answered from the book; "" if there is none. A refusal, an answer
+    that repeated itself, or one that the text does not support does not count, because a race shows its texts large.
     """
-    nothing = (speed.REFUSED, speed.CIRCLES)
-    told = (turn.question for turn in reversed(chat.exchanges) if (turn.notes or {}).get("uncounted") not in nothing)
+    told = (turn.question for turn in reversed(chat.exchanges) if not _is_doubted(turn.notes or {}))
     return next(told, "")
+
+
+def _is_doubted(notes: Mapping[str, Any]) -> bool:
+    wrong = bool(format.absence(notes) or notes.get("assumed"))
+    return wrong or notes.get("uncounted") in (speed.REFUSED, speed.CIRCLES)
 
 
 # Runs and questions --------------------------------------------------------------------------------------------------

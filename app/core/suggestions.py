@@ -223,7 +223,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         # the outermost entries are the documents' own titles, which are no headings
         inner = tuple(replace(item, level=item.level - 1) for item in document.outline if item.level)
         joined = replace(document, members=(), outline=inner)
-        others = [one for one in suggestions(joined, pages_read) if one not in _SUMMARIES]
+        others = [one for one in suggestions(joined, pages_read) if not asks_for_summary(one)]
         return (words[both], words["common"], *others)[:MOST]
     kind = kind_of(document) if general else "story"
     of = words["book" if not general or called(document) == "book" else "document"]
@@ -282,6 +282,11 @@ _OF_CHAPTERS: Mapping[Language, _Words] = {
         "a",
     ),
 }
+
+
+def asks_for_summary(question: str) -> bool:
+    """Whether a suggested question asks for a summary of the whole text."""
+    return question in _SUMMARIES
 
 
 def chapter_question(chapter: ContentsEntry, document: Document, language: Language | None = None) -> str:

@@ -27,8 +27,8 @@ NAMES = {"plain": "Plain", "hierarchical": "Fast"}
 _NOTES = {"plain": "piece by piece", "hierarchical": "guess ahead, check, stay exact"}
 _LIVE = "Both live, in turns. Each clock counts its own run alone."
 _WITH_LOOKUP = "guess ahead, also from the book; check; stay exact"
-REPLAY = "A replay of two runs, made in turns on this book, on one clock from the first token on."
-_REPLAY_OF_SEVERAL = "A replay of two runs, made in turns on this book, on one clock from each first token on."
+REPLAY = "A replay of two runs, made in turns on this text, on one clock from the first token on."
+_REPLAY_OF_SEVERAL = "A replay of two runs, made in turns on this text, on one clock from each first token on."
 
 
 class RaceAsked(RequestBody):
@@ -168,11 +168,11 @@ def detail(result: RaceResult) -> str:
         )
     told = ["Every token is the same: guessing ahead changed the time and nothing else."]
     if result.times is not None and speed.speed_in_words(result.times).endswith("slower"):
-        told.append("Here it did not pay: the guesses were kept too seldom, or the book is too short for the gain.")
+        told.append("Here it did not pay: the guesses were kept too seldom, or the text is too short for the gain.")
     if result.times is None and result.counted:
         told.append("The machine had other work during one of the runs, so the times say nothing. Race again later.")
     if result.is_substitute:
-        told.append("No answer of this chat was about the book: a suggested question was taken instead.")
+        told.append("No answer of this chat is sure to rest on the text: a suggested question was taken instead.")
     return " ".join([*told, *_left_out(result)])
 
 

@@ -202,7 +202,20 @@ def test_a_race_takes_a_passage_where_the_chat_has_only_refusals(quoting: AppSta
     list(chat_run.ask(quoting, Ask("What of nothing?")))
     found = raced(quoting, tmp_path, "")
     assert (found.questions[0].question, found.is_substitute) == (PASSAGES[0], True)
-    assert "No answer of this chat was about the book" in race_panel.detail(found)
+    assert "No answer of this chat is sure to rest on the text" in race_panel.detail(found)
+
+
+@pytest.mark.parametrize("doubt", [{"missing": ["900"]}, {"assumed": ["raised"]}])
+def test_a_race_shows_no_answer_that_the_text_does_not_support(quoting: AppState, tmp_path: Path, doubt: Any) -> None:
+    """The race of a lease's "Why was the deposit raised to 900?" showed the invented reason twice, and large."""
+    list(chat_run.ask(quoting, Ask("Find: lamp60 lamp61 lamp62")))
+    list(chat_run.ask(quoting, Ask("Find: lamp70 lamp71 lamp72")))
+    chat = quoting.chat
+    assert chat is not None
+    last = chat.exchanges[1]
+    quoting.chats.update(chat.id, 1, replace(last, notes={**(last.notes or {}), **doubt}))
+    record_of(quoting.chat)
+    assert raced(quoting, tmp_path, "").questions[0].question == "Find: lamp60 lamp61 lamp62"
 
 
 def test_a_passage_that_was_asked_for_in_the_chat_is_no_stopgap(quoting: AppState, tmp_path: Path) -> None:
@@ -285,6 +298,16 @@ def test_a_long_answer_does_not_wait_for_the_suggested_questions(ready: Make, tm
     wait_for(lambda: not race.state.running)
     assert race.result is not None
     assert waited == []
+
+
+def test_a_summary_is_the_last_thing_that_a_race_asks_for(ready: Make, tmp_path: Path) -> None:
+    """No passage shows whether a summary is right, and a race is what a person shows to others."""
+    asked = ("Summarize the document in at most 60 words.", "Who are the parties?")
+    one = Race(ready(Own(answer="It says so.", word_seconds=0.0)), Verified(tmp_path / "v.json"), lambda _: asked)
+    one.start("When was it signed?")
+    wait_for(lambda: not one.state.running)
+    assert one.result is not None
+    assert [raced.question for raced in one.result.questions] == ["When was it signed?", *reversed(asked)]
 
 
 def test_a_race_can_be_stopped_and_proves_nothing(ready: Make, tmp_path: Path) -> None:
