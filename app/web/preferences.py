@@ -119,7 +119,8 @@ def cards(
     local_models: LocalModels, free: FreeMemory, present: ModelChoice | None, rates: MachineRates | None = None
 ) -> list[View]:
     """Return the models to compare first (``app.models.proposal.compared``). Each has the ``id`` of its entry in
-    ``model_options``, what it can do here, how long ``CARD_PAGES`` pages take, and its real name.
+    ``model_options``, what it can do here, how long ``CARD_PAGES`` pages take, or
+    those that fit, and its real name.
     """
     loaded = next((pair for pair in _listed(local_models, present) if _is_present(pair, present)), None)
     return [_card(pair, local_models, free, rates) for pair in compared(loaded, free)]
@@ -131,7 +132,8 @@ def _card(pair: Pair, local_models: LocalModels, free: FreeMemory, rates: Machin
         draft = shape_at_hand(pair.draft, local_models) if pair.draft else None
         way = rounding(target, draft, free)
         found = fit_pair(target, draft, way.of(free) if way else free)
-        here = pace(target, found, rates, CARD_PAGES) if rates and found.verdict != "none" else None
+        pages = min(CARD_PAGES, pages_of(min(found.tokens, target.window)))  # as ``able`` says
+        here = pace(target, found, rates, pages) if rates and found.verdict != "none" else None
     name = pair.target.name
     real = DEMO_REAL_NAME if pair is DEMO else SOURCES[name].NAME if name in SOURCES else name
     return {"id": pair.id, "does": able(pair, found, target), "pace": here.words if here else "", "name": real}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,12 +81,15 @@ def test_the_settings_compare_the_present_model_with_two_that_suit_the_machine(t
     assert shown[0]["name"] == "trifold-demo-11M"
     assert shown[1]["does"] == "Talks in its own words about documents of up to about 79 pages of 300 words here."
     assert shown[1]["name"] == "Qwen2.5-Coder-1.5B-Instruct, 4 bits"
-    assert shown[1]["pace"].startswith("Up to 79 pages of a book: ")
+    assert shown[1]["pace"].startswith("A 79-page book: ")
     assert shown[2]["name"] == best.target.name
     assert shown[2]["pace"].startswith("A 100-page book: ")
     assert [card["id"] for card in cards(models, LAPTOP, ModelChoice(STARTER, None))] == ["starter", "reader", best.id]
     little = FreeMemory(GB // 4, 0, on_gpu=False)
     assert [card["id"] for card in cards(models, little, None)] == ["demo"]
+    tight = FreeMemory(22 * GB, 60 * GB, on_gpu=False)  # memory for fewer pages than the disk has room for
+    large = cards(models, tight, None, RATES)[1]
+    assert re.findall(r"up to about (\d+) pages", large["does"]) == re.findall(r"A (\d+)-page", large["pace"])
     own = cards(models, LAPTOP, ModelChoice("owner/name", None))
     assert (own[0]["name"], own[0]["does"]) == ("owner/name", "Talks in its own words.")
 
