@@ -93,10 +93,7 @@ class ExchangeWriter:
         self.again = False
         self._first_try = str(kept.get("why", ""))  # what was wrong with the answer before this one
         self._goes_on = bool(self.begun)
-        self._moved: dict[str, Any] = {}  # changed fields of ``OpenBook`` that are not yet shown on the page
-        # Until the first token, the page shows the figures of the previous answer, so that its layout does not jump.
-        earlier = reversed(known.exchanges[: position + 1])
-        state.show(pace=(), figures=next((turn.figures for turn in earlier if turn.figures), None))
+        self._pace: tuple[format.PacePoint, ...] = ()
 
     @property
     def written(self) -> str:
@@ -200,8 +197,7 @@ class ExchangeWriter:
         self._by_passages = {"said": said, "why": why}
         self._made = {}
         self._add(answer=f"{said} {why}", figures=None, stages="", stopped=StopReason.END)
-        self.done = True
-        self._moved |= {"pace": (), "figures": None}
+        self.done, self._pace = True, ()
         outside = {} if self._passages else asked_record(self.ask.text, index.document, self._state.current.whole)
         self._write(notes=self._behind({"unit": index.document.unit, **outside}))
 
@@ -209,8 +205,7 @@ class ExchangeWriter:
         """End the answer: two versions of one text were compared by their words, without the model."""
         self._made, self._passages = {}, []
         self._add(answer=found.answer, figures=None, stages="", stopped=StopReason.END)
-        self.done = True
-        self._moved |= {"pace": (), "figures": None}
+        self.done, self._pace = True, ()
         notes = {"v": VERSION, "unit": unit, "ink": "", "chips": found.chips, "compared": True}
         self._write(notes=self._behind(notes))
 
@@ -262,24 +257,21 @@ class ExchangeWriter:
         notes.take(event)
         model = self._state.engine.status().model
         if isinstance(event, PartBegun | Joining):
-            self._add(figures=None)
-            self._state.show(pace=())
+            self._pace = ()
         elif isinstance(event, TextDelta):
-            self._figures(event)
-            text = self._exchange.answer + event.text if notes.joins else ""
-            self._add(answer=text, figures=event.figures)
+            self._measure(event)
+            self._add(answer=self._exchange.answer + event.text if notes.joins else "")
         elif isinstance(event, PagesScored):
-            self._moved["scores"] = notes.scores(event.scores)
+            self._state.show(scores=notes.scores(event.scores))
         elif isinstance(event, BookRead):
             self._state.experience.read(model, event)
         elif isinstance(event, AnswerDone):
-            self._figures(event)
+            self._measure(event)
             self._state.experience.answered(model, event.figures)
         elif isinstance(event, PartsAnswered):
             self._end_parts(event)
-        if self._moved:
-            self._state.show(**self._moved)
-            self._moved = {}
+        if isinstance(event, TextDelta | AnswerDone):
+            self._write(notes={**(self._exchange.notes or {}), "pace": self._pace})
 
     def _end_parts(self, event: PartsAnswered) -> None:
         """End an answer that was made from the answers of parts. The answer gets the figures of the engine's last
@@ -327,21 +319,21 @@ class ExchangeWriter:
             self._think(text, event.figures, is_open=True)
             self.waiting = ""
         elif isinstance(event, TextDelta):
-            self._figures(event)
+            self._measure(event)
             stages = self._exchange.stages + _letters(event)
-            self._add(answer=(self._exchange.answer or self.begun) + event.text, figures=event.figures, stages=stages)
+            self._add(answer=(self._exchange.answer or self.begun) + event.text, stages=stages)
         elif isinstance(event, PagesScored):
-            self._moved["scores"] = event.scores
+            self._state.show(scores=event.scores)
         elif isinstance(event, AnswerStarted):
             self.waiting = "Writing…"
         elif isinstance(event, AnswerDone):
-            self._figures(event)
+            self._measure(event)
             if event.page_scores:
-                self._moved["scores"] = event.page_scores
+                self._state.show(scores=event.page_scores)
             if (thought := event.thought) is not None:
                 self._think(thought.text, thought.figures, is_open=thought.is_open, was_cut=thought.was_cut)
             answer, stages = self.begun + event.text, self._stages + _letters(event)
-            self._add(answer=answer, figures=event.figures, stopped=event.stop_reason, stages=stages)
+            self._add(answer=answer, stopped=event.stop_reason, stages=stages)
             self.done = True
             self._state.experience.answered(self._state.engine.status().model, event.figures)
 
@@ -435,21 +427,17 @@ class ExchangeWriter:
             is_whole = exchange.stopped is StopReason.END
             said = compared(first["text"], exchange.answer, self.ask.text) if is_whole else ""
             more |= {"first_answer": first, "whole": {**self._whole, "said": said}}
-        notes = {
-            **(notes or {}),
-            **more,
-            "made": self._made,
-            "pace": self._moved.get("pace", self._state.current.pace),
-        }
+        notes = {**(notes or {}), **more, "made": self._made, "pace": self._pace}
         earlier = [answer for _, answer in self._before()]
         refused, ended = bool(self._by_passages), self._exchange.stopped is not None
         notes["uncounted"] = speed.uncounted(self._exchange.answer, earlier, refused=refused, ended=ended)
         return notes
 
-    def _figures(self, event: TextDelta | AnswerDone) -> None:
-        pace = self._moved.get("pace", self._state.current.pace)
-        self._moved["pace"] = format.longer_pace(pace, event, self._exchange.figures)
-        self._moved["figures"] = event.figures
+    def _measure(self, event: TextDelta | AnswerDone) -> None:
+        """Keep the figures of an event and its point of the pace curve, which begins anew with every generation."""
+        before = self._exchange.figures if self._pace else None
+        self._pace = format.longer_pace(self._pace, event, before)
+        self._add(figures=event.figures)
 
     def _add(self, **changes: Any) -> None:
         self._exchange = replace(self._exchange, **changes)
@@ -458,8 +446,7 @@ class ExchangeWriter:
         self._add(**changes)
         if (awaited := self.awaited) is not None:  # before the page learns of the end
             self._state.wait_for_whole(awaited)
-        self._state.write(self.chat, self.position, self._exchange, **self._moved)
-        self._moved = {}
+        self._state.chats.update(self.chat, self.position, self._exchange)
 
 
 def _parts_offer(state: AppState, question: str) -> str:

@@ -103,7 +103,8 @@ class OpenBook:
     - ``progress``: progress of the reading; ``read``: result of the reading
     - ``trouble``: why the book cannot be used; ``action``: the button that offers the remedy
     - ``chat``: id of the open chat; ``asking``: whether an answer is being written in a chat
-    - ``figures``, ``pace``: speed of the answer, and the points of its pace curve (``format.PacePoint``)
+    - ``figures``, ``pace``: speed of an answer being written in no chat, for a race or a program, and the points of
+      its pace curve (``format.PacePoint``); None and () before its first token, and of an answer in a chat
     - ``scores``: how strongly the newest tokens attended to each page (``PagesScored``)
     - ``fit``: whether ``document`` fits into the window, as measured by the engine
     - ``whole``, ``whole_fit``: the document with all pages of the book, and whether it fits

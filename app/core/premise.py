@@ -92,7 +92,7 @@ def check_later(state: AppState, chat_id: str, position: int) -> None:
         if chat is None or at is None or found is before or cancel.is_set():
             return
         if (now := chat.exchanges[at]).answer == exchange.answer:
-            state.write(chat_id, at, replace(now, notes=found))
+            state.chats.update(chat_id, at, replace(now, notes=found))
 
     threading.Thread(target=run, name="trifold-premise", daemon=True).start()
 

@@ -23,7 +23,7 @@ from app.core import books
 from app.core.book_parser import BookParser, Reader
 from app.core.bookmark import Bookmark, Mark, keep_value, kept_value
 from app.core.books import Book, Books
-from app.core.chats import Chat, Chats, Exchange, Trouble
+from app.core.chats import Chat, Chats, Trouble
 from app.core.forecast import Experience, Remaining
 from app.core.notes import NOTES, NoteStore, books_of, to_read
 from app.core.open_book import Action, Awaited, OpenBook, Pictured, Recognising, Stage
@@ -485,11 +485,9 @@ class AppState:
             self._show(chat_id)
 
     def _show(self, chat_id: str) -> None:
-        """Show a chat. Reset the figures, the pace and the highlighted pages, because they belong to an answer of the
-        previous chat.
-        """
+        """Show a chat. Reset the highlighted pages, because they belong to an answer of the previous chat."""
         if chat_id != self.current.chat:
-            self.current = replace(self.current, chat=chat_id, figures=None, scores=(), pace=())
+            self.current = replace(self.current, chat=chat_id, scores=())
         self._mark()
 
     def _check_silence(self) -> None:
@@ -543,7 +541,8 @@ class AppState:
             if self._asking is not None:
                 raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
             self._asking, self._gives_way = threading.Event(), gives_way
-            self.current = replace(self.current, asking=True, asked_by=tab, waiting="", cited=None)
+            begun = replace(self.current, asking=True, asked_by=tab, waiting="", cited=None)
+            self.current = replace(begun, figures=None, pace=())
             return self._asking
 
     def release(self, claim: threading.Event) -> None:
@@ -615,14 +614,6 @@ class AppState:
         """Change fields of ``OpenBook`` that describe the growing answer, such as figures and page scores."""
         with self._lock:
             self.current = replace(self.current, **changes)
-
-    def write(self, chat_id: str, position: int, exchange: Exchange, **changes: Any) -> None:
-        """Write a growing answer into its chat, and change fields of ``OpenBook`` as ``show`` does. A page is told of
-        both at once.
-        """
-        with self._lock:
-            self._record = replace(self._record, **changes)
-            self.chats.update(chat_id, position, exchange)
 
     def close(self) -> None:
         """End all work, save what it made, and close the library."""

@@ -46,6 +46,7 @@ from app.web.routes import PageRoute
 from engine import ModelInfo, Status
 from engine.config import OWN_SAMPLING, SamplingParams
 from engine.document import Document
+from engine.events import Figures
 from engine.plan import BookFit
 
 
@@ -116,6 +117,7 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None, asked
         chat: the open chat.
         asked: a question with the person's settings; None for the defaults.
     """
+    figures, pace, why_not = _speed(current, chat)
     return {
         "model": model_view(status),
         "sampling": sampling_view(status),
@@ -127,9 +129,9 @@ def page_view(current: OpenBook, status: Status, chat: Chat | None = None, asked
         "asking": current.asking,
         "asked_by": current.asked_by if current.asking else "",
         "chat": _chat(current, chat),
-        "figures": _figures(current, chat),
+        "figures": format.figures_view(figures, why_not, pace if current.asking else ()) if figures else None,
         "memory": format.kv_view(current.read.kv_bytes) if current.read else [],
-        "pace": _pace(current, chat),
+        "pace": pace,
     }
 
 
@@ -385,21 +387,21 @@ def _millions(parameters: int) -> str:
     return f"{parameters / 1e6:.1f} million"
 
 
-def _figures(current: OpenBook, chat: Chat | None) -> View | None:
-    """Figures of the growing answer. If no answer is being written, figures of the last answer in the shown chat. None
-    if there are no figures.
+def _speed(current: OpenBook, chat: Chat | None) -> tuple[Figures | None, Sequence[PacePoint], str]:
+    """The figures of the growing answer, its pace curve (milliseconds per token along the answer), and why its speed
+    does not count. If no answer is being written, those of the last answer in the shown chat.
+
+    Before the first token, the figures are those of an earlier answer, so that the layout of the page does not jump.
     """
     turns = chat.exchanges if chat else ()
-    figures = current.figures if current.asking else turns[-1].figures if turns else None
-    notes = turns[-1].notes if turns else None
-    why_not = str((notes or {}).get("uncounted", ""))
-    return format.figures_view(figures, why_not, current.pace if current.asking else ()) if figures else None
-
-
-def _pace(current: OpenBook, chat: Chat | None) -> Sequence[PacePoint]:
-    """The pace curve of the answer whose figures are shown: milliseconds per token along the answer."""
-    turns = chat.exchanges if chat else ()
-    return current.pace if current.asking else format.kept_pace(turns[-1].notes) if turns else ()
+    why_not = str((turns[-1].notes or {}).get("uncounted", "")) if turns else ""
+    if current.asking and current.figures is not None:
+        return current.figures, current.pace, why_not
+    written = next((at for at, turn in enumerate(turns) if turn.stopped is None), None) if current.asking else None
+    if written is not None:
+        measured = (turn.figures for turn in reversed(turns[: written + 1]) if turn.figures)
+        return next(measured, None), format.kept_pace(turns[written].notes), why_not
+    return (turns[-1].figures, format.kept_pace(turns[-1].notes), why_not) if turns else (None, (), "")
 
 
 def record_of(chat: Chat | None, awaited: Collection[int] = ()) -> str:

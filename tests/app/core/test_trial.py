@@ -82,7 +82,6 @@ def test_what_is_not_found_gives_way_to_the_next(state: AppState, engine: Answer
     assert offered(state, CAN_QUOTE, "A", "B", "C", "D", "E", "F") == ["A", "C", "E"]
     assert [asked.text for asked in engine.asked] == ["A", "B", "C", "D", "E"], "three are enough"
     assert not state.chat.exchanges
-    assert state.current.figures is None
 
 
 def test_neither_a_loop_nor_the_same_passage_twice_is_offered(state: AppState, engine: Answering) -> None:

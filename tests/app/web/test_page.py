@@ -855,12 +855,18 @@ def test_gradio_that_has_lost_its_server_finds_it_again(browser: TestClient) -> 
 def test_the_chart_is_of_the_answer_whose_figures_are_shown() -> None:
     """Another version that was chosen had the figures of its own and the chart of the answer that came last."""
     last = [[9.0, 9.0, 9.0, 1]]
-    current = OpenBook(stage=Stage.READY, document=book(2), pace=((30.0, 30.0, 30.0, 1),))
+    current = OpenBook(stage=Stage.READY, document=book(2), figures=figures(), pace=((30.0, 30.0, 30.0, 1),))
     turns = [Exchange("Who?", "She.", StopReason.END, figures(), notes=notes) for notes in (None, {"pace": last})]
     shown = [page_view(current, engine_status(), Chat("a", "b", 0.0, (turn,)))["pace"] for turn in turns]
     assert [list(map(list, pace)) for pace in shown] == [[], last]
     asking = dataclasses.replace(current, asking=True)
     assert page_view(asking, engine_status(), Chat("a", "b", 0.0, tuple(turns)))["pace"] == current.pace
+    begun = dataclasses.replace(asking, figures=None, pace=())
+    turns.append(Exchange("And?"))
+    seen = page_view(begun, engine_status(), Chat("a", "b", 0.0, tuple(turns)))
+    assert (bool(seen["figures"]), seen["pace"]) == (True, ()), "figures stand there until the first token"
+    turns[-1] = Exchange("And?", "He", None, figures(7), notes={"pace": [[5.0, 5.0, 5.0, 7]]})
+    assert page_view(begun, engine_status(), Chat("a", "b", 0.0, tuple(turns)))["pace"] == ((5.0, 5.0, 5.0, 7),)
 
 
 def test_a_view_is_json_and_small() -> None:
