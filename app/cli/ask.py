@@ -37,7 +37,7 @@ from app.core.format import (
 )
 from app.core.listed import found_by_program
 from app.core.outside import asked_record, text_record
-from app.core.premise import checked
+from app.core.premise import checked, is_looked_up, without_doubt
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
 from app.core.side_by_side import SideBySide
@@ -52,7 +52,7 @@ from engine.errors import ContextTooSmall, InputError, OptionError
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, ThoughtDelta
 
 if TYPE_CHECKING:
-    from engine import Engine, ModelInfo
+    from engine import Engine, EngineLike, ModelInfo
 
 _POLL_S = 0.5
 _LOOPED = (
@@ -221,7 +221,7 @@ def kept_in(options: argparse.Namespace, settings: Settings) -> Path | None:
     return None if options.no_snapshot else settings.books
 
 
-def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argparse.Namespace) -> None:
+def ask_now(engine: EngineLike, first: FirstPassages, question: Ask, options: argparse.Namespace) -> None:
     """Ask the question about the passages that fit it best, without reading the document, and print the answer, its
     evidence and its speed.
     """
@@ -234,22 +234,23 @@ def ask_now(engine: Engine, first: FirstPassages, question: Ask, options: argpar
     if denials.refused:
         first.write_as_answer()
         return
-    record = first.noted(checked(engine, document, question.text, notes.record()))
-    if options.json:
-        report = {
-            "answer": done.text,
-            "now": True,
-            "stop_reason": done.stop_reason.value,
-            "model": status.model.name if status.model else None,
-            "title": document.title,
-            **parts_of(document),
-            "prompt_tokens": done.figures.prompt_tokens,
-            "answer_tokens": done.figures.answer_tokens,
-            "ttft_s": done.figures.ttft_s,
-        }
-        write_json(report | _looked_up(record, done) | {"passages": first.view})
+    record = first.noted(notes.record())
+    if not options.json:
+        _say_end(engine, first, record, done)
         return
-    _say_end(record, done, document, first.card)
+    report = {
+        "answer": done.text,
+        "now": True,
+        "stop_reason": done.stop_reason.value,
+        "model": status.model.name if status.model else None,
+        "title": document.title,
+        **parts_of(document),
+        "prompt_tokens": done.figures.prompt_tokens,
+        "answer_tokens": done.figures.answer_tokens,
+        "ttft_s": done.figures.ttft_s,
+    }
+    record = checked(engine, document, question.text, record)
+    write_json(report | _looked_up(record, done) | {"passages": first.view})
 
 
 def ask_each(engine: Engine, table: SideBySide, question: Ask, *, as_json: bool) -> None:
@@ -289,19 +290,24 @@ def _looked_up(record: Mapping[str, Any], done: AnswerDone) -> dict[str, Any]:
     }
 
 
-def _say_end(record: Mapping[str, Any], done: AnswerDone, document: Document, card: Abilities) -> None:
-    """Print an answer's evidence and its speed."""
+def _say_end(engine: EngineLike, first: FirstPassages, record: dict[str, Any], done: AnswerDone) -> None:
+    """Print an answer's evidence and its speed. What the model has to look up first, in seconds, comes at the end."""
+    document, looks_up = first.document, is_looked_up(engine, record)
     if done.thought is not None:
         say(thought_line(thought_record(done.thought.text, done.thought.figures, is_open=False)))
         if done.thought.is_open:
             say(
                 "Note: The answer ended while the model was still thinking. A larger --think-tokens gives it more room."
             )
-    for line in evidence_lines(record, document.unit):
+    for line in evidence_lines(without_doubt(record) if looks_up else record, document.unit):
         say(line)
-    say("\n".join(lines_of(done, card)))
+    say("\n".join(lines_of(done, first.card)))
     if done.stop_reason is StopReason.LOOP:
         say(f"Note: {_LOOPED}")
+    for line in (
+        _premise_lines(checked(engine, document, first.question.text, record), document.unit) if looks_up else ()
+    ):
+        say(line)
 
 
 def ask_whole(
@@ -334,13 +340,14 @@ def ask_whole(
     if denials.refused:
         first.write_as_answer()
         return
-    record = first.noted(checked(engine, document, question.text, notes.record()))
-    if options.json:
-        report = report_of(document, book, done, status.model)
-        passages = first.view if question.evidence else []
-        write_json(report | _looked_up(record, done) | {"passages": passages})
+    record = first.noted(notes.record())
+    if not options.json:
+        _say_end(engine, first, record, done)
         return
-    _say_end(record, done, document, card)
+    record = checked(engine, document, question.text, record)
+    report = report_of(document, book, done, status.model)
+    passages = first.view if question.evidence else []
+    write_json(report | _looked_up(record, done) | {"passages": passages})
 
 
 def files_and_question(first: str, words: Sequence[str]) -> tuple[list[str], str]:
@@ -419,7 +426,7 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     return read
 
 
-def answer(engine: Engine, question: Question, notes: Notes, denials: Denials, show: bool) -> AnswerDone:
+def answer(engine: EngineLike, question: Question, notes: Notes, denials: Denials, show: bool) -> AnswerDone:
     """Ask the question, pass the engine's events to ``notes``, which collects evidence, and return the final event. If
     ``show``, write the answer to stdout while it is generated, unless it is a refusal.
     """
@@ -540,7 +547,7 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
     the book, then a line for each supporting passage.
     """
     lines = [f"{said}."] if (said := absence(record)) else []
-    lines += [line if line.endswith((".", "!", "?", "…")) else f"{line}." for line in assumed(record, unit)]
+    lines += _premise_lines(record, unit)
     words = {"says": "{}", "near": "check {}", "quoted": "{}", "verbatim": "{}"}
     for chip in record["chips"]:
         if chip["kind"] in words:
@@ -549,6 +556,10 @@ def evidence_lines(record: Mapping[str, Any], unit: str) -> list[str]:
             if line not in lines:
                 lines.append(line)
     return lines
+
+
+def _premise_lines(record: Mapping[str, Any], unit: str) -> list[str]:
+    return [line if line.endswith((".", "!", "?", "…")) else f"{line}." for line in assumed(record, unit)]
 
 
 def book_line(book: BookRead) -> str:

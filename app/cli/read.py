@@ -23,9 +23,9 @@ from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.readers.conversion import ConversionOffer
 from app.readers.recognition import Pictures, Recognition
-from app.readers.unpacking import unpack
+from app.readers.unpacking import unpack, without_unreadable
 from engine.document import Document, Page, extent_of
-from engine.errors import DocumentError, ModelError, PasswordNeeded
+from engine.errors import ModelError, PasswordNeeded
 from engine.model_files import TEMPORARY
 
 CONVERT = "Add --convert, and LibreOffice on this machine converts it."
@@ -182,7 +182,7 @@ def open_books(
     told: list[str] = []
     for file in files:
         with unpacked(Path(file).expanduser(), told) as parts:
-            found = _readable(parts, read, told) if parts else []
+            found = without_unreadable(map(str, parts), read, told)
         opened += found or [read(file)]
     if len(opened) == 1:
         return replace(opened[0], warnings=(*told, *opened[0].warnings))
@@ -212,16 +212,6 @@ def _named(file: Path, name: str) -> Path:
         return file.rename(place)
     except OSError:  # this machine has no such names
         return file
-
-
-def _readable(parts: Sequence[Path], read: Callable[[str], Document], told: list[str]) -> list[Document]:
-    found = []
-    for part in parts:
-        try:
-            found.append(read(str(part)))
-        except DocumentError as refused:
-            told.append(f"{refused.cause} {refused.remedy}")
-    return found
 
 
 def open_book(

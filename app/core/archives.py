@@ -9,7 +9,7 @@ from app.core.books import Book
 from app.core.state import AppState
 from app.readers.conversion import ConversionOffer
 from app.readers.recognition import Recognition
-from app.readers.unpacking import unpack
+from app.readers.unpacking import unpack, without_unreadable
 from engine.errors import DocumentError, NoTextLayer, PasswordNeeded, TrifoldError
 from engine.model_files import TEMPORARY
 
@@ -32,7 +32,7 @@ def taken_apart(state: AppState, book: Book) -> Book:
         if found is None:
             return book
         told = list(found.warnings)
-        parts = [part for file, name in found.documents if (part := _added(state, file, name, told))]
+        parts = without_unreadable(found.documents, lambda document: _added(state, *document), told)
     if not parts:
         return book  # its reader says what is wrong
     collection = state.books.collect(parts, told=told)
@@ -42,29 +42,25 @@ def taken_apart(state: AppState, book: Book) -> Book:
     return collection
 
 
-def _added(state: AppState, file: Path, name: str, told: list[str]) -> Book | None:
-    """Add a document to the library. If it cannot be read, return None and add the reason to ``told``. Pages that are
-    pictures are no reason, because they can be recognised.
+def _added(state: AppState, file: Path, name: str) -> Book:
+    """Add a document to the library. Pages that are pictures are no error, because they can be recognised.
+
+    Raises:
+        DocumentError: the document cannot be read. It stays in the library if a person can have it read.
+        ResourceError: the data folder cannot be written.
     """
     known = {one.sha256 for one in state.books.all()}
-    try:
-        part = state.books.copy_in(file, name)
-    except DocumentError as refused:
-        told.append(refused.cause)
-        return None
+    part = state.books.copy_in(file, name)
     try:
         state.parser.parse(part, recognition=Recognition.stopped(state.books.folder))
     except NoTextLayer:
         return part
-    except PasswordNeeded as locked:  # it stays in the library
-        told.append(" ".join((locked.cause, "Open it by itself once, with its password, and then add it.")))
-        return None
+    except PasswordNeeded as locked:
+        raise DocumentError(locked.cause, "Open it by itself once, with its password, and then add it.") from locked
     except ConversionOffer as offer:
-        told.append(" ".join((offer.cause, "Open it by itself once, have it converted, and then add it.")))
-        return None
+        raise DocumentError(offer.cause, "Open it by itself once, have it converted, and then add it.") from offer
     except TrifoldError as refused:
-        told.append(refused.cause)
         if part.sha256 not in known:
             state.books.forget(part.sha256)
-        return None
+        raise DocumentError(refused.cause) from refused
     return part

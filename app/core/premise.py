@@ -41,6 +41,21 @@ def is_doubted(record: Mapping[str, Any]) -> bool:
     return bool(record.get("assumed") and place and place.get("marks") and not place.get("denied"))
 
 
+def without_doubt(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes of an answer without the doubt about what its question assumes."""
+    return {name: value for name, value in record.items() if name not in ("assumed", "assumed_at")}
+
+
+def is_looked_up(engine: EngineLike, record: Mapping[str, Any]) -> bool:
+    """Whether ``checked`` asks the model: words alone doubt something, and the model is on this machine and large
+    enough.
+    """
+    model = engine.status().model
+    if model is None or model.sampling is None or not is_doubted(record):
+        return False  # a model without settings runs on another machine
+    return model.parameters >= _FEWEST_PARAMETERS and not abilities(str(model.path)).has_limits
+
+
 def checked(
     engine: EngineLike,
     document: Document,
@@ -49,13 +64,10 @@ def checked(
     cancel: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Return the notes of an answer without the doubt about what its question assumes, if the model finds it in the
-    nearest passage. Return ``record`` if nothing is doubted, if the model is too small or elsewhere, if it could not be
-    asked, or once ``cancel`` is set.
+    nearest passage. Return ``record`` if no model is asked (``is_looked_up``), if it could not be asked, or once
+    ``cancel`` is set.
     """
-    model = engine.status().model
-    if model is None or model.sampling is None or not is_doubted(record):
-        return record  # a model without settings runs on another machine
-    if model.parameters < _FEWEST_PARAMETERS or abilities(str(model.path)).has_limits:
+    if not is_looked_up(engine, record):
         return record
     asked = _ASKS.sub("", question)
     excerpt = Document.from_text(document.title, _around(document, record["assumed_at"]))
@@ -71,7 +83,7 @@ def checked(
         return record
     if not said.strip().casefold().startswith("yes"):
         return record
-    return {name: value for name, value in record.items() if name not in ("assumed", "assumed_at")}
+    return without_doubt(record)
 
 
 def check_later(state: AppState, chat_id: str, position: int) -> None:

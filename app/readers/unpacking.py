@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from app.readers.parsed import Limits, packed
 from app.readers.parser_process import ChildFailed, run_in_child
+from engine.errors import DocumentError
 
+Part = TypeVar("Part")
+Taken = TypeVar("Taken")
 MOST = 100
 """Maximum documents of an archive that is unpacked. One with more is read as a single book (``app.readers.bundle``)."""
 
@@ -22,6 +27,19 @@ class ArchiveParts:
 
     documents: tuple[tuple[Path, str], ...]
     warnings: tuple[str, ...]
+
+
+def without_unreadable(parts: Iterable[Part], take: Callable[[Part], Taken], told: list[str]) -> list[Taken]:
+    """Return what ``take`` makes of each document of an archive. A document for which ``take`` raises a
+    ``DocumentError`` is left out, and the words of the error are added to ``told``.
+    """
+    taken = []
+    for part in parts:
+        try:
+            taken.append(take(part))
+        except DocumentError as refused:
+            told.append(str(refused))
+    return taken
 
 
 def unpack(path: Path, folder: Path, limits: Limits | None = None) -> ArchiveParts | None:

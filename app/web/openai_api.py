@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +32,10 @@ from app.core.format import View, not_found_in, of_text, of_the_question
 from app.core.listed import LISTED, found_by_program
 from app.core.open_book import OpenBook, Stage
 from app.core.outside import asked_record, text_record
-from app.core.premise import checked
+from app.core.premise import checked, is_looked_up, without_doubt
 from app.core.question import Ask
 from app.core.state import AppState
-from app.core.versions import COMPARED
+from app.core.versions import COMPARED, Comparison
 from app.trust.citations import evidence
 from app.trust.failing import declines, may_decline
 from app.web import secret_file
@@ -76,6 +76,7 @@ _LOOK_SECONDS = 0.1
 _BOOK_OPEN = "A book is open in Trifold's page, and a text was sent in its place. Close the book there first."
 _SENT_TITLE = "Text sent by another program"
 _PREFIX = "sk-trifold-"
+_MOST_PAGES = 3  # maximum number of pages that are named as attended to most
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -165,23 +166,24 @@ class Api:
         loaded = self._entry().id
         self._check_model(asked.model, loaded)
         head = Completion(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=loaded)
-        events = answer_events(self._state, asked)
+        answer = ProgramsQuestion(self._state, asked)
+        events = answer.events()
         # If an error comes before the first event, the response gets the status of this error.
         first = await anext(events)
         if asked.stream:
-            stream = self._stream(asked, head, first, events)
+            stream = self._stream(answer, head, first, events)
             return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
-        return await self._whole(request, asked, head, first, events)
+        return await self._whole(request, answer, head, first, events)
 
     async def _whole(
         self,
         request: Request,
-        chat_request: ChatRequest,
+        answer: ProgramsQuestion,
         head: Completion,
         first: Event,
         events: AsyncGenerator[Event, None],
     ) -> Response:
-        stops, text = Stops(chat_request.stop), ""
+        stops, text = Stops(answer.request.stop), ""
         async with aclosing(_from(first, events)) as all_events:
             async for event in all_events:
                 if isinstance(event, TextDelta):
@@ -189,16 +191,16 @@ class Api:
                 done = _ended(event) if isinstance(event, TextDelta) and stops.found else event
                 if isinstance(done, AnswerDone):
                     text += stops.rest()
-                    more = await asyncio.to_thread(_about, self._state, done, chat_request, text)
+                    *_, more = await asyncio.to_thread(list, answer.told(done, text))
                     return _json(head.whole(text, done, more))
                 if await request.is_disconnected():
                     raise ClientDisconnect
         raise ApiError(500, "The answer ended without a result.", "internal_error")
 
     async def _stream(
-        self, chat_request: ChatRequest, head: Completion, first: Event, events: AsyncGenerator[Event, None]
+        self, answer: ProgramsQuestion, head: Completion, first: Event, events: AsyncGenerator[Event, None]
     ) -> AsyncIterator[str]:
-        stops, text = Stops(chat_request.stop), ""
+        stops, text = Stops(answer.request.stop), ""
         yield _event(head.piece({"role": "assistant", "content": ""}).json_text)
         try:
             async with aclosing(_from(first, events)) as all_events:
@@ -213,9 +215,12 @@ class Api:
                         if words := stops.rest():
                             text += words
                             yield _event(head.piece({"content": words}).json_text)
-                        more = await asyncio.to_thread(_about, self._state, done, chat_request, text)
+                        told = answer.told(done, text)
+                        more = await asyncio.to_thread(next, told)
                         yield _event(head.last_piece(done, more).json_text)
-                        if chat_request.include_usage:
+                        while more := await asyncio.to_thread(next, told, {}):
+                            yield _event(head.later_piece(done, more).json_text)
+                        if answer.request.include_usage:
                             yield _event(head.usage_piece(done).json_text)
                         break
         except TrifoldError as error:
@@ -269,32 +274,54 @@ def _event(data: str) -> str:
 # From the question to the events of its answer -----------------------------------------------------------------------
 
 
-async def answer_events(state: AppState, chat_request: ChatRequest) -> AsyncGenerator[Event, None]:
-    """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer. What
-    the program finds itself (``found_by_program``) is the answer to a question for all places or differences.
-    Ending the iteration early stops the answer.
+class ProgramsQuestion:
+    """One question of a program: the events of its answer, and what is told about the answer.
+
+    Args:
+        state: the state of the program, with the open book.
+        request: the question with its options.
     """
-    system, asked = chat_request.conversation[0], state.as_set(chat_request.ask)
-    wanted = chat_request.options.book or None
-    sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
-    if sent:
-        _check_sent(state, system)
-    else:
-        await _book(state, wanted, asked.now)
-    card, document = _card(state), state.current.document or _text_book(system)
-    if document.pages and (found := await asyncio.to_thread(found_by_program, document, asked.text)) is not None:
-        for event in _whole_events(found.answer, found.made):
-            yield event
-        return
-    denials = Denials(card, card.lead(asked.text))
-    guesses = await asyncio.to_thread(_would_guess, state, card, asked.text, document)
-    if not guesses:
-        async with aclosing(_model_events(state, chat_request, sent, denials)) as events:
-            async for event in events:
+
+    def __init__(self, state: AppState, request: ChatRequest) -> None:
+        self.request = request
+        self._state = state
+        self._found: Comparison | None = None
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer.
+        What the program finds itself (``found_by_program``) is the answer to a question for all places or differences.
+        Ending the iteration early stops the answer.
+        """
+        state, system = self._state, self.request.conversation[0]
+        asked, wanted = state.as_set(self.request.ask), self.request.options.book or None
+        sent = wanted == MESSAGES or (wanted is None and state.current.stage is Stage.EMPTY and bool(system))
+        if sent:
+            _check_sent(state, system)
+        else:
+            await _book(state, wanted, asked.now)
+        card, document = _card(state), state.current.document or _text_book(system)
+        if document.pages and (found := await asyncio.to_thread(found_by_program, document, asked.text)) is not None:
+            self._found = found
+            for event in _whole_events(found.answer, found.made):
                 yield event
-    if guesses or denials.refused:
-        for event in await asyncio.to_thread(_instead, state, card, asked.text, document):
-            yield event
+            return
+        denials = Denials(card, card.lead(asked.text))
+        guesses = await asyncio.to_thread(_would_guess, state, card, asked.text, document)
+        if not guesses:
+            async with aclosing(_model_events(state, self.request, sent, denials)) as events:
+                async for event in events:
+                    yield event
+        if guesses or denials.refused:
+            for event in await asyncio.to_thread(_instead, state, card, asked.text, document):
+                yield event
+
+    def told(self, done: AnswerDone, text: str) -> Iterator[dict[str, Any]]:
+        """Yield what is told about an answer as sent (``about_book``)."""
+        system = self.request.conversation[0]
+        for more in about_book(
+            self._state, done, self._state.as_set(self.request.ask), text, system, found=self._found
+        ):
+            yield more | ({"history_left_out": self.request.left_out} if "book" in more else {})
 
 
 async def _model_events(
@@ -398,36 +425,35 @@ def _whole_events(text: str, made: str) -> tuple[Event, Event]:
     return TextDelta(text, (), (), figures), AnswerDone(text, (), (), StopReason.END, figures)
 
 
-def _about(state: AppState, done: AnswerDone, chat_request: ChatRequest, text: str) -> dict[str, Any]:
-    told = about_book(state, done, state.as_set(chat_request.ask), text, chat_request.conversation[0])
-    return told | ({"history_left_out": chat_request.left_out} if "book" in told else {})
-
-
 def about_book(
-    state: AppState, done: AnswerDone, asked: Ask, text: str, system: str = "", most: int = 3
-) -> dict[str, Any]:
-    """Return the book that an answer is about, the pages that the answer attended to most and, if ``asked`` wants it,
-    the passages that fit the question best and the evidence of each sentence. If the book was sent as a text, return
+    state: AppState, done: AnswerDone, asked: Ask, text: str, system: str = "", *, found: Comparison | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the book that an answer is about, the pages that the answer attended to most and, if ``asked`` wants it,
+    the passages that fit the question best and the evidence of each sentence. If the book was sent as a text, yield
     only the passages.
+
+    If the model has to look up what the question assumes, which takes seconds, this is yielded twice: first without
+    any doubt about it, then with what has been looked up.
 
     Args:
         text: the answer as sent.
         system: the system message, which is the book if none is open.
-        most: maximum number of pages.
+        found: the answer, if the program found it without the model.
     """
     current = state.current
     by_passages = done.figures.mode == BY_PASSAGES
     document = current.document if current.book is not None else None
     made = done.figures.mode if done.figures.mode in (COMPARED, LISTED) else ""
-    found: dict[str, Any] = {"by_passages": True} if by_passages else {"now": True} if asked.now else {}
-    found |= {made: True} if made else {}
+    marks: dict[str, Any] = {"by_passages": True} if by_passages else {"now": True} if asked.now else {}
+    marks |= {made: True} if made else {}
     if asked.evidence or by_passages:
         words = state.note_taker.prepare(document or _text_book(system)).result().words
-        found |= {"passages": best_passages.as_evidence(best_passages.records(words, asked.text))}
+        marks |= {"passages": best_passages.as_evidence(best_passages.records(words, asked.text))}
     if document is None or current.book is None:
-        return found
+        yield marks
+        return
     pages = document.pages
-    ranked = sorted(range(min(len(pages), len(done.page_scores))), key=lambda at: -done.page_scores[at])[:most]
+    ranked = sorted(range(min(len(pages), len(done.page_scores))), key=lambda at: -done.page_scores[at])[:_MOST_PAGES]
     members = [document.member_at(pages[at].number) for at in ranked]
     read = [
         {
@@ -440,26 +466,30 @@ def about_book(
     book: dict[str, Any] = {"id": current.book.sha256, "title": document.title}
     if document.members:
         book["documents"] = [member.title for member in document.members]
-    more = {"book": book, "pages_read_most": read, **found}
+    more = {"book": book, "pages_read_most": read, **marks}
     if by_passages:
-        outside = {} if found["passages"] else asked_record(asked.text, document, current.whole)
-        return more | {"evidence": [], **not_found_in(outside)}
+        outside = {} if marks["passages"] else asked_record(asked.text, document, current.whole)
+        yield more | {"evidence": [], **not_found_in(outside)}
+        return
     if not asked.evidence:
-        return more
+        yield more
+        return
     if made:
-        program = found_by_program(document, asked.text)
-        return more | {"evidence": evidence({"chips": program.chips if program else []}, text), "not_found": []}
+        yield more | {"evidence": evidence({"chips": found.chips if found else []}, text), "not_found": []}
+        return
     had = current.read.pages_read if current.read and current.read.stopped else 0
     notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
     notes.close()
-    record = checked(state.engine, document, asked.text, notes.record())
+    record = notes.record()
     record |= text_record(document, current.whole, record.get("missing"))
-    return {
-        **more,
-        "evidence": evidence(record, text),
-        **not_found_in(record),
-        **of_the_question(record),
-    }
+
+    def looked_up(record: Mapping[str, Any]) -> dict[str, Any]:
+        return {**more, "evidence": evidence(record, text), **not_found_in(record), **of_the_question(record)}
+
+    if is_looked_up(state.engine, record):
+        yield looked_up(without_doubt(record))
+        record = checked(state.engine, document, asked.text, record)
+    yield looked_up(record)
 
 
 _CHOICES = {

@@ -395,6 +395,10 @@ class Completion(BaseModel):
         """
         return self.piece({}, _FINISH[done.stop_reason]).model_copy(update={"trifold": figures(done, more)})
 
+    def later_piece(self, done: AnswerDone, more: Mapping[str, Any]) -> Completion:
+        """Make a piece that follows the last one, for what became known only then, as the whole field ``trifold``."""
+        return self.piece({}).model_copy(update={"trifold": figures(done, more)})
+
     def usage_piece(self, done: AnswerDone) -> Completion:
         """Make the piece with the numbers of tokens. It comes after the last piece, if the request asked for usage."""
         return self._with(usage=Usage.of(done))

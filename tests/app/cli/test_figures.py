@@ -32,6 +32,7 @@ from engine.events import (
     TimeSplit,
     TokenSource,
 )
+from tests.app.scripted import ScriptedEngine, engine_status, model_info
 
 DOCUMENT = Document("The Lamp", "", tuple(Page(n, str(n), "x") for n in range(3, 9)), "text", "0" * 64)
 BOOK = BookRead(1000, 1500, 4, 6, 2.0, 500.0, KvBytes(host=10), stopped=False)
@@ -187,3 +188,17 @@ def test_a_book_that_is_too_long_names_a_longer_form_and_what_its_answers_are_wo
     assert remedy("models/reader").endswith("reader-128k holds four times as much. This is said of reader-128k.")
     assert remedy("models/starter").endswith("four times.")
     assert remedy("owner/name") == "Choose pages."
+
+
+def test_what_the_model_looks_up_comes_after_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    """The evidence waited for it, 4 to 6 s after the answer."""
+    engine = ScriptedEngine("No.")
+    engine.now = engine_status(model=model_info(parameters=1_500_000_000))
+    survey = Document.from_pages("Survey", ["The council put an end to the survey of the harbour in June."])
+    question = Ask("Why was the survey of the harbour cancelled?")
+    first = ask.FirstPassages(survey, survey, question, Abilities(), as_json=False)
+    ask.ask_now(engine, first, question, argparse.Namespace(json=False))
+    *_, cache, assumed, nearest = capsys.readouterr().err.splitlines()
+    assert cache.startswith("KV cache: ")
+    assert assumed == "No passage says what the question assumes: cancelled."
+    assert "put an end" in nearest

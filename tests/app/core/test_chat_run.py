@@ -98,7 +98,7 @@ def test_what_a_part_of_a_book_lacks_may_stand_elsewhere_in_the_book(
         button = re.search(r"not in [^<]*", marked(engine.answer, state.chat.exchanges[-1].notes, 0))
         assert button is not None
         done = AnswerDone(engine.answer, (), (), StopReason.END, Figures.none("plain"))
-        told = openai_api.about_book(state, done, Ask("Which lamps?"), engine.answer)
+        (told,) = openai_api.about_book(state, done, Ask("Which lamps?"), engine.answer)
         outside = {"$40,000": "page 40"} if chosen == (11, 15) else {}
         assert (button[0], told["not_found"], told.get("elsewhere", {})) == (f"not in {where}", ["1871"], outside)
     state.choose_pages({3, 9})

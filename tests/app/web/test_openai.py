@@ -21,6 +21,7 @@ from app.core.state import AppState
 from app.web import openai_api
 from app.web.openai_schema import ApiError, parse
 from assets.demo.recipe.questions import NOT_FOUND
+from engine.document import Document
 from engine.events import TextDelta
 from tests import loops
 from tests.app.running import Running
@@ -279,7 +280,7 @@ def test_the_first_words_of_a_models_card_are_part_of_the_answer(
     asked = parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
 
     async def said() -> str:
-        events = openai_api.answer_events(ready(engine), asked)
+        events = openai_api.ProgramsQuestion(ready(engine), asked).events()
         return "".join([event.text async for event in events if isinstance(event, TextDelta)])
 
     assert loops.run(said()).replace("“ ", "“") == f"{begins}the lamp was lit."
@@ -293,15 +294,16 @@ def test_passages_are_the_answer_of_a_model_that_cannot_know(ready: Any, questio
     """The demo told programs "The book does not say that." about what the book says."""
     engine = ScriptedEngine(answer=NOT_FOUND)
     engine.now = engine_status(model=model_info(path=str(DEMO_MODEL)))
-    state, body = ready(engine), parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+    body = parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+    asking = openai_api.ProgramsQuestion(ready(engine), body)
 
     async def events() -> list[Any]:
-        return [event async for event in openai_api.answer_events(state, body)]
+        return [event async for event in asking.events()]
 
     *_, words, done = loops.run(events())
     assert words.text == done.text
     assert words.text.startswith("These passages fit best. The built-in demo does not understand")
-    more = openai_api.about_book(state, done, body.ask, done.text)
+    (more,) = asking.told(done, done.text)
     assert more["by_passages"] is True
     assert "lamp7" in more["passages"][0]["passage"]
     assert (more["evidence"], more["not_found"]) == ([], [])
@@ -311,35 +313,58 @@ def test_passages_are_the_answer_of_a_model_that_cannot_know(ready: Any, questio
 def test_places_are_counted_for_other_programs_too(ready: Any) -> None:
     """The page listed all places with some words, but /v1 asked the model how many there are."""
     engine = ScriptedEngine()
-    state = ready(engine)
     question = "On which pages is lamp7 mentioned?"
     body = parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+    asking = openai_api.ProgramsQuestion(ready(engine), body)
 
     async def events() -> list[Any]:
-        return [event async for event in openai_api.answer_events(state, body)]
+        return [event async for event in asking.events()]
 
     *_, done = loops.run(events())
     assert "found by search" in done.text
-    more = openai_api.about_book(state, done, body.ask, done.text)
+    (more,) = asking.told(done, done.text)
     assert more["listed"] is True
     assert "lamp7" in more["evidence"][0]["passage"]
     assert not engine.asked
 
 
+def test_evidence_does_not_wait_for_what_the_model_looks_up(ready: Any) -> None:
+    """It came 4 to 6 s after the last word if words doubted what the question assumes."""
+    engine = ScriptedEngine("Yes, I cannot say.")
+    engine.now = engine_status(model=model_info(parameters=1_500_000_000))
+    state = ready(engine)
+    state.show(document=Document.from_pages("Survey", ["The council put an end to the survey of the harbour in June."]))
+    wanted = {"messages": [{"role": "user", "content": "Why was the survey of the harbour cancelled?"}]}
+    asking = openai_api.ProgramsQuestion(state, parse(json.dumps(wanted).encode()))
+    done = loops.run(last_of(asking))
+    told = asking.told(done, done.text)
+    first = next(told)
+    assert len(engine.asked) == 1, "the model has not been asked about the premise yet"
+    assert (first["assumed"], first["evidence"]) == ([], [])
+    (second,) = told
+    assert len(engine.asked) == 2
+    assert second == first
+    engine.answer = "No."
+    assert [bool(more["assumed"]) for more in asking.told(done, done.text)] == [False, True]
+
+
+async def last_of(asking: openai_api.ProgramsQuestion) -> Any:
+    return [event async for event in asking.events()][-1]
+
+
 def test_passages_alone_are_asked_now(ready: Any) -> None:
     engine = ScriptedEngine()
-    state = ready(engine)
     wanted = {"messages": [{"role": "user", "content": "Where is lamp7?"}], "trifold": {"now": True}}
-    body = parse(json.dumps(wanted).encode())
+    asking = openai_api.ProgramsQuestion(ready(engine), parse(json.dumps(wanted).encode()))
 
     async def events() -> list[Any]:
-        return [event async for event in openai_api.answer_events(state, body)]
+        return [event async for event in asking.events()]
 
     *_, done = loops.run(events())
     assert done.text == engine.answer
     assert engine.asked[0].excerpt is not None
     assert "lamp7" in engine.asked[0].excerpt.text
-    assert openai_api.about_book(state, done, body.ask, done.text)["now"] is True
+    assert [more["now"] for more in asking.told(done, done.text)] == [True]
 
 
 def test_a_refusal_is_asked_once_more_without_the_earlier_turns(ready: Any) -> None:
@@ -354,9 +379,10 @@ def test_a_refusal_is_asked_once_more_without_the_earlier_turns(ready: Any) -> N
     engine.ask = in_turn  # type: ignore[method-assign]
     words = [("user", "Who kept the lamp?"), ("assistant", "Nobody."), ("user", "And what about it?")]
     body = parse(json.dumps({"messages": [{"role": role, "content": said} for role, said in words]}).encode())
+    asking = openai_api.ProgramsQuestion(state, body)
 
     async def events() -> list[Any]:
-        return [event async for event in openai_api.answer_events(state, body)]
+        return [event async for event in asking.events()]
 
     found = loops.run(events())
     assert "".join(event.text for event in found if isinstance(event, TextDelta)) == "It is nine."
