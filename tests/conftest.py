@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -158,10 +159,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return spreading.scheduler(config, log)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """All tests and modules stay to the end: whoever looks for garbage need not look through them. A second otherwise,
+    each time that a session or a probe collects."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """One of several processes hands over what it has counted."""
     from tests import tally
 
+    gc.unfreeze()  # libraries look at their end for what was not given back
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["tried"] = tally.counts()
 
