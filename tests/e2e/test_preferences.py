@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import APIResponse, Page, Route
 
+from app.core.settings import STARTER_LONG
 from app.models.catalogue import pairs
 from engine.version import VERSION
 from tests.e2e.steps import Scheme, until
@@ -167,6 +168,33 @@ def test_what_was_said_of_one_folder_does_not_stay_for_another(page: Page) -> No
     page.evaluate("document.querySelector('#own-said').textContent = 'There is no folder /no/such.'")
     page.fill("#own-model", "/no/other")
     assert page.inner_text("#own-said") == ""
+
+
+def test_a_model_that_fits_only_rounded_is_used_so(page: Page) -> None:
+    """What loading it so gives is tested with the engine; ``TRIFOLD_LONG=1`` clicks the button with real weights."""
+    asked: list[object] = []
+
+    def tight(route: Route) -> None:
+        told = route.fetch()
+        shown = told.json()
+        option = next(one for one in shown["models"] if one["id"] == STARTER_LONG)
+        option["numbers"]["rounded"] = {"weights": "8bit", "kv": "8bit", "words": "8-bit weights and an 8-bit cache"}
+        route.fulfill(response=told, json=shown)
+
+    def used(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(json={})
+
+    page.route("**/preferences", tight, times=1)
+    page.route("**/models/use", used, times=1)
+    opened(page)
+    page.click("#all-models > summary")
+    button = page.locator(f'#offers > li:has(details[data-id="{STARTER_LONG}"]) button')
+    until(page, lambda: button.inner_text().endswith("se rounded"))  # before, what was told the last time
+    assert button.get_attribute("title") == "With 8-bit weights and an 8-bit cache"
+    button.click()
+    until(page, lambda: bool(asked))
+    assert asked == [{"model": STARTER_LONG, "draft": "", "weights": "8bit", "kv": "8bit"}]
 
 
 def test_diagnostics_are_shown_and_hold_no_key(page: Page) -> None:
