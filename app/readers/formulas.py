@@ -18,7 +18,9 @@ from app.readers.archive import local
 _DEEPEST = 60
 """Maximum nesting of a formula. Deeper parts lose their structure and keep their text."""
 
-_ATOM = re.compile(r"[+\-−±]?\d+(?:[.,]\d+)*%?$|[^\W\d_]['′″]*$|[^\W\d_]{2,}$|[^\w\s]$")
+_ATOM = re.compile(
+    r"[+\-−±]?\d+(?:[.,]\d+)*%?$|(?:[^\W\d_]|[\ud800-\udbff][\udc00-\udfff])['′″]*$|[^\W\d_]{2,}$|[^\w\s]$"
+)  # matches a number, a letter, also one that is two UTF-16 code units, a word, or a sign
 # matches mathematical letters in italic, bold and other styles
 _ALPHABETS = re.compile("[\U0001d400-\U0001d537\U0001d56c-\U0001d7ff]")
 _APPLIED = re.compile(r"(?<=\w)\u2061(?=\w)")  # matches the invisible sign between a function and its argument
@@ -160,6 +162,11 @@ def _is_bracketed(text: str) -> bool:
 def fraction(numerator: str, denominator: str) -> str:
     """Return ``numerator`` divided by ``denominator`` as text on one line, such as "1/4"."""
     return _fraction(numerator, denominator)[0]
+
+
+def with_limits(sign: str, under: str, over: str) -> str:
+    """Return a sign such as that of a sum with its limits as text on one line, such as "∑_(i=1)^n"."""
+    return _script((sign, "name"), under, over)[0]
 
 
 def _fraction(numerator: str, denominator: str, *, bar: bool = True) -> _Piece:

@@ -398,9 +398,11 @@ def in_columns(rows: Sequence[list[Line]], start: int) -> list[Cells]:
     """Return the cells of the rows, from ``start``, whose pieces begin where those of the first row do. A row far below
     the row before is no longer one of them.
     """
+    if len(rows[start]) < 2:
+        return []
     starts = [piece.x0 for piece in rows[start]]
     apart = all(two.x0 - one.x1 > _BETWEEN * one.height for one, two in pairwise(rows[start]))
-    if len(starts) < 2 or not apart or any(piece.row or MARKER.match(piece.text) for piece in rows[start]):
+    if not apart or any(piece.row or MARKER.match(piece.text) for piece in rows[start]):
         return []
     cells: list[Cells] = []
     step = _NEXT_LINE * rows[start][0].height

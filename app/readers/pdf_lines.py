@@ -24,6 +24,7 @@ from app.readers.pdf_cells import MARKER, are_columns_of_text, in_columns, is_pr
 from app.readers.pdf_charts import boxes_of, charts, gridded, with_charts
 from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines, turned
+from app.readers.pdf_limits import with_limits
 from app.readers.pdf_notes import TICKS
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
@@ -104,17 +105,17 @@ def page_lines(
     text_page = _upright(page)
     try:
         text = raw_text(text_page)
-        values = filled(text)
-        suspects = Suspects(page, text_page, layers)
+        values, suspects = filled(text), Suspects(page, text_page, layers)
         if pictures is not None:
             pictures += suspects.pictures
         boxes = CharacterBoxes(text_page, page.get_rotation(), page.get_bbox())
         fonts = PageFonts(text_page)
-        text = with_signs(text, text_page, fonts, suspects.fonts)
+        text = joined_rows(with_signs(text, text_page, fonts, suspects.fonts), boxes)
         suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
-        text = with_fractions(with_whole_words(joined_rows(text, boxes), boxes), boxes, shapes.bars)
-        pieces = _pieces(as_read(text, boxes), boxes, suspects, vocab if vocab is not None else set())
+        text = with_fractions(with_whole_words(text, boxes), boxes, shapes.bars)
+        text = as_read(with_limits(text, boxes), boxes)
+        pieces = _pieces(text, boxes, suspects, set() if vocab is None else vocab)
         mark_struck(pieces, boxes, page, suspects.drawn)
     finally:
         text_page.close()

@@ -463,6 +463,7 @@ class CharacterBoxes:
         self.numbers: list[int] | None = None
         """For each index, pdfium's index of the character; None as long as the two are the same."""
         self._known: dict[int, Box | None] = {}
+        self._moved: dict[int, Box] = {}  # boxes of characters that stand elsewhere than pdfium says
 
     def number(self, numbers: list[int], places: Mapping[int, Box] | None = None) -> None:
         """Renumber the characters after the text has changed.
@@ -472,8 +473,9 @@ class CharacterBoxes:
             places: new boxes of characters that have moved, keyed by new index.
         """
         self.numbers = numbers if self.numbers is None else [self.numbers[at] for at in numbers]
-        self._known.clear()
-        self._known.update(places or {})
+        moved = {new: self._moved[at] for new, at in enumerate(numbers) if at in self._moved} if self._moved else {}
+        self._moved = {**moved, **(places or {})}
+        self._known = dict(self._moved)
 
     def found_at(self, x: float, y: float, tolerance_x: float, tolerance_y: float) -> int | None:
         """Return the index of the character at a point of an unrotated page. The character may be off by the

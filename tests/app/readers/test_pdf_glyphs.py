@@ -157,3 +157,41 @@ def test_signs_of_tex_are_read_by_their_font(files: Any, font: bytes, codes: byt
 )
 def test_the_parts_of_which_tex_makes_a_sign_are_one(text: str, read: str) -> None:
     assert " ".join(cleaning.characters(pdf_glyphs.joined(text)).split()) == read
+
+
+def _placed(*spots: tuple[float, float, bytes, int, bytes]) -> bytes:
+    """Draw texts: (x, y, name of the font, size, what is shown)."""
+    return b"".join(
+        b"BT /%s %d Tf %g %g Td (%s) Tj ET\n" % (font, size, x, y, shown) for x, y, font, size, shown in spots
+    )
+
+
+@pytest.mark.parametrize(
+    ("over", "under", "sign", "read"),
+    [
+        ((103, 716, b"n"), (98, 690, b"i=1"), b"\xe5", "∑_(i=1)^n"),
+        ((112, 710, b"n"), (112, 696, b"i=1"), b"\xd5", "∏_(i=1)^n"),  # as in a line of text
+        ((97, 716, b"n+1"), (98, 690, b"i=1"), b"\xe5", "∑_(i=1)^(n+1)"),  # wider than the sign
+        (None, (110, 694, b"C"), b"\xf2", "∫_C"),
+        (None, (97, 690, b"day 1"), b"\xe5", "∑_(day 1)"),
+    ],
+)
+def test_limits_stand_at_their_sign(files: Any, over: Any, under: Any, sign: bytes, read: str) -> None:
+    """They stood between the sign and what is summed, each as a paragraph of its own."""
+    limits = [(x, y, b"F1", 8, shown) for x, y, shown in filter(None, (over, under))]
+    spots = [(72, 700, b"F1", 12, b"S ="), (98, 699, b"S", 14, sign), *limits, (124, 700, b"F1", 12, b"x holds.")]
+    text = _parsed(files, _placed(*spots), b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text
+    assert text == f"S = {read} x holds."
+
+
+def test_what_stands_around_a_sign_in_text_of_one_size_is_no_limit(files: Any) -> None:
+    spots = [(72, 714, b"F1", 12, b"Year"), (120, 714, b"S", 12, b"\xe5"), (72, 700, b"F1", 12, b"1871")]
+    spots += [
+        (120, 700, b"F1", 12, b"12"),
+        (72, 660, b"F1", 12, b"max"),
+        (74, 650, b"F1", 8, b"kg"),
+        (124, 660, b"F1", 12, b"9"),
+    ]
+    text = _parsed(files, _placed(*spots), b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text
+    assert "_" not in text
+    assert "^" not in text
