@@ -59,7 +59,7 @@ transformers makes no list of that length.
 # Prefix of a model's folder in the hub's cache, and name of its subfolder with the files. The cache's model folders
 # contain only links to these files.
 _HUB = ("models--", "blobs")
-_AGAIN = "Download the model again."
+_REMEDY = "Download the model again."
 
 
 def folder_of(name: str) -> Path | None:
@@ -97,7 +97,7 @@ def check_settings(folder: Path) -> None:
     """
     check(folder)
     if not (folder / SETTINGS).exists():
-        raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _AGAIN)
+        raise ModelError(f"The model folder {folder} has no {SETTINGS} that can be read.", _REMEDY)
     _check_counts(read_object(folder / SETTINGS))
     if (folder / GENERATION).exists():
         read_object(folder / GENERATION)
@@ -117,11 +117,11 @@ def _check_counts(stated: dict[str, Any]) -> None:
             left += value.items()
         elif isinstance(value, list):
             if len(value) > _MOST_LISTED:
-                raise ModelError(f"{SETTINGS} cannot be used: {key} has {len(value):,} values.", _AGAIN)
+                raise ModelError(f"{SETTINGS} cannot be used: {key} has {len(value):,} values.", _REMEDY)
             left += ((key, each) for each in value)
         most = _MOST_COUNTED if key.startswith(("num_", "n_")) or "layer" in key else _MOST_STATED
         if type(value) is int and value > most and not any(part in key for part in _NOT_COUNTED):
-            raise ModelError(f"{SETTINGS} cannot be used: {key} is {value}.", _AGAIN)
+            raise ModelError(f"{SETTINGS} cannot be used: {key} is {value}.", _REMEDY)
 
 
 def check_file(path: Path, folder: Path | None = None) -> int:
@@ -136,9 +136,9 @@ def check_file(path: Path, folder: Path | None = None) -> int:
     try:
         seen, place = path.stat(), path.resolve(strict=True)
     except (OSError, RuntimeError) as error:  # up to Python 3.12, a cycle of links raises a RuntimeError
-        raise ModelError(f"{path.name} leads to nothing that can be read.", _AGAIN) from error
+        raise ModelError(f"{path.name} leads to nothing that can be read.", _REMEDY) from error
     if not stat.S_ISREG(seen.st_mode):
-        raise ModelError(f"{path.name} is not an ordinary file.", _AGAIN)
+        raise ModelError(f"{path.name} is not an ordinary file.", _REMEDY)
     if not _is_own(place, (folder or path.parent).resolve()):
         raise ModelError(
             f"{path.name} is a link that leads out of its folder.", "Put the file itself into the model's folder."
@@ -147,7 +147,7 @@ def check_file(path: Path, folder: Path | None = None) -> int:
     if largest is None and path.suffix != _WEIGHTS:
         largest = MAX_VOCABULARY_BYTES
     if largest is not None and seen.st_size > largest:
-        raise ModelError(f"{path.name} has {seen.st_size / 1e6:,.0f} MB, which no model needs.", _AGAIN)
+        raise ModelError(f"{path.name} has {seen.st_size / 1e6:,.0f} MB, which no model needs.", _REMEDY)
     return seen.st_size
 
 
@@ -183,9 +183,9 @@ def object_in(content: bytes, file: str) -> dict[str, Any]:
     try:
         value = json.loads(content, object_pairs_hook=_once, parse_int=_number)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is damaged: no JSON can be read in it.", _AGAIN) from error
+        raise ModelError(f"{file} is damaged: no JSON can be read in it.", _REMEDY) from error
     if not isinstance(value, dict):
-        raise ModelError(f"{file} is damaged: it holds no JSON object.", _AGAIN)
+        raise ModelError(f"{file} is damaged: it holds no JSON object.", _REMEDY)
     return value
 
 

@@ -34,7 +34,7 @@ _TALK = re.compile(
     r"|votre|nous)\b",
     re.IGNORECASE,
 )
-_AGAIN = re.compile(
+_REPEATS = re.compile(
     r"\b(?:again|also|else|instead|another|others?|(?:any|some|tell me|what) more|previous(?:ly)?|earlier|above|former"
     r"|latter|same|continue|go on|answers?|shorter|longer|simpler|rephrase|reword|translate|elaborate|too"
     r"|nochmals?|noch|auch|außerdem|sonst|andere[nrms]?|kürzer|länger|einfacher|weiter|vorher|eben|übersetz\w*|antwort\w*"
@@ -69,7 +69,7 @@ def refers_back(question: str) -> bool:
     if language_of_question(question) not in ("en", "de", "fr", None) or len(RUN.findall(question)) <= _SHORT:
         return True
     asked = _POLITE.sub("", question)
-    if _BEGINS.match(question) or _TALK.search(asked) or _AGAIN.search(question) or _THAT.search(question):
+    if _BEGINS.match(question) or _TALK.search(asked) or _REPEATS.search(question) or _THAT.search(question):
         return True
     pronoun = _PRONOUN.search(asked)
     return pronoun is not None and _NAMED.search(asked, 0, pronoun.start()) is None

@@ -55,7 +55,7 @@ _TOKENS, _EMBEDDING = "tokenizer.ggml.tokens", "token_embd.weight"
 _BY_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")  # arrays with a value for each token
 _ENDS = ("bos", "eos", "eot", "eom", "padding")  # special tokens whose ids the metadata may state
 _KEPT = ("general.", "tokenizer.ggml.model", *(f"tokenizer.ggml.{end}_" for end in _ENDS))
-_AGAIN = "Get the file again."
+_REMEDY = "Get the file again."
 _WHOLE = "A language model is read, with its vocabulary in it."
 
 
@@ -86,7 +86,7 @@ def header(paths: Sequence[Path]) -> dict[str, Any]:
         raise Refused("holds no language model.", _WHOLE)
     stated = found.fields.get(_TENSORS, len(found.shapes))
     if len(paths) > 1 and stated != len(found.shapes):
-        raise Refused(f"has {len(found.shapes)} tensors in its parts, and says that it has {stated}.", _AGAIN)
+        raise Refused(f"has {len(found.shapes)} tensors in its parts, and says that it has {stated}.", _REMEDY)
     own = f"{found.fields.get('general.architecture', '')}."
     _check_vocabulary(found.lengths, found.shapes, found.fields.get(f"{own}vocab_size"))
     return {
@@ -116,7 +116,7 @@ class _Found:
     def add(self, part: _Found, name: str) -> None:
         """Add the tensors of another part. The part's fields are not added, because they only tell its number."""
         if twice := self.shapes.keys() & part.shapes.keys():
-            raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _AGAIN)
+            raise Refused(f"holds {on_one_line(min(twice))} twice, once in {name}.", _REMEDY)
         self.shapes |= part.shapes
         self.kinds |= part.kinds
         self.blocks += part.blocks
@@ -127,7 +127,7 @@ def _check_part(found: _Found, number: int, count: int, name: str) -> None:
     """Check that a file is part ``number`` (from 0) of ``count`` parts."""
     stated, whole = (found.fields.get(f"split.{each}") or 0 for each in ("no", "count"))
     if not type(stated) is type(whole) is int:
-        raise Refused("is damaged: it does not say which part of a model it is.", _AGAIN)
+        raise Refused("is damaged: it does not say which part of a model it is.", _REMEDY)
     whole = max(1, whole)
     if count == 1 and whole > 1:
         raise Refused(
@@ -135,7 +135,7 @@ def _check_part(found: _Found, number: int, count: int, name: str) -> None:
         )
     if (stated, whole) != (number, count):
         raise Refused(
-            f"has parts that do not belong together: {name} says that it is part {stated + 1} of {whole}.", _AGAIN
+            f"has parts that do not belong together: {name} says that it is part {stated + 1} of {whole}.", _REMEDY
         )
 
 
@@ -147,22 +147,22 @@ def _one(path: Path) -> _Found:
         try:
             return _found(HeaderBytes(file, size), size)
         except (EOFError, struct.error, UnicodeDecodeError, OverflowError):
-            raise Refused("is cut off or damaged: its header does not come to an end.", _AGAIN) from None
+            raise Refused("is cut off or damaged: its header does not come to an end.", _REMEDY) from None
 
 
 def _found(data: HeaderBytes, size: int) -> _Found:
     version = data.number("I")
     if version not in _VERSIONS:
-        raise Refused(f"is a GGUF file of version {version}; {_VERSIONS[0]} and {_VERSIONS[1]} are read.", _AGAIN)
+        raise Refused(f"is a GGUF file of version {version}; {_VERSIONS[0]} and {_VERSIONS[1]} are read.", _REMEDY)
     tensors, count = data.number("Q"), data.number("Q")
     if tensors > _MOST_TENSORS or count > _MOST_FIELDS:
-        raise Refused("claims more parts than any model has.", _AGAIN)
+        raise Refused("claims more parts than any model has.", _REMEDY)
     fields: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     for _ in range(count):
         name = data.text(LONGEST_NAME)
         if name in fields or name in lengths:
-            raise Refused(f"says {name!r} twice.", _AGAIN)
+            raise Refused(f"says {name!r} twice.", _REMEDY)
         kind = data.number("I")
         if kind == ARRAY:
             lengths[name], values = _array(data, name)
@@ -187,15 +187,15 @@ def _check_vocabulary(lengths: Mapping[str, int], shapes: Mapping[str, Sequence[
         raise Refused("holds no vocabulary.", _WHOLE)
     rows = [*shapes.get(_EMBEDDING, ())[-1:], *([stated] if type(stated) is int else [])]
     if rows and tokens > min(rows):
-        raise Refused(f"holds a vocabulary of {tokens:,} tokens, and says that it knows {min(rows):,}.", _AGAIN)
+        raise Refused(f"holds a vocabulary of {tokens:,} tokens, and says that it knows {min(rows):,}.", _REMEDY)
     for name in _BY_TOKEN:
         if lengths.get(name, tokens) != tokens:
-            raise Refused(f"has {lengths[name]:,} values of {name} for {tokens:,} tokens.", _AGAIN)
+            raise Refused(f"has {lengths[name]:,} values of {name} for {tokens:,} tokens.", _REMEDY)
 
 
 def _check_finite(values: Iterable[Any], name: str) -> None:
     if not all(map(math.isfinite, values)):
-        raise Refused(f"says of {on_one_line(name)} what is no number.", _AGAIN)
+        raise Refused(f"says of {on_one_line(name)} what is no number.", _REMEDY)
 
 
 def _array(data: HeaderBytes, name: str) -> tuple[int, list[Any]]:
@@ -204,7 +204,7 @@ def _array(data: HeaderBytes, name: str) -> tuple[int, list[Any]]:
     """
     kind, length = data.number("I"), data.number("Q")
     if length > _LONGEST_ARRAY:
-        raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _AGAIN)
+        raise Refused(f"has {length:,} values of {on_one_line(name)}, more than any model.", _REMEDY)
     if kind in _FLOATS and length > _SHORT:
         for values in data.numbers(length, SCALARS[kind]):
             _check_finite(values, name)
@@ -220,7 +220,7 @@ def _take_tensors(data: HeaderBytes, count: int, size: int, found: _Found) -> No
     """
     alignment = found.fields.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= 1 << 16 or alignment & (alignment - 1):
-        raise Refused("is damaged: its parts are not aligned.", _AGAIN)
+        raise Refused("is damaged: its parts are not aligned.", _REMEDY)
     spans: list[tuple[int, int]] = []
     for _ in range(count):
         name, shape, kind, offset = data.tensor()
@@ -240,9 +240,9 @@ def _take_tensors(data: HeaderBytes, count: int, size: int, found: _Found) -> No
             found.blocks[kind] += values
     begin = -(-data.at // alignment) * alignment
     if spans and (needed := begin + max(end for _, end in spans)) > size:
-        raise Refused(f"is cut off: it describes {needed:,} bytes, and {size:,} are there.", _AGAIN)
+        raise Refused(f"is cut off: it describes {needed:,} bytes, and {size:,} are there.", _REMEDY)
     end = 0
     for start, stop in sorted(spans):
         if start < end:
-            raise Refused("is damaged: its weights overlap.", _AGAIN)
+            raise Refused("is damaged: its weights overlap.", _REMEDY)
         end = stop

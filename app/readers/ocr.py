@@ -39,7 +39,7 @@ _NARROW = 0.75
 _NARROWED = 9.0
 _SURE = 0.98  # minimum certainty of a line read from a narrowed picture; a less certain line is read again
 # maximum share of narrowed lines that must be read again; beyond it, the page's later lines are not narrowed
-_AGAIN = 0.2
+_READ_TWICE = 0.2
 _BEAT = 24  # lines that are recognised between two progress reports
 _SAMPLE = 3  # number of lines that are read to detect whether a page is upside down
 _UPRIGHT = 0.9  # mean certainty of the sampled lines above which the page counts as upright
@@ -271,7 +271,7 @@ def _read_lines(
         beat()
         again = [at for at in some if at in narrow and _is_doubtful(*known[at][:2])]
         unsure += again
-        if len(again) > _AGAIN * len(narrow):
+        if len(again) > _READ_TWICE * len(narrow):
             shortest = math.inf
     for some in _batches(unsure):
         known |= zip(some, _texts(engine, [crops[at] for at in some]), strict=True)

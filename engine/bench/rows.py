@@ -98,7 +98,7 @@ COMPARED = {
 _KINDS = SPECULATING | COMPARED
 # Minimum number of prompt tokens that are computed again before every case. So every row starts with the same KV, and
 # the retrieval cache's first chunks can be chosen with the queries of these tokens.
-_AGAIN = 2 * PROMPT_QUERIES
+_RECOMPUTED = 2 * PROMPT_QUERIES
 # Bytes of the tensor that is summed to measure how fast memory is read.
 _MEMORY_BYTES = 200_000_000
 # Number of times that a tensor of ``_MEMORY_BYTES`` is summed. The fastest time counts.
@@ -223,7 +223,7 @@ class Bench:
         missing = context - full.length
         # States of recurrent layers cannot be cropped. So a copy of the states is made shortly before the end of the
         # context, and every case begins from this copy.
-        for stop in (context - 2 * _AGAIN, context) if full.shape.recurrent else (context,):
+        for stop in (context - 2 * _RECOMPUTED, context) if full.shape.recurrent else (context,):
             ids = self.session.target.ids(self.ids[full.length : max(0, stop)])
             if ids.shape[0]:
                 prefill.run(self.session.target, full, ids, segment=4096, block=self.session.config.prefill_block)
@@ -366,7 +366,7 @@ class Bench:
         session, prompt = self.session, case.prompt
         full, target = session.full, session.target
         queries = QueryRecorder(full.shape.layers)
-        full.crop(full.nearest(max(0, min(self._in_cache(), case.selection_position - 1 - _AGAIN))))
+        full.crop(full.nearest(max(0, min(self._in_cache(), case.selection_position - 1 - _RECOMPUTED))))
         for stop, observer in ((case.selection_position, queries), (len(prompt) - 1, None)):
             rest = target.ids(prompt[full.length : min(stop, len(prompt) - 1)])
             if rest.shape[0]:

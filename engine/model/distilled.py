@@ -34,7 +34,7 @@ _TOKEN_IDS = "head.token_ids"
 # A draft is refused if the parameters that its configuration describes are more than this multiple of the parameters in
 # its file.
 _MAX_DESCRIBED = 2
-_AGAIN = "Distil it again: python -m engine.distill."
+_REMEDY = "Distil it again: python -m engine.distill."
 
 
 class PartialHead(nn.Module):
@@ -110,19 +110,19 @@ def load(name: str, target: Decoder) -> Decoder:
     config, title = loading.settings_of(name, None), display_name(name)
     stored = weights.check_folder(Path(name))
     if config.num_hidden_layers * parameters_of_block(config) > _MAX_DESCRIBED * stored:
-        raise ModelError(f"config.json of {title} describes more than its weights hold.", _AGAIN)
+        raise ModelError(f"config.json of {title} describes more than its weights hold.", _REMEDY)
     found = load_file(Path(name) / weights.SINGLE)
     token_ids, sample = found.pop(_TOKEN_IDS, None), found.pop(beside.SAMPLE, None)
     if token_ids is None or sample is None or token_ids.shape != (getattr(config, DRAFT_HEAD),):
-        raise ModelError(f"The weights of {title} do not say which tokens it knows.", _AGAIN)
+        raise ModelError(f"The weights of {title} do not say which tokens it knows.", _REMEDY)
     _check_target(title, config, token_ids, sample, target)
     model = beside.skeleton(config, target.dtype, target.device)
     try:
         missing, odd = model.load_state_dict(found, strict=False)
     except RuntimeError as error:  # the shapes of the stored weights differ from those that the configuration describes
-        raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _AGAIN) from error
+        raise ModelError(f"The weights of {title} are not of the sizes that its config.json says.", _REMEDY) from error
     if wrong := sorted(part for part in (*missing, *odd) if not part.startswith(beside.SHARED)):
-        raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _AGAIN)
+        raise ModelError(f"The weights of {title} lack {wrong[0]}, or should not have it.", _REMEDY)
     model.requires_grad_(False)
     model.lm_head = partial_head(target.model, token_ids.long())
     family = FAMILIES[config.model_type]
@@ -151,4 +151,4 @@ def check_alone(name: str, config: Any) -> None:
 def _check_target(title: str, config: Any, token_ids: torch.Tensor, sample: torch.Tensor, target: Decoder) -> None:
     beside.check_beside(title, config, sample, target)
     if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < config.vocab_size:
-        raise ModelError(f"The weights of {title} name tokens that {target.name} does not have.", _AGAIN)
+        raise ModelError(f"The weights of {title} name tokens that {target.name} does not have.", _REMEDY)

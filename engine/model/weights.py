@@ -41,7 +41,7 @@ GGUF_INDEX = "gguf.json"
 _WHOLE_NUMBERS = ("I", "U", "BOOL")
 
 _LENGTH_BYTES = 8
-_AGAIN = "Download the model again."
+_REMEDY = "Download the model again."
 
 
 def check_folder(folder: Path) -> int:
@@ -96,7 +96,7 @@ def check_file(path: Path, expected: frozenset[str] = frozenset()) -> int:
     header, body = _header(path)
     values = _check_tensors(header, body, path.name)
     if missing := expected - header.keys():
-        raise ModelError(f"{path.name} lacks {min(missing)}, which the index says it holds.", _AGAIN)
+        raise ModelError(f"{path.name} lacks {min(missing)}, which the index says it holds.", _REMEDY)
     return values
 
 
@@ -111,9 +111,9 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
-                raise ModelError(f"{path.name} is cut off: its header does not fit into {size:,} bytes.", _AGAIN)
+                raise ModelError(f"{path.name} is cut off: its header does not fit into {size:,} bytes.", _REMEDY)
             if length > MAX_HEADER_BYTES:
-                raise ModelError(f"{path.name} claims a header of {length:,} bytes, which no model has.", _AGAIN)
+                raise ModelError(f"{path.name} claims a header of {length:,} bytes, which no model has.", _REMEDY)
             header = object_in(file.read(length), path.name)
     except OSError as error:
         raise ModelError(f"{path.name} cannot be read: {error.strerror}.", "Check the folder of the model.") from error
@@ -176,15 +176,15 @@ def _shards(folder: Path) -> dict[str, frozenset[str]]:
 def _of_index(index: Path) -> dict[str, frozenset[str]]:
     places = read_object(index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise ModelError(f"{index.name} does not say where the weights are.", _AGAIN)
+        raise ModelError(f"{index.name} does not say where the weights are.", _REMEDY)
     shards: dict[str, set[str]] = {}
     for tensor, name in places.items():
         if not isinstance(name, str) or PurePath(name).name != name or not name.endswith(".safetensors"):
-            raise ModelError(f"{index.name} names {name!r}, which is not a .safetensors file of its folder.", _AGAIN)
+            raise ModelError(f"{index.name} names {name!r}, which is not a .safetensors file of its folder.", _REMEDY)
         shards.setdefault(name, set()).add(tensor)
     for name in sorted(shards):
         if not (index.parent / name).is_file():
-            raise ModelError(f"{name} is missing: the model has {len(shards)} files of weights.", _AGAIN)
+            raise ModelError(f"{name} is missing: the model has {len(shards)} files of weights.", _REMEDY)
     return {name: frozenset(tensors) for name, tensors in sorted(shards.items())}
 
 
@@ -201,7 +201,7 @@ def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
         except (KeyError, TypeError, ValueError):
             whole = False
         if not whole or (end - begin) * 8 != math.prod(shape) * bits:
-            raise ModelError(f"{file} describes {name[:80]!r} in a way that cannot be right.", _AGAIN)
+            raise ModelError(f"{file} describes {name[:80]!r} in a way that cannot be right.", _REMEDY)
         if name.endswith(".weight") and entry["dtype"].startswith(_WHOLE_NUMBERS):
             raise ModelError(
                 f"{file} holds {name[:80]!r} in whole numbers ({entry['dtype']}): it is quantized or altered.",
@@ -212,9 +212,9 @@ def _check_tensors(header: Mapping[str, Any], body: int, file: str) -> int:
     position = 0
     for begin, end in sorted(spans):
         if begin != position:
-            raise ModelError(f"{file} has tensors that overlap or leave gaps.", _AGAIN)
+            raise ModelError(f"{file} has tensors that overlap or leave gaps.", _REMEDY)
         position = end
     if position != body:
         what = "is cut off" if position > body else "has something behind its last tensor"
-        raise ModelError(f"{file} {what}: {position:,} bytes of weights are described and {body:,} are there.", _AGAIN)
+        raise ModelError(f"{file} {what}: {position:,} bytes of weights are described and {body:,} are there.", _REMEDY)
     return values

@@ -37,7 +37,7 @@ OUTPUT = "output.weight"
 """The tensor of the output head. A model without this tensor uses its embedding as the head."""
 
 _ELSEWHERE = "Many more models are read as safetensors: a folder of this machine, or owner/name on the hub."
-_AGAIN = "Get the file again."
+_REMEDY = "Get the file again."
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 # RoPE's long wavelengths are stretched by the factor 8 in Llama 3.1 and 3.3, and by 32 in Llama 3.2.
 _LLAMA_3_FACTORS = (8.0, 32.0)
@@ -96,7 +96,7 @@ class Header:
         """
         value = self.get(name, default)
         if type(value) not in (int, float) or not math.isfinite(value):
-            raise ModelError(f"{self.file} gives no {name} that can be right.", _AGAIN)
+            raise ModelError(f"{self.file} gives no {name} that can be right.", _REMEDY)
         return value
 
     def token(self, name: str) -> int | None:
