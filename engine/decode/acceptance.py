@@ -1,10 +1,10 @@
 """Learns acceptance rates and the costs of passes for the controller, and decides when the chunks of the retrieval
 cache are chosen again (a refresh).
 
-A trial is a proposed token that was accepted or rejected. A token to which its proposer gave a high probability
+An outcome is a proposed token that was accepted or rejected. A token to which its proposer gave a high probability
 (confidence) is accepted more often, and so is a token that is copied from the book after a long match. So rates are
-kept separately for each level, each class of confidence and each class of match lengths. Older trials fade. Every rate
-starts from a prior of little weight, so that the first rounds are sensible.
+kept separately for each level, each class of confidence and each class of match lengths. Older outcomes fade. Every
+rate starts from a prior of little weight, so that the first rounds are sensible.
 
 A refresh needs queries and KV that a verification computes and reads anyway. So a refresh in the same pass costs only
 the time of scoring chunks and of copying newly chosen chunks. TriForce's published code never refreshes (policy
@@ -81,17 +81,17 @@ NO_EARLY_STOP = EarlyStop()
 
 
 # Number of tokens by which all rates age (lose weight) when the book changes. It is so large that every rate falls to
-# its minimum weight (``Tuning.aged_trials``).
+# its minimum weight (``Tuning.aged_outcomes``).
 _ANOTHER_BOOK = 100_000
 
 
 class FadingRate:
-    """An acceptance rate, estimated from trials (accepted or rejected tokens). Older trials weigh less.
+    """An acceptance rate, estimated from outcomes (accepted or rejected tokens). Older outcomes weigh less.
 
     Args:
-        prior: the rate before any trial.
-        memory: time constant, in trials, with which older trials lose weight; None takes ``Tuning.memory``.
-        firm: whether the prior is good evidence, so that a few unlucky trials do not outweigh it.
+        prior: the rate before any outcome.
+        memory: time constant, in outcomes, with which older outcomes lose weight; None takes ``Tuning.memory``.
+        firm: whether the prior is good evidence, so that a few unlucky outcomes do not outweigh it.
     """
 
     def __init__(
@@ -101,58 +101,60 @@ class FadingRate:
         self._tuning = tuning
         self._firmness = tuning.firmness if firm else 1.0
         self._memory = tuning.memory if memory is None else memory
-        self._accepted = self._trials = 0.0
+        self._accepted = self._outcomes = 0.0
 
     @property
     def rate(self) -> float:
         """The current estimate."""
         tuning, weight = self._tuning, self._prior_weight
-        return min(tuning.highest_rate, (self._accepted + self.prior * weight) / (self._trials + weight))
+        return min(tuning.highest_rate, (self._accepted + self.prior * weight) / (self._outcomes + weight))
 
     @property
-    def num_trials(self) -> float:
-        """Sum of the weights of all trials. Older trials weigh less."""
-        return self._trials
+    def num_outcomes(self) -> float:
+        """Sum of the weights of all outcomes. Older outcomes weigh less."""
+        return self._outcomes
 
     @property
     def doubt(self) -> float:
-        """Share of the estimate that comes from the prior. It is 1 before the first trial."""
-        return self._prior_weight / (self._trials + self._prior_weight)
+        """Share of the estimate that comes from the prior. It is 1 before the first outcome."""
+        return self._prior_weight / (self._outcomes + self._prior_weight)
 
     @property
     def _prior_weight(self) -> float:
         firmness = self._firmness
-        return firmness * self._tuning.prior_trials / (1.0 + self._trials / (firmness * self._tuning.prior_half_life))
+        return (
+            firmness * self._tuning.prior_outcomes / (1.0 + self._outcomes / (firmness * self._tuning.prior_half_life))
+        )
 
     def begin_answer(self) -> None:
-        """Make the current estimate the prior, and drop all trials. So the trials of the new answer soon outweigh those
-        of earlier answers.
+        """Make the current estimate the prior, and drop all outcomes. So the outcomes of the new answer soon outweigh
+        those of earlier answers.
         """
-        self.prior, self._accepted, self._trials = self.rate, 0.0, 0.0
+        self.prior, self._accepted, self._outcomes = self.rate, 0.0, 0.0
 
-    def add(self, accepted: float, trials: float) -> None:
-        """Add the outcome of a proposal. ``trials`` is the number of ``accepted`` tokens, plus 1 if a token was
+    def add(self, accepted: float, outcomes: float) -> None:
+        """Add the outcome of a proposal. ``outcomes`` is the number of ``accepted`` tokens, plus 1 if a token was
         rejected. Tokens after the rejected token do not count.
         """
-        fade = max(0.0, 1.0 - trials / self._memory)
+        fade = max(0.0, 1.0 - outcomes / self._memory)
         self._accepted = fade * self._accepted + accepted
-        self._trials = fade * self._trials + trials
+        self._outcomes = fade * self._outcomes + outcomes
 
-    def add_indirect(self, accepted: float, trials: float) -> None:
-        """Add ``trials`` proposed tokens that another level judged. ``accepted`` is an estimate of how many of them
-        this level would have accepted. Such trials have the weight ``Tuning.indirect_weight``.
+    def add_indirect(self, accepted: float, outcomes: float) -> None:
+        """Add ``outcomes`` proposed tokens that another level judged. ``accepted`` is an estimate of how many of them
+        this level would have accepted. Such outcomes have the weight ``Tuning.indirect_weight``.
         """
         weight = self._tuning.indirect_weight
-        self.add(weight * accepted, weight * trials)
+        self.add(weight * accepted, weight * outcomes)
 
     def age(self, tokens: int = 1) -> None:
-        """Reduce the weight of all trials so far, because ``tokens`` tokens were made without a trial and the text may
-        have changed. The weight falls no lower than ``Tuning.aged_trials``.
+        """Reduce the weight of all outcomes so far, because ``tokens`` tokens were made without an outcome and the text
+        may have changed. The weight falls no lower than ``Tuning.aged_outcomes``.
         """
         tuning = self._tuning
-        if self._trials > tuning.aged_trials:
-            kept = max(tuning.aged_trials / self._trials, (1.0 - tuning.ageing) ** tokens)
-            self._accepted, self._trials = kept * self._accepted, kept * self._trials
+        if self._outcomes > tuning.aged_outcomes:
+            kept = max(tuning.aged_outcomes / self._outcomes, (1.0 - tuning.ageing) ** tokens)
+            self._accepted, self._outcomes = kept * self._accepted, kept * self._outcomes
 
 
 class RatesByConfidence:
@@ -162,12 +164,12 @@ class RatesByConfidence:
         self._edges = tuning.confidence_edges
         self._rates = [FadingRate(prior, tuning=tuning) for prior in priors]
 
-    def add(self, trials: list[ProposalOutcome]) -> None:
-        for trial in trials:
-            self._rates[bisect_right(self._edges, trial.confidence)].add(int(trial.accepted), 1)
+    def add(self, outcomes: list[ProposalOutcome]) -> None:
+        for outcome in outcomes:
+            self._rates[bisect_right(self._edges, outcome.confidence)].add(int(outcome.accepted), 1)
 
     def age(self, tokens: int = 1) -> None:
-        """Reduce the weight of the trials in every class (``FadingRate.age``)."""
+        """Reduce the weight of the outcomes in every class (``FadingRate.age``)."""
         for rate in self._rates:
             rate.age(tokens)
 
@@ -197,20 +199,20 @@ class AcceptanceStatistics:
         until a trial gains time.
         """
 
-    def add_draft(self, accepted: int, trials: int, *, direct: bool) -> None:
+    def add_draft(self, accepted: int, outcomes: int, *, direct: bool) -> None:
         """Learn from proposals of the draft model that the target judged on the full cache (``direct``) or on the
         retrieval cache.
 
-        From the same trials, the rate on the other cache is inferred. Without this inference, a plan that failed once
+        From the same outcomes, the rate on the other cache is inferred. Without this inference, a plan that failed once
         would never be tried again.
         """
         verify = self.verify.rate
         if direct:
-            self.direct.add(accepted, trials)
-            self.middle.add_indirect(min(trials, accepted / verify), trials)
+            self.direct.add(accepted, outcomes)
+            self.middle.add_indirect(min(outcomes, accepted / verify), outcomes)
         else:
-            self.middle.add(accepted, trials)
-            self.direct.add_indirect(accepted * verify, trials)
+            self.middle.add(accepted, outcomes)
+            self.direct.add_indirect(accepted * verify, outcomes)
 
     def age(self, tokens: int) -> None:
         """Reduce the weight of the rates after ``tokens`` tokens that were made without speculation. The rates of
@@ -229,18 +231,18 @@ class AcceptanceStatistics:
     @property
     def tried(self) -> bool:
         """Whether any proposal of the draft model, or of the target on the retrieval cache, has been verified."""
-        return any(rate.num_trials for rate in (self.verify, self.middle, self.direct))
+        return any(rate.num_outcomes for rate in (self.verify, self.middle, self.direct))
 
     def begin_answer(self) -> None:
-        """Begin another answer. The current rates of copied tokens become priors, which the answer's own trials soon
+        """Begin another answer. The current rates of copied tokens become priors, which the answer's own outcomes soon
         outweigh.
         """
         for rate in self._lookup:
             rate.begin_answer()
 
     def for_another_book(self) -> AcceptanceStatistics:
-        """Reduce the weight of all observations to a few trials, and return these statistics. For the next book, the
-        old observations are still better than priors, but the new trials must soon outweigh them.
+        """Reduce the weight of all observations to a few outcomes, and return these statistics. For the next book, the
+        old observations are still better than priors, but the new outcomes must soon outweigh them.
         """
         for rate in (self.verify, self.middle, self.direct, *self._lookup):
             rate.age(_ANOTHER_BOOK)
@@ -328,36 +330,36 @@ class WhenAcceptanceDrops:
         self._tuning = tuning
         self._newest = _WindowRate(tuning.drop_newest)
         self._usual = _WindowRate(tuning.drop_usual)
-        self._usual.add(tuning.usual_rate * tuning.usual_trials, tuning.usual_trials)
+        self._usual.add(tuning.usual_rate * tuning.usual_outcomes, tuning.usual_outcomes)
         self._pause = 0
 
     def due(self) -> bool:
         return self._pause == 0 and self._newest.rate < self._usual.rate - self._tuning.acceptance_drop
 
     def observe(self, verify: Acceptance, *, refreshed: bool, round_ms: float = 0.0, refresh_ms: float = 0.0) -> None:
-        trials = min(verify.proposed, verify.accepted + 1)
+        outcomes = min(verify.proposed, verify.accepted + 1)
         for past in (self._newest, self._usual):
-            past.add(verify.accepted, trials)
+            past.add(verify.accepted, outcomes)
         self._pause = self._tuning.drop_pause if refreshed else max(0, self._pause - 1)
         if refreshed:
             self._newest = _WindowRate(self._tuning.drop_newest)
 
 
 class _WindowRate:
-    """An acceptance rate over about the last ``memory`` trials, without a prior. It is 1 before the first trial."""
+    """An acceptance rate over about the last ``memory`` outcomes, without a prior. It is 1 before the first outcome."""
 
     def __init__(self, memory: float) -> None:
         self._memory = memory
-        self._accepted = self._trials = 0.0
+        self._accepted = self._outcomes = 0.0
 
     @property
     def rate(self) -> float:
-        return self._accepted / self._trials if self._trials else 1.0
+        return self._accepted / self._outcomes if self._outcomes else 1.0
 
-    def add(self, accepted: float, trials: float) -> None:
-        fade = max(0.0, 1.0 - trials / self._memory)
+    def add(self, accepted: float, outcomes: float) -> None:
+        fade = max(0.0, 1.0 - outcomes / self._memory)
         self._accepted = fade * self._accepted + accepted
-        self._trials = fade * self._trials + trials
+        self._outcomes = fade * self._outcomes + outcomes
 
 
 def policy_of(name: str, interval: int | None, *, timed: bool = True) -> RefreshPolicy:

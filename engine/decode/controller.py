@@ -44,18 +44,18 @@ UNLIMITED = 1 << 30
 class RoundObservation:
     """What was observed in a round, besides its tokens.
 
-    ``match``: the earlier place in the book that equals the end of the context. ``draft_trials`` and ``middle_trials``:
-    the verified proposals of the draft model and of the middle level (the target on the retrieval cache). ``passes``:
-    the number of tokens and the milliseconds of each pass of the middle level. ``selection_ms``: milliseconds in which
-    the retrieval cache chose its chunks for the first time in this answer; 0 in all other rounds. ``draft_ms``:
-    milliseconds of ``draft_steps`` steps of the draft model. ``draft_start_ms``: milliseconds in which the draft model
-    was started, or read tokens that it had not read yet. ``records``: whether passes were recorded (as CUDA graphs) in
-    the round. If so, no costs are learned from the round, because recording takes longer than a pass.
+    ``match``: the earlier place in the book that equals the end of the context. ``draft_outcomes`` and
+    ``middle_outcomes``: the verified proposals of the draft model and of the middle level (the target on the retrieval
+    cache). ``passes``: the number of tokens and the milliseconds of each pass of the middle level. ``selection_ms``:
+    milliseconds in which the retrieval cache chose its chunks for the first time in this answer; 0 in all other rounds.
+    ``draft_ms``: milliseconds of ``draft_steps`` steps of the draft model. ``draft_start_ms``: milliseconds in which
+    the draft model was started, or read tokens that it had not read yet. ``records``: whether passes were recorded (as
+    CUDA graphs) in the round. If so, no costs are learned from the round, because recording takes longer than a pass.
     """
 
     match: LookupMatch = NO_MATCH
-    draft_trials: list[ProposalOutcome] = field(default_factory=list)
-    middle_trials: list[ProposalOutcome] = field(default_factory=list)
+    draft_outcomes: list[ProposalOutcome] = field(default_factory=list)
+    middle_outcomes: list[ProposalOutcome] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
     draft_steps: int = 0
     draft_ms: float = 0.0
@@ -319,7 +319,7 @@ class Controller:
         """Learn from a speculating round: from the times of its passes, and from the verified proposals of the draft
         model and the target on the retrieval cache.
         """
-        statistics, trials = self.statistics, observation.draft_trials
+        statistics, outcomes = self.statistics, observation.draft_outcomes
         if not plan.copy:
             self._worth_changing = self._tuning.worth_changing
         for tokens, ms in () if observation.records else observation.passes:
@@ -334,14 +334,14 @@ class Controller:
         if observation.draft_steps and not observation.records:
             self._draft.add(1, observation.draft_ms / observation.draft_steps)
             self._draft_start = 0.0
-        hits = sum(trial.accepted for trial in trials)
-        statistics.add_draft(hits, len(trials), direct=not plan.passes)
+        hits = sum(outcome.accepted for outcome in outcomes)
+        statistics.add_draft(hits, len(outcomes), direct=not plan.passes)
         if plan.passes and not plan.draft:
             statistics.age_draft()
-        elif plan.passes and not self.plan.draft and hits > self._tuning.draft_found * len(trials):
+        elif plan.passes and not self.plan.draft and hits > self._tuning.draft_found * len(outcomes):
             self._since_draft = self._draft_wait
-        statistics.draft_by_confidence.add(trials)
-        statistics.middle_by_confidence.add(observation.middle_trials)
+        statistics.draft_by_confidence.add(outcomes)
+        statistics.middle_by_confidence.add(observation.middle_outcomes)
         if plan.passes:
             statistics.verify.add(done.verify.accepted, min(done.verify.proposed, done.verify.accepted + 1))
 
@@ -454,7 +454,7 @@ class Controller:
             self._awaits_tokens = True
             return
         first = max(tuning.first_passes, int(tuning.first_share * costs.verify.ms(1) / costs.middle.ms(1)))
-        allowed = first + int(self.statistics.verify.num_trials / tuning.tokens_per_pass)
+        allowed = first + int(self.statistics.verify.num_outcomes / tuning.tokens_per_pass)
         self._most_draft = max(filter(self._may_draft, range(self.limits.draft + 1)))
         limits = PlanLimits(self._most_draft, min(self.limits.passes, allowed))
         best = best_plan(costs, rates, limits)

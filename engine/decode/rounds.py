@@ -449,7 +449,7 @@ def _middle_passes(
         middle_ms = since(clock)
         pending.middle_ms += middle_ms
         observation.passes.append((fed, middle_ms))
-        observation.draft_trials += _trials(made.confidences, len(pending.tokens) - before - 1)
+        observation.draft_outcomes += _outcomes(made.confidences, len(pending.tokens) - before - 1)
         for confidence in pending.confidences[before:]:
             chance *= plan.middle_stop.chance(confidence)
         if pending.cut_at_end(context.stop_ids) or chance < plan.middle_stop.threshold:
@@ -506,7 +506,7 @@ def _count_steps(observation: RoundObservation, proposal: Proposal, ms: float) -
         observation.draft_start_ms += proposal.start_ms
 
 
-def _trials(confidences: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
+def _outcomes(confidences: list[float] | tuple[float, ...], accepted: int) -> list[ProposalOutcome]:
     """Pair the ``confidences`` of a proposal's tokens with their outcomes. The first ``accepted`` tokens were accepted,
     and the next token was rejected. All later tokens are left out, because they were not judged.
     """
@@ -550,8 +550,8 @@ def _verify(
         drafter.accept(sampled.tokens[: sampled.num_accepted])
     done = context.commit(sampled.tokens)
     sources = [*pending.sources[: sampled.num_accepted], TokenSource.TARGET][: len(done.tokens)]
-    trials = observation.middle_trials if plan.passes else observation.draft_trials
-    trials += _trials(pending.confidences, sampled.num_accepted)
+    outcomes = observation.middle_outcomes if plan.passes else observation.draft_outcomes
+    outcomes += _outcomes(pending.confidences, sampled.num_accepted)
     acceptance = Acceptance(sampled.num_accepted, len(proposed))
     return Round(
         done.tokens,

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tuning:
-    """The constants of speculation. A trial is a proposed token that was accepted or rejected, and a rate is the share
-    of accepted trials. Factors, shares and rates have no unit. The docstrings of all other constants name the unit.
+    """The constants of speculation. An outcome is a proposed token that was accepted or rejected, and a rate is the
+    share of accepted tokens. Factors, shares and rates have no unit. The docstrings of all other constants name the
+    unit.
     """
 
     # Acceptance statistics (``acceptance``) -----------------------------------------------------------------------
@@ -24,61 +25,61 @@ class Tuning:
     match_edges: tuple[int, ...] = (2, 3, 6, 12, 24)
     """Borders, in tokens, of the classes of a match's length."""
     memory: float = 40.0
-    """Time constant, in trials, with which older trials fade. A few rounds make this many trials, so that a change of
-    the text shows within a paragraph.
+    """Time constant, in outcomes, with which older outcomes fade. A few rounds make this many outcomes, so that a
+    change of the text shows within a paragraph.
     """
     lookup_memory: float = 16.0
-    """Time constant, in lookup trials, with which older trials fade. It is smaller than ``memory``, because the end of
-    a copy must be noticed at once.
+    """Time constant, in lookup outcomes, with which older outcomes fade. It is smaller than ``memory``, because the end
+    of a copy must be noticed at once.
     """
-    prior_trials: float = 2.5
-    """Weight of a rate's prior before the first trial, in trials. The weight suffices for sensible first rounds, but
-    trials soon outweigh the prior.
+    prior_outcomes: float = 2.5
+    """Weight of a rate's prior before the first outcome, in outcomes. The weight suffices for sensible first rounds,
+    but outcomes soon outweigh the prior.
     """
     prior_half_life: float = 4.0
-    """Number of trials after which the prior weighs half as much."""
+    """Number of outcomes after which the prior weighs half as much."""
     firmness: float = 2.0
     """Factor of the weight and the half-life of a firm prior. The prior of drafted tokens that go straight to
     verification is firm: 0.45 to 0.6 of them were accepted in every text (1.5 and 0.5 billion parameters, temperature
     0.7). With an ordinary prior, one rejected token ended drafting for the rest of an answer.
     """
-    aged_trials: float = 6.0
-    """Minimum weight, in trials, to which ageing reduces a rate. Ageing keeps the estimate, but new trials then change
-    it sooner.
+    aged_outcomes: float = 6.0
+    """Minimum weight, in outcomes, to which ageing reduces a rate. Ageing keeps the estimate, but new outcomes then
+    change it sooner.
     """
     ageing: float = 1.0 / 64.0
-    """Share of a rate's trials that fades with each token that is made without a trial. With this share, a rate falls
-    to its minimum weight (``aged_trials``) within half a page.
+    """Share of a rate's outcomes that fades with each token that is made without an outcome. With this share, a rate
+    falls to its minimum weight (``aged_outcomes``) within half a page.
     """
     indirect_weight: float = 0.5
-    """Factor: weight of a trial whose outcome is inferred from another level."""
+    """Factor: weight of an outcome that is inferred from another level."""
     highest_rate: float = 0.995
     """Maximum acceptance rate. It is below 1, because with a rate of 1 expected lengths would be unbounded."""
     draft_priors: tuple[float, ...] = (0.15, 0.35, 0.5, 0.65, 0.8, 0.92)
-    """Acceptance rates of the draft model's tokens by class of confidence, before any trial."""
+    """Acceptance rates of the draft model's tokens by class of confidence, before any outcome."""
     middle_priors: tuple[float, ...] = (0.5, 0.65, 0.75, 0.85, 0.93, 0.98)
     """Rates at which verifications accept the tokens that the target makes on the retrieval cache, by class of
-    confidence, before any trial.
+    confidence, before any outcome.
     """
     lookup_priors: tuple[float, ...] = (0.18, 0.25, 0.35, 0.6, 0.85, 0.96)
-    """Acceptance rates of the book's tokens by class of match length, before any trial. Short matches are observed even
-    when they are not proposed (``Controller.observe``), so their prior may be low.
+    """Acceptance rates of the book's tokens by class of match length, before any outcome. Short matches are observed
+    even when they are not proposed (``Controller.observe``), so their prior may be low.
     """
     agreed_prior: float = 0.65
     """Acceptance rate of the book's tokens after a short match (``clear_match``) that goes on with the same token at
-    other places too, before any trial.
+    other places too, before any outcome.
     """
     disputed_prior: float = 0.08
     """Acceptance rate of the book's tokens after a short match (``clear_match``) that goes on with another token at all
-    other places, before any trial.
+    other places, before any outcome.
     """
     middle_prior: float = 0.5
-    """Rate at which the target on the retrieval cache accepts drafted tokens, before any trial."""
+    """Rate at which the target on the retrieval cache accepts drafted tokens, before any outcome."""
     verify_prior: float = 0.85
-    """Acceptance rate of pending tokens at the full cache, before any trial."""
+    """Acceptance rate of pending tokens at the full cache, before any outcome."""
 
     direct_prior: float = 0.5
-    """Acceptance rate of drafted tokens that go straight to the full cache, before any trial."""
+    """Acceptance rate of drafted tokens that go straight to the full cache, before any outcome."""
 
     # Costs of passes (``acceptance``) -----------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class Tuning:
     """Number of verified tokens over which the usual acceptance is measured: some paragraphs."""
     usual_rate: float = 0.9
     """The usual acceptance rate, before any verification."""
-    usual_trials: float = 12.0
+    usual_outcomes: float = 12.0
     """Weight of ``usual_rate`` as a prior, in verified tokens."""
     drop_pause: int = 2
     """Number of verifications after a refresh before acceptance is compared again, because the refresh takes effect

@@ -293,7 +293,7 @@ class World:
             while len(drafted) < plan.passes and chance >= plan.middle_stop.threshold:
                 count = self.patient(plan.draft_stop, plan.draft)
                 drafted.append(self.prefix(self.rates.middle, count))
-                observation.draft_trials += [
+                observation.draft_outcomes += [
                     ProposalOutcome(0.5, i < drafted[-1]) for i in range(min(drafted[-1] + 1, count))
                 ]
                 observation.passes.append((count + 1, noise * self.costs.middle.ms(count + 1)))
@@ -306,11 +306,11 @@ class World:
             pending, rate = self.patient(plan.draft_stop, plan.draft), self.rates.direct
             proposed = pending
         accepted = self.prefix(rate, pending)
-        trials = [ProposalOutcome(0.5, i < accepted) for i in range(min(accepted + 1, pending))]
+        outcomes = [ProposalOutcome(0.5, i < accepted) for i in range(min(accepted + 1, pending))]
         if plan.passes:
-            observation.middle_trials = trials
+            observation.middle_outcomes = outcomes
         elif not plan.copy:
-            observation.draft_trials = trials
+            observation.draft_outcomes = outcomes
         observation.draft_steps = proposed
         observation.draft_ms = noise * observation.draft_steps * self.costs.draft
         split = TimeSplit(
@@ -867,7 +867,7 @@ def test_what_was_learned_of_one_book_is_where_the_next_begins() -> None:
     before = learned.statistics.rates()
     known = learned.statistics.for_another_book()
     assert known.rates().verify == pytest.approx(before.verify, abs=0.1)
-    assert known.verify.num_trials <= TUNING.aged_trials
+    assert known.verify.num_outcomes <= TUNING.aged_outcomes
     again = Controller(measured(LONG_BOOK), LIMITS, statistics=known)
     assert not again.next().speculates
     easy = World(LONG_BOOK, rates(0.8, 0.97), 2)
