@@ -4,10 +4,10 @@ Both are tried in a child process with limits on memory and time (``engine.sandb
 malicious tokenizer may fill the memory, never end, or crash its library. So this process loads a tokenizer only after a
 child has loaded and used it. A chat template is a program. The child compiles it and renders it once into pieces
 (``engine.chat_template``). This process uses only the pieces. Results are stored under a hash of the tried files, so
-that a model is tried only when it is started for the first time. ``begin`` starts the trials of a model while this
+that a model is tried only when it is started for the first time. ``begin`` starts the checks of a model while this
 process imports its libraries. Every use of a tokenizer or a template waits for its result.
 
-A tokenizer that passed its trial may still stall on a particular text of only thirty characters, if a regular
+A tokenizer that passed its check may still stall on a particular text of only thirty characters, if a regular
 expression or the tokenizer's model takes more than linear time. Known tokenizers take linear time. With any other
 tokenizer a child encodes each text first (``Texts``), with a time limit that grows with the text's length.
 """
@@ -54,8 +54,8 @@ _MOST_KNOWN = 1000  # number of tried texts that ``Texts`` remembers; at this nu
 _START_S = 30.0  # maximum seconds for a child's start, enough for a cold disk
 _FORMAT = 3  # version of the stored results
 _PIECES = {"tokenizer": 1, "template": PIECES, "text": 0}
-"""Number of strings in a stored result, keyed by the kind of trial."""
-_REMEMBERED = 64  # maximum results of trials that a process keeps in memory
+"""Number of strings in a stored result, keyed by the kind of check."""
+_REMEMBERED = 64  # maximum results of checks that a process keeps in memory
 _MOST_FILES = 1000  # maximum results on disk; the oldest are removed
 _MOST_KEPT_BYTES = 1 << 20  # maximum bytes of a file with a stored result; a larger file is not read
 
@@ -76,7 +76,7 @@ class Tried:
 def begin(model: str, draft: str | None, results_folder: str = "") -> None:
     """Start to try the tokenizers of a model and its draft, and the model's chat template.
 
-    Returns at once. If a trial fails, the error is raised where the tokenizer or template is used. The template is
+    Returns at once. If a check fails, the error is raised where the tokenizer or template is used. The template is
     tried here only if it is in the tokenizer's folder. ``chat_format`` tries a template from another place, or with
     different special tokens.
     """
@@ -88,11 +88,11 @@ def begin(model: str, draft: str | None, results_folder: str = "") -> None:
                 if folder is None:
                     continue
                 model_files.check(folder)
-                _begin_trial(_sum_of(folder), _tokenizer_request(folder), results_folder)
+                _begin_check(_sum_of(folder), _tokenizer_request(folder), results_folder)
                 if name == model and (template := _stated_template(folder)):
-                    _begin_trial(*_template_trial(*template), results_folder)
+                    _begin_check(*_template_check(*template), results_folder)
 
-    threading.Thread(target=work, name="trifold-trials", daemon=True).start()
+    threading.Thread(target=work, name="trifold-checks", daemon=True).start()
 
 
 def check_tokenizer(folder: Path, results_folder: str = "") -> Tried:
@@ -226,11 +226,11 @@ def chat_format(template: str, tokens: Mapping[str, Any], title: str, results_fo
     Raises:
         ModelError: the template takes too much time or memory, or does not keep the book before the conversation.
     """
-    return ChatFormat.of_pieces(_tried(*_template_trial(template, tokens), results_folder), title)
+    return ChatFormat.of_pieces(_tried(*_template_check(template, tokens), results_folder), title)
 
 
-def _template_trial(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]:
-    """The hash and the request of a chat template's trial, with the special tokens that the template names."""
+def _template_check(template: str, tokens: Mapping[str, Any]) -> tuple[str, str]:
+    """The hash and the request of a chat template's check, with the special tokens that the template names."""
     named = {name: str(token) for name, token in sorted(tokens.items()) if name in template}
     request = json.dumps({"work": "template", "template": template, "tokens": named})
     # A template that writes the date gives different pieces every day, so the date is part of the hash.
@@ -262,7 +262,7 @@ def save_gguf_tokenizer(gguf: Path, model_type: str, out: Path) -> tuple[str, ..
         model_type: transformers' name of the model's type.
 
     Returns:
-        The trial's result, for ``keep``.
+        The check's result, for ``keep``.
 
     Raises:
         ModelError: the tokenizer takes too much time or memory, breaks its library, or is no tokenizer.
@@ -282,7 +282,7 @@ def keep(folder: Path, found: Sequence[str], results_folder: str) -> None:
 
 @lru_cache(maxsize=1)
 def _versions() -> bytes:
-    """The versions of the libraries that a trial uses, and the version of the format of stored results. They are part
+    """The versions of the libraries that a check uses, and the version of the format of stored results. They are part
     of every hash under which a result is stored.
     """
     from importlib.metadata import version
@@ -291,42 +291,42 @@ def _versions() -> bytes:
     return json.dumps(named).encode()
 
 
-_trials: dict[tuple[str, str], Future[tuple[str, ...]]] = {}
-"""Running trials, and the newest results, keyed by hash and by the folder of stored results. Failed trials are
+_checks: dict[tuple[str, str], Future[tuple[str, ...]]] = {}
+"""Running checks, and the newest results, keyed by hash and by the folder of stored results. Failed checks are
 removed.
 """
-_trials_lock = threading.Lock()
+_checks_lock = threading.Lock()
 
 
 def _tried(digest: str, request: str, results_folder: str) -> tuple[str, ...]:
-    """The result of a trial: the stored result, or a child's answer.
+    """The result of a check: the stored result, or a child's answer.
 
     Raises:
-        ModelError: the trial failed.
+        ModelError: the check failed.
     """
-    return _begin_trial(digest, request, results_folder).result()
+    return _begin_check(digest, request, results_folder).result()
 
 
-def _begin_trial(digest: str, request: str, results_folder: str) -> Future[tuple[str, ...]]:
-    """Return the future result of a trial, which runs in a thread unless its result is known."""
+def _begin_check(digest: str, request: str, results_folder: str) -> Future[tuple[str, ...]]:
+    """Return the future result of a check, which runs in a thread unless its result is known."""
     key = digest, results_folder
-    with _trials_lock:
-        if (known := _trials.get(key)) is not None:
+    with _checks_lock:
+        if (known := _checks.get(key)) is not None:
             return known
         result: Future[tuple[str, ...]] = Future()
-        _trials[key] = result
-        for oldest in [each for each, trial in _trials.items() if trial.done()][: max(0, len(_trials) - _REMEMBERED)]:
-            del _trials[oldest]
+        _checks[key] = result
+        for oldest in [each for each, check in _checks.items() if check.done()][: max(0, len(_checks) - _REMEMBERED)]:
+            del _checks[oldest]
 
     def work() -> None:
         try:
             result.set_result(_result_of(digest, json.loads(request), results_folder))
         except BaseException as error:  # noqa: BLE001 - raised where the result is taken
-            with _trials_lock:
-                _trials.pop(key, None)
+            with _checks_lock:
+                _checks.pop(key, None)
             result.set_exception(error)
 
-    threading.Thread(target=work, name="trifold-trial", daemon=True).start()
+    threading.Thread(target=work, name="trifold-check", daemon=True).start()
     return result
 
 
@@ -394,7 +394,7 @@ def _answer(message: Mapping[str, Any] | None, part: str) -> tuple[str, ...]:
 
 
 def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
-    """Return what a trial is about ("tokenizer", for example), its limits, and the ending of its error message. The
+    """Return what a check is about ("tokenizer", for example), its limits, and the ending of its error message. The
     ending states the text's length; it is empty if no text is tried.
     """
     length = len(request.get("text", ""))

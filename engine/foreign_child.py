@@ -52,7 +52,7 @@ _MOST_GROWTH = 16.0
 _LONGEST = "model_max_length"
 _NUMBERED = "added_tokens_decoder"
 _NAMED = ("additional_special_tokens", "extra_special_tokens")
-# Settings that name further files or words. The trial has not seen these, so the settings are not allowed.
+# Settings that name further files or words. The check has not seen these, so the settings are not allowed.
 _OTHER_FILES = ("fast_tokenizer_files", "vocab", "merges")
 _SIGNS = "".join(map(chr, range(0x20, 0x7F))) + "\n\u00e9\u4e2d\u0416\u2581"
 _RUN = 48  # number of repetitions of a character, enough to make a regular expression with exponential time slow

@@ -25,7 +25,7 @@ from app.core.format import View
 from app.core.notes import NOTES
 from app.core.state import AppState
 from app.core.suggestions import Sample, language_of_book, phrase_questions, suggestions
-from app.core.trial import Trial
+from app.core.tried_questions import TriedQuestions
 from app.readers import recognition
 from app.web.live import pages_read
 from app.web.routes import (
@@ -89,7 +89,7 @@ class Library:
         self._state = state
         self._sample = sample
         self._listed: tuple[object, View] = (None, {})
-        self._trial = Trial(state)
+        self._tried = TriedQuestions(state)
         self._aside = ThreadPoolExecutor(1, "trifold-suggestions")
         self._suggested: tuple[tuple[int, int], Future[list[str]]] | None = None
         self._ready: tuple[int, list[str]] = (0, [])
@@ -164,7 +164,7 @@ class Library:
 
     def suggestions(self, wait: bool = False) -> list[str]:
         """Questions worth asking about the pages read so far. For a model that was trained to refuse some questions
-        (its card lists the refusals), return only questions that it has answered in a trial after the reading.
+        (its card lists the refusals), return only questions that it has answered once after the reading.
 
         Args:
             wait: whether to wait until the questions have been made. Otherwise the first call returns none.
@@ -187,7 +187,7 @@ class Library:
                 made = () if card.only_quotes else (*own(), *suggestions(document, read, general=False))
                 return [*made, *phrase_questions(document, read)]
 
-            return self._trial.passed(document, str(model.path), card, candidates)
+            return self._tried.passed(document, str(model.path), card, candidates)
 
         def general() -> Sequence[str]:
             return own() or (() if card.only_quotes else suggestions(document, read))

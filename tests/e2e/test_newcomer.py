@@ -16,7 +16,7 @@ from app.core.abilities import abilities
 from app.core.settings import FILE as CHOICE
 from app.core.settings import MODELS_FOLDER, READER, STARTER, STARTER_LONG, STARTERS
 from app.core.speed import AGREE
-from app.core.trial import WANTED
+from app.core.tried_questions import WANTED
 from tests.e2e.conftest import ROOT
 from tests.e2e.steps import (
     READ_SECONDS,

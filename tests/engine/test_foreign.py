@@ -61,14 +61,14 @@ def test_a_template_that_looks_for_more_than_its_messages() -> None:
 
 
 def test_a_known_template_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign._trials.clear()
+    foreign._checks.clear()
     first = foreign.chat_format(_GOOD, _TOKENS, "One", str(tmp_path))
-    foreign._trials.clear()
+    foreign._checks.clear()
     monkeypatch.setattr(foreign, "run_in_child", None)
     assert foreign.chat_format(_GOOD, _TOKENS, "Two", str(tmp_path)).pieces == first.pieces
     with pytest.raises(TypeError):  # another one has another sum
         foreign.chat_format(_GOOD + " ", _TOKENS, "Two", str(tmp_path))
-    foreign._trials.clear()
+    foreign._checks.clear()
     (kept,) = tmp_path.iterdir()
     for broken in ("", "[1]", "{}", '["a"]', "[" * 100_000):
         kept.write_text(broken, encoding="utf-8")
@@ -186,7 +186,7 @@ def test_what_a_tokenizer_lacks_is_said() -> None:
 
 
 def test_a_panic_at_a_text_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the trial did not meet: an expression that is slow on words of its own."""
+    """What the check did not meet: an expression that is slow on words of its own."""
     _change(folder, _split("(?:xyz|xyz|xyz)*$"))
     tokenizer = BookTokenizer(str(folder))
     assert tokenizer.words("Ordinary words.")
@@ -217,7 +217,7 @@ def test_which_tokenizers_take_linear_time(change: Callable[[dict[str, Any]], No
 
 
 def test_a_tokenizer_that_is_slow_on_one_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It passes the trial, and took a minute for a book of a hundred kilobytes."""
+    """It passes the check, and took a minute for a book of a hundred kilobytes."""
     monkeypatch.setattr(foreign, "_TEXT_S", 0.3)
     _change(folder, _split("(?:xyz|xyz)*[!?]"))
     tokenizer = BookTokenizer(str(folder))
@@ -228,7 +228,7 @@ def test_a_tokenizer_that_is_slow_on_one_text(folder: Path, monkeypatch: pytest.
 
 
 def test_a_tokenizer_that_is_slow_on_a_short_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It passes the trial, and took seconds for each expression of such a kind, of which there may be thousands."""
+    """It passes the check, and took seconds for each expression of such a kind, of which there may be thousands."""
     _change(folder, _split(r"[xy](?<=xy|yx)(?:\w|[a-z]){22}[!?]"))
     tokenizer = BookTokenizer(str(folder))
     assert tokenizer.words("Ordinary words.")
@@ -308,8 +308,8 @@ def test_a_vocabulary_is_converted_and_tried_by_one_child(
         foreign.save_gguf_tokenizer(tmp_path / "a.gguf", "llama", folder)
 
 
-def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model's first start waits for its trials only as long as its libraries do not take to be imported."""
+def test_checks_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's first start waits for its checks only as long as its libraries do not take to be imported."""
     asked: list[str] = []
     answers = {"tokenizer": (foreign_child.LINEAR,), "template": tuple("abcdefghij")}
 
@@ -318,7 +318,7 @@ def test_trials_that_have_begun_are_not_made_again(monkeypatch: pytest.MonkeyPat
         return answers[request["work"]]
 
     monkeypatch.setattr(foreign, "_ask", ask)
-    monkeypatch.setattr(foreign, "_trials", {})
+    monkeypatch.setattr(foreign, "_checks", {})
     foreign.begin(str(DEMO_MODEL), str(DEMO_DRAFT))
     tokenizer = BookTokenizer(str(DEMO_MODEL))
     assert tokenizer.format_for("A title").before_title == "a"
@@ -346,7 +346,7 @@ def test_one_without_a_template_for_chats(folder: Path) -> None:
 
 def test_the_demo_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
-    foreign._trials.clear()
+    foreign._checks.clear()
     monkeypatch.setattr(foreign, "run_in_child", None)
     foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
     foreign.check_tokenizer(DEMO_DRAFT, str(tmp_path))  # the same tokenizer, beside other files

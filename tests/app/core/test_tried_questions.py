@@ -15,7 +15,7 @@ from app.core.chats import Chats
 from app.core.db import Database
 from app.core.open_book import Stage
 from app.core.state import AppState
-from app.core.trial import MOST_TRIES, Trial
+from app.core.tried_questions import MOST_TRIES, TriedQuestions
 from engine import Question
 from engine.events import StopReason
 from tests.app.scripted import ScriptedEngine, book, wait_for
@@ -62,16 +62,16 @@ def state(tmp_path: Path, engine: Answering) -> Iterator[AppState]:
     made.close()
 
 
-def offered(state: AppState, card: Abilities, *questions: str, trial: Trial | None = None) -> list[str]:
+def offered(state: AppState, card: Abilities, *questions: str, tried: TriedQuestions | None = None) -> list[str]:
     """What is offered when everything has been tried."""
-    trial = trial or Trial(state)
+    tried = tried or TriedQuestions(state)
     found: list[str] = []
 
     def over() -> bool:
         nonlocal found
         assert state.current.document is not None
-        found = trial.passed(state.current.document, MODEL, card, lambda: questions)
-        return not trial._running and trial._tried is not None and trial._tried.is_over
+        found = tried.passed(state.current.document, MODEL, card, lambda: questions)
+        return not tried._running and tried._tried is not None and tried._tried.is_over
 
     wait_for(over)
     return found
@@ -109,19 +109,19 @@ def test_not_more_is_tried_than_is_worth_it(state: AppState, engine: Answering) 
 
 def test_a_person_who_asks_comes_first(state: AppState, engine: Answering) -> None:
     engine.answers, engine.word_seconds = {"A": passage(1)}, 60.0
-    trial, document = Trial(state), state.current.document
+    tried, document = TriedQuestions(state), state.current.document
     assert document is not None
-    trial.passed(document, MODEL, CAN_QUOTE, lambda: ["A"])
+    tried.passed(document, MODEL, CAN_QUOTE, lambda: ["A"])
     wait_for(lambda: len(engine.requests) == 2)  # the first one has read the book
     claim, since = state.claim(), time.monotonic()
     wait_for(engine.requests[1].stop.is_set)
     assert time.monotonic() - since < 1.0
-    wait_for(lambda: not trial._running)
-    trial.passed(document, MODEL, CAN_QUOTE, lambda: ["A"])
+    wait_for(lambda: not tried._running)
+    tried.passed(document, MODEL, CAN_QUOTE, lambda: ["A"])
     assert len(engine.requests) == 2, "nothing is tried meanwhile"
     state.release(claim)
     engine.word_seconds = 0.0
-    assert offered(state, CAN_QUOTE, "A", trial=trial) == ["A"]
+    assert offered(state, CAN_QUOTE, "A", tried=tried) == ["A"]
     assert [asked.text for asked in engine.asked] == ["A", "A"], "what was cut short is asked again"
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_tried_that_nobody_would_see(state: AppState, engine: Answeri
     state.chats.ask(state.current.chat, "A question of one's own")
     document = state.current.document
     assert document is not None
-    assert Trial(state).passed(document, MODEL, CAN_QUOTE, lambda: ["A"]) == []
+    assert TriedQuestions(state).passed(document, MODEL, CAN_QUOTE, lambda: ["A"]) == []
     assert not engine.asked
 
 
@@ -137,5 +137,5 @@ def test_another_model_is_not_asked_in_this_ones_place(state: AppState, engine: 
     """The model has been changed, perhaps to one on another machine: nothing is sent there that nobody asked."""
     document = state.current.document
     assert document is not None
-    assert Trial(state).passed(document, "former", CAN_QUOTE, lambda: ["A"]) == []
+    assert TriedQuestions(state).passed(document, "former", CAN_QUOTE, lambda: ["A"]) == []
     assert not engine.asked

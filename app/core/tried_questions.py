@@ -32,7 +32,7 @@ WANTED = 3
 MOST_TRIES = 9
 """Maximum number of questions that are tried for one document with one model."""
 _MOST_TOKENS = 128  # maximum tokens of an answer
-# maximum seconds of one wait for an event, after which the trial checks whether the engine is needed for other work
+# maximum seconds of one wait for an event, after which it is looked up whether the engine is needed for other work
 _POLL = 0.05
 
 Candidates = Callable[[], Sequence[str]]
@@ -41,8 +41,8 @@ Candidates = Callable[[], Sequence[str]]
 
 @dataclass
 class _Tried:
-    """The trials of one document with one model. ``candidates``: questions that are still to be tried; None before the
-    first trial. ``quoting``: questions whose answers quote the book word for word. ``fair``: questions whose answers
+    """What was tried of one document with one model. ``candidates``: questions that are still to be tried; None before
+    the first one. ``quoting``: questions whose answers quote the book word for word. ``fair``: questions whose answers
     quote nothing. ``answers``: the answers so far, without refusals and repetitions. ``is_over``: whether no more
     questions will be tried.
     """
@@ -58,12 +58,12 @@ class _Tried:
     @property
     def offered(self) -> list[str]:
         """The questions to show, at most ``WANTED``. Those in ``quoting`` come first; those in ``fair`` fill the
-        places that are left when the trials are over.
+        places that are left when all have been tried.
         """
         return (self.quoting + self.fair if self.is_over else self.quoting)[:WANTED]
 
 
-class Trial:
+class TriedQuestions:
     """Tries which questions the loaded model can answer.
 
     Args:
@@ -93,11 +93,11 @@ class Trial:
             if not tried.is_over and not self._running and self._is_free(tried):
                 self._running = True
                 work = (tried, card, candidates)
-                threading.Thread(target=self._run, args=work, name="trifold-trial", daemon=True).start()
+                threading.Thread(target=self._run, args=work, name="trifold-tried", daemon=True).start()
             return tried.offered
 
     def _is_free(self, tried: _Tried) -> bool:
-        """Whether a trial may ask: the user asks nothing, the model and the document of the trial are loaded and read,
+        """Whether a question may be tried: the user asks nothing, the tried model and document are loaded and read,
         and the chat is empty.
         """
         current, chat, model = self._state.current, self._state.chat, self._state.engine.status().model
@@ -134,7 +134,7 @@ class Trial:
             return False
         try:
             request = self._state.engine.ask(Question(question, sampling=SamplingParams(max_tokens=_MOST_TOKENS)))
-        except Busy:  # the engine serves another request; the trial continues later
+        except Busy:  # the engine serves another request; the next look tries again
             return False
         try:
             while not request.finished:
@@ -148,7 +148,7 @@ class Trial:
         return True
 
     def _judge(self, tried: _Tried, card: Abilities, question: str, done: AnswerDone) -> None:
-        quoted = check_answer(self._state.note_taker.index_of(tried.document), done.text)
+        quoted = check_answer(self._state.citation_finder.index_of(tried.document), done.text)
         circles = done.stop_reason is StopReason.LOOP
         refused = card.refuses(done.text)
         if circles or speed.uncounted(done.text, tried.answers, refused=refused):
