@@ -29,7 +29,7 @@ from app.readers.file_formats import FORMATS
 ROOT = Path(__file__).resolve().parents[1]
 FORKS = ("app.readers.child",)
 """Modules of children that are forked."""
-_PARSERS = (*sorted({one.reader for one in FORMATS}), "delimited", "encoding", "archive")
+_PARSERS = (*sorted({one.parser for one in FORMATS}), "delimited", "encoding", "archive")
 _NUM_BYTES = 1 << 16
 
 

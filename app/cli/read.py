@@ -164,7 +164,7 @@ def open_books(
     Args:
         doubtful: whether text recognition also runs on pages that have text, if that text is probably wrong.
         pictures: whether words of pictures beside the text are read too.
-        convert: whether LibreOffice may convert a file that no reader knows.
+        convert: whether LibreOffice may convert a file that no parser knows.
 
     Raises:
         DocumentError: a file cannot be read as a book.
@@ -281,7 +281,7 @@ def _read(
 def recognition(
     name: str, books: Path | None, doubtful: bool = False, *, pictures: bool = True
 ) -> Iterator[Recognition]:
-    """Yield the ``Recognition`` with which a reader recognises pages that are pictures. The progress of the recognition
+    """Yield the ``Recognition`` with which a parser recognises pages that are pictures. The progress of the recognition
     is shown on one line. Ctrl-C ends the recognition; the text of finished pages stays stored.
 
     Args:

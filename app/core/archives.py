@@ -34,7 +34,7 @@ def taken_apart(state: AppState, book: Book) -> Book:
         told = list(found.warnings)
         parts = without_unreadable(found.documents, lambda document: _added(state, *document), told)
     if not parts:
-        return book  # its reader says what is wrong
+        return book  # its parser says what is wrong
     collection = state.books.collect(parts, told=told)
     if collection.is_collection and not collection.given:
         collection = state.books.rename(collection.sha256, PurePath(book.name).stem)

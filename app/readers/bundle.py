@@ -1,7 +1,7 @@
 """Reads a zip archive of documents as one book: the sections of each document follow its name. Also unpacks it, so that
 each document can be a book of its own. Runs only in the child process (``app.readers.child``).
 
-Each document is unpacked by itself into a temporary folder, read by the reader of its format, and deleted. Pictures of
+Each document is unpacked by itself into a temporary folder, read by the parser of its format, and deleted. Pictures of
 pages are not recognised; documents with such pages are told.
 """
 
@@ -57,7 +57,7 @@ def unpack(path: Path, folder: Path, most: int, limits: Limits, step: Step) -> d
     step(0, 1, None)
     found: list[tuple[str, str]] = []
     warnings: list[str] = []
-    if zipfile.is_zipfile(path) and detect.format_of(path, limits).reader == "bundle":
+    if zipfile.is_zipfile(path) and detect.format_of(path, limits).parser == "bundle":
         with archive.opened_whole(path, limits) as files:
             names, others = _entries(files)
             for name in names if len(names) <= most else ():
@@ -84,8 +84,8 @@ def _shown(name: str) -> str:
 
 
 def _parsed(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Parsed:
-    """Read a document by the reader of its format."""
-    if zipfile.is_zipfile(path) and detect.format_of(path, limits).reader == "bundle":
+    """Read a document by the parser of its format."""
+    if zipfile.is_zipfile(path) and detect.format_of(path, limits).parser == "bundle":
         raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
     alone = {key: value for key, value in request.items() if key not in ("trouble", "recognised", "unread", "kind")}
     return detect.parse(path, alone, limits, lambda done, total, page: step(0, 1, None))

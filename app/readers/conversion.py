@@ -1,4 +1,4 @@
-"""Converts documents that no reader knows, such as old Word files, by a LibreOffice that is installed on this machine.
+"""Converts documents that no parser knows, such as old Word files, by a LibreOffice that is installed on this machine.
 
 LibreOffice runs with a profile of its own in a temporary folder, so that it meets no settings and no open windows of
 the user, runs no macros and knows no trusted places. The profile also forbids to follow links, since a picture that a

@@ -136,8 +136,8 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         Refused: the file cannot be read as a book.
     """
     found = format_of(path, limits)
-    reader = import_module(f"app.readers.{found.reader}")
-    parsed: Parsed = reader.parse(path, {**request, "kind": found.kind}, limits, step)
+    parser = import_module(f"app.readers.{found.parser}")
+    parsed: Parsed = parser.parse(path, {**request, "kind": found.kind}, limits, step)
     parsed.kind, parsed.unit = found.kind, found.unit
     picture_marks.resolve(parsed, request.get("pictures", {}))
     if len(parsed.sections) > limits.pages:
@@ -235,7 +235,7 @@ def _zipped(path: Path, limits: Limits) -> FileFormat:
     if pictures.pages_of(sorted(names)):
         return FORMATS[0]  # the PDF parser converts the pictures to a PDF first
     if documents(sorted(names)):
-        return next(one for one in FORMATS if one.reader == "bundle")
+        return next(one for one in FORMATS if one.parser == "bundle")
     raise Refused("is a zip archive, not a document.", "Unpack it and open the document inside.")
 
 

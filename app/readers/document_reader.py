@@ -55,7 +55,7 @@ def read_document(
         password: password of an encrypted PDF.
         comments: whether to read reviewers' comments too.
         recognition: how to recognise the text of pages that are pictures (OCR); None to read no such text.
-        convert: whether LibreOffice may convert a file that no reader knows, because the user has agreed.
+        convert: whether LibreOffice may convert a file that no parser knows, because the user has agreed.
         progress: called with the number of pages done and the total; an exception raised in it stops the reading.
         limits: limits for memory, time and size; None for the defaults.
 

@@ -25,7 +25,7 @@ from app.readers.archive import attribute, local
 from app.readers.docx_bound import Bindings
 from app.readers.docx_numbers import Numbering
 from app.readers.docx_styles import DocxStyles
-from app.readers.docx_text import MARK, DocxReader, Surroundings
+from app.readers.docx_text import MARK, DocxParser, Surroundings
 from app.readers.left_out import told
 from app.readers.office import Package
 from app.readers.parsed import Limits, Parsed, Step
@@ -46,13 +46,13 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a DOCX file."""
     step(0, 1, None)
     with archive.opened_whole(path, limits) as files:
-        reader = _File(files, limits, lambda: step(0, 1, None), comments=request.get("comments", True))
-        chapters = reader.chapters()
-        title, author = reader.title_and_author()
+        parser = _File(files, limits, lambda: step(0, 1, None), comments=request.get("comments", True))
+        chapters = parser.chapters()
+        title, author = parser.title_and_author()
     sections, outline = finish(chapters)
-    title = title or reader.title
-    warnings = reader.warnings + told(reader.walk.left_out, (chapter.text for chapter in chapters))
-    return Parsed(sections, title, author, outline, warnings, reader.walk.left_out)
+    title = title or parser.title
+    warnings = parser.warnings + told(parser.walk.left_out, (chapter.text for chapter in chapters))
+    return Parsed(sections, title, author, outline, warnings, parser.walk.left_out)
 
 
 def body(files: zipfile.ZipFile) -> str:
@@ -93,7 +93,7 @@ class _File(Package):
         numbering = self.attempt(lambda: Numbering(self.xml(self._part("numbering"), "its lists")), Numbering())
         # name of the part that is being read; relation ids are looked up in this part's relations
         self._reading = self._body
-        self.walk = DocxReader(Surroundings(styles, numbering, self._drawn, self._inserted, self._embedded, progress))
+        self.walk = DocxParser(Surroundings(styles, numbering, self._drawn, self._inserted, self._embedded, progress))
 
     def chapters(self) -> list[Chapter]:
         """Return the main text split by its headings, then notes, comments, headers and footers."""

@@ -99,7 +99,7 @@ _NOTHING = _About()
 
 @dataclass
 class Surroundings:
-    """Gives ``DocxReader`` access to the other parts of the file.
+    """Gives ``DocxParser`` access to the other parts of the file.
 
     ``progress`` is called to report progress. ``drawn`` returns the text of a diagram or a chart by relation id.
     ``inserted`` returns the blocks of an embedded document by relation id, ``picture`` the name of a picture's part, or
@@ -114,7 +114,7 @@ class Surroundings:
     progress: Callable[[], None] = lambda: None
 
 
-class DocxReader:
+class DocxParser:
     """Reads the parts of a Word file, one call of ``blocks`` each. Counters and open comments are kept from part to
     part.
     """

@@ -233,20 +233,20 @@ def _chapters(
     chapters: list[Chapter] = []
     warnings: list[str] = []
     characters, waiting = 0, list[_Entry]()
-    reader = _ChapterReader(files, package)
+    parser = _ChapterParser(files, package)
     spine = list(package.spine)
     # files that the spine's files link to are appended to ``spine`` during the loop
     for number, name in enumerate(spine, 1):
         step(number - 1, len(spine), number)
         reason = trouble.get(number) if trouble.get(number) != "second" else "its reader failed on it"
-        blocks, reason = reader.read_or_say_why(name) if reason is None else ([], reason)
+        blocks, reason = parser.read_or_say_why(name) if reason is None else ([], reason)
         if reason:
             warnings.append(f"“{posixpath.basename(name)}” could not be read: {reason}.")
         characters += sum(len(block.text) for block in blocks)
         if characters > limits.characters:
             raise Refused(f"has more than {limits.characters:,} characters.", "Split it into parts.")
         if number == len(spine):
-            spine += [name for name in reader.linked() if name not in spine]
+            spine += [name for name in parser.linked() if name not in spine]
         here = waiting + by_file.get(name, [])
         # entries of the table of contents for a file without text, such as a cover image, pass to the next file
         waiting = [] if any(block.text for block in blocks) else here
@@ -254,13 +254,13 @@ def _chapters(
             _split(blocks, here, chapters, named=named)
         else:  # without a table of contents, headings name the chapters
             chapters += by_headings(blocks, split_levels(blocks))
-    warnings += reader.warnings[:_MOST_SAID]
-    if reader.pictures and any(chapter.text for chapter in chapters):
-        warnings.append(f"Pictures without a description, whose words are not read: {reader.pictures:,}.")
-    return chapters, warnings + told(reader.left_out, (chapter.text for chapter in chapters)), reader.left_out
+    warnings += parser.warnings[:_MOST_SAID]
+    if parser.pictures and any(chapter.text for chapter in chapters):
+        warnings.append(f"Pictures without a description, whose words are not read: {parser.pictures:,}.")
+    return chapters, warnings + told(parser.left_out, (chapter.text for chapter in chapters)), parser.left_out
 
 
-class _ChapterReader:
+class _ChapterParser:
     """Reads the files of a book and their style sheets. Collects the links to other files of the book."""
 
     def __init__(self, files: zipfile.ZipFile, package: _Package) -> None:

@@ -1,8 +1,8 @@
-"""The table of formats: a line for each, with its name, the suffixes of its files, how it is detected, and its reader.
+"""The table of formats: a line for each, with its name, the suffixes of its files, how it is detected, and its parser.
 
 A format is one module with ``parse`` and one line here. ``app.readers.detect`` finds the line of a file by the file's
 content; the file chooser, the terminal and the list for people take their suffixes and names from here. Imports no
-reader, because readers run in the child process only.
+parser, because parsers run in the child process only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FileFormat:
     Args:
         kind: the format's name in ``engine.document.Document.kind``.
         name: the name for a person; "" if another line of the table has it.
-        reader: the module with ``parse``, in ``app.readers``.
+        parser: the module with ``parse``, in ``app.readers``.
         suffixes: suffixes of the files' names, which the file chooser offers.
         unit: what a person calls a part with a label: the page of a file that has pages, or else a section.
         magic: the leading bytes of a file; one of them tells the format.
@@ -35,7 +35,7 @@ class FileFormat:
 
     kind: str
     name: str
-    reader: str
+    parser: str
     suffixes: tuple[str, ...] = ()
     unit: Literal["page", "section"] = "section"
     magic: tuple[bytes, ...] = ()
@@ -84,7 +84,7 @@ FORMATS = (
     FileFormat("fb2", "FictionBook", "xml_text", (".fb2",), roots=("FictionBook",), entries=("*.fb2",)),
     FileFormat("xml", "JATS, TEI, DocBook", "xml_text", (".xml",), roots=_ARTICLES),
     FileFormat("feed", "RSS, Atom", "feed", (".rss", ".atom"), roots=("rss", "feed", "RDF")),
-    # The reader of PDFs makes a PDF of pictures. Detection finds these two lines and the next one by themselves.
+    # The parser of PDFs makes a PDF of pictures. Detection finds these two lines and the next one by themselves.
     FileFormat("pdf", "PNG, JPEG, TIFF", "pdf", (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "page"),
     FileFormat("pdf", "CBZ", "pdf", (".cbz",), "page"),
     FileFormat("zip", "ZIP", "bundle", (".zip",)),

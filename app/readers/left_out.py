@@ -1,4 +1,4 @@
-"""Writes the warnings about text that a reader left out of a document. Runs only in the child process
+"""Writes the warnings about text that a parser left out of a document. Runs only in the child process
 (``app.readers.child``).
 """
 

@@ -70,7 +70,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     starts = starts if starts and starts[0] == 0 else [0]
     if len(starts) > limits.pages:  # before they are read, which takes minutes
         raise Refused(f"has more than {limits.pages:,} sections.", "Split it into smaller files.")
-    reader = _Reader()
+    parser = _MailParser()
     chapters = []
     for at, (start, end) in enumerate(zip(starts, [*starts[1:], len(data)], strict=True)):
         step(at, len(starts), None)
@@ -78,17 +78,17 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         if piece.startswith(b"From "):
             piece = piece.partition(b"\n")[2]
         mail = message_from_bytes(piece, policy=policy.compat32)
-        words = reader.words(mail)
+        words = parser.words(mail)
         chapters.append(Chapter(_head(mail, "subject") or "No subject", words, listed=len(starts) > 1))
     sections, outline = finish(chapters)
     one = len(chapters) == 1
     title = chapters[0].title if one and chapters[0].title != "No subject" else ""
     author = _head(mail, "from") if one else ""
-    said = reader.warnings() + told(reader.left_out, (chapter.text for chapter in chapters))
-    return Parsed(sections, title, author, outline, said, reader.left_out)
+    said = parser.warnings() + told(parser.left_out, (chapter.text for chapter in chapters))
+    return Parsed(sections, title, author, outline, said, parser.left_out)
 
 
-class _Reader:
+class _MailParser:
     """Reads the parts of mails. Collects the names of parts without text."""
 
     def __init__(self) -> None:

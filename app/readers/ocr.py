@@ -297,8 +297,8 @@ def _texts(engine: _Engine, crops: Sequence[Picture]) -> list[Read]:
     return list(engine.pool.map(lambda crop: _text(engine.letters, crop), crops))
 
 
-def _text(reader: Any, crop: Picture) -> Read:
-    result = reader.recognize_txt([crop])
+def _text(recogniser: Any, crop: Picture) -> Read:
+    result = recogniser.recognize_txt([crop])
     info = result.word_results[0]
     columns = [column for word in info.word_cols for column in word]
     return result.txts[0], result.scores[0], columns, info.line_txt_len

@@ -27,8 +27,8 @@ from app.readers.inner_pictures import told as told_of_pictures
 from app.readers.layout import INDENT, Line, Margins, mark_listings, reflow
 from app.readers.left_out import told
 from app.readers.parsed import SECOND_READER, Heading, Limits, Parsed, Refused, Section, Step, damaged
+from app.readers.pdf_comments import attached_files, read_comments
 from app.readers.pdf_lines import page_lines, recognised_lines
-from app.readers.pdf_notes import attached_files, read_notes
 from app.readers.pdf_tables import repeat_heads
 from app.readers.pdf_unseen import Layers, has_image, is_mostly_picture
 from app.readers.pdf_values import form_values
@@ -245,7 +245,7 @@ def _read_pages(
     document: pdfium.PdfDocument, path: Path, request: dict[str, Any], limits: Limits, step: Step
 ) -> _Pages:
     trouble = {int(page): reason for page, reason in request.get("trouble", {}).items()}
-    second = _SecondReader(path, request.get("password"))
+    second = _SecondParser(path, request.get("password"))
     pages, count = _Pages(), len(document)
     recognised = request.get("recognised", {})
     layers = second.layers()
@@ -281,20 +281,20 @@ def _read_pages(
 
 
 def _one_page(
-    document: pdfium.PdfDocument, index: int, pages: _Pages, second: _SecondReader, layers: Layers | None
+    document: pdfium.PdfDocument, index: int, pages: _Pages, second: _SecondParser, layers: Layers | None
 ) -> list[Line]:
     page = document[index]
     try:
-        notes = read_notes(page)
+        annotations = read_comments(page)
         pictures: list[Image] = []
 
         def filled(own: str) -> list[Line]:
-            return [*form_values(document, index, page, own), *notes.typed]
+            return [*form_values(document, index, page, own), *annotations.typed]
 
         lines = page_lines(page, filled, layers, pages.whole, pictures)
-        pages.attached += notes.files
-        if notes.comments:
-            pages.comments[index] = notes.comments
+        pages.attached += annotations.files
+        if annotations.comments:
+            pages.comments[index] = annotations.comments
         text = sum(len(line.text) for line in lines if line.shown)
         if text < _SCAN_CHARACTERS and has_image(page):
             pages.images.append(index + 1)
@@ -546,7 +546,7 @@ def _outline(document: pdfium.PdfDocument) -> list[Heading]:
     return entries
 
 
-class _SecondReader:
+class _SecondParser:
     """Reads with pypdf what pdfium cannot give: pages on which pdfium fails, font problems and hidden layers.
 
     pypdf is slower and returns no positions. But pypdf is independent of pdfium, so the two seldom fail on the same
@@ -556,7 +556,7 @@ class _SecondReader:
     def __init__(self, path: Path, password: str | None) -> None:
         self._path = path
         self._password = password
-        self._reader: Any = None
+        self._parser: Any = None
         self._has_no_hint, self._has_no_layers = pdf_bytes.sure_of(path)
         self._fonts: dict[Any, FontTrouble] = {}
 
@@ -605,9 +605,9 @@ class _SecondReader:
         return self._fonts[key]
 
     def _open(self) -> Any:
-        if self._reader is None:
-            self._reader = _open_pypdf(self._path, self._password)
-        return self._reader
+        if self._parser is None:
+            self._parser = _open_pypdf(self._path, self._password)
+        return self._parser
 
 
 def _font_trouble(font: Any) -> FontTrouble:
@@ -633,10 +633,10 @@ def _open_pypdf(path: Path, password: str | None) -> Any:
     if pictures.is_picture(path):
         raise ValueError("It is a picture, in every byte of which a PDF would be looked for.")
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-    reader = PdfReader(path, strict=False)
-    if reader.is_encrypted and not reader.decrypt(password or ""):
+    parser = PdfReader(path, strict=False)
+    if parser.is_encrypted and not parser.decrypt(password or ""):
         raise password_needed(password)
-    return reader
+    return parser
 
 
 def _as_lines(text: str) -> list[Line]:
@@ -647,8 +647,8 @@ def _as_lines(text: str) -> list[Line]:
 def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: Step) -> Parsed:
     """Read the whole file with pypdf alone, because pdfium cannot open it."""
     try:
-        reader = _open_pypdf(path, password)
-        count = len(reader.pages)
+        parser = _open_pypdf(path, password)
+        count = len(parser.pages)
     except Refused:
         raise
     except Exception:  # noqa: BLE001 - pdfium and pypdf have both failed
@@ -662,7 +662,7 @@ def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: St
     for index in range(count):
         step(index, count, index + 1)
         try:
-            lines = _as_lines(reader.pages[index].extract_text())
+            lines = _as_lines(parser.pages[index].extract_text())
         except Exception:  # noqa: BLE001 - one bad page is a warning, not a lost book
             warnings.append(f"Page {index + 1} could not be read: it is damaged.")
             lines = []
@@ -670,10 +670,10 @@ def _parse_with_pypdf(path: Path, password: str | None, limits: Limits, step: St
         sections.append(Section(str(index + 1), text))
     if not any(section.text for section in sections):
         raise damaged("is damaged; no text could be found in it.")
-    return Parsed(sections, outline=_pypdf_outline(reader), warnings=warnings)
+    return Parsed(sections, outline=_pypdf_outline(parser), warnings=warnings)
 
 
-def _pypdf_outline(reader: Any) -> list[Heading]:
+def _pypdf_outline(parser: Any) -> list[Heading]:
     entries: list[Heading] = []
 
     def walk(items: Any, level: int) -> None:
@@ -681,12 +681,12 @@ def _pypdf_outline(reader: Any) -> list[Heading]:
             if isinstance(item, list):
                 walk(item, level + 1)
                 continue
-            number = reader.get_destination_page_number(item)
+            number = parser.get_destination_page_number(item)
             if number is not None and number >= 0:
                 entries.append(Heading(cleaning.one_line(str(item.title)), number + 1, level))
 
     try:
-        walk(reader.outline, 0)
+        walk(parser.outline, 0)
     except Exception:  # noqa: BLE001 - a broken table of contents costs the contents, not the book
         return []
     return entries

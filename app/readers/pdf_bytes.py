@@ -1,4 +1,4 @@
-"""Looks into the bytes of a PDF file for what needs a second reader: fonts that give wrong text, and hidden layers.
+"""Looks into the bytes of a PDF file for what needs a second parser: fonts that give wrong text, and hidden layers.
 Runs only in the child process (``app.readers.child``).
 
 Searching the bytes takes a tenth of the time of opening the file with pypdf, and most files have neither.

@@ -46,22 +46,22 @@ class PageAnnotations:
     files: list[str] = field(default_factory=list)
 
 
-def read_notes(page: pdfium.PdfPage) -> PageAnnotations:
+def read_comments(page: pdfium.PdfPage) -> PageAnnotations:
     """Read the annotations of an open page."""
-    notes = PageAnnotations()
+    annotations = PageAnnotations()
     count = raw.FPDFPage_GetAnnotCount(page.raw)
     if not count:
-        return notes
+        return annotations
     for annotation in _annotations(page, min(count, _MOST)):
         kind = raw.FPDFAnnot_GetSubtype(annotation)
         if kind == raw.FPDF_ANNOT_FILEATTACHMENT:
-            notes.files.append(_file_name(raw.FPDFAnnot_GetFileAttachment(annotation)))
+            annotations.files.append(_file_name(raw.FPDFAnnot_GetFileAttachment(annotation)))
         elif kind == raw.FPDF_ANNOT_FREETEXT:
-            notes.typed += _typed(page, annotation)
+            annotations.typed += _typed(page, annotation)
         elif kind in _MARKUP and not raw.FPDFAnnot_GetFlags(annotation) & _UNSEEN:
             comment = _comment(annotation, kind, page)
-            notes.comments += [comment] if comment else []
-    return notes
+            annotations.comments += [comment] if comment else []
+    return annotations
 
 
 def attached_files(document: pdfium.PdfDocument) -> list[str]:

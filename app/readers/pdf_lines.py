@@ -22,10 +22,10 @@ from app.readers.inner_pictures import Image
 from app.readers.layout import Doubt, Line, is_initial
 from app.readers.pdf_cells import MARKER, are_columns_of_text, in_columns, is_prose
 from app.readers.pdf_charts import boxes_of, charts, gridded, with_charts
+from app.readers.pdf_comments import TICKS
 from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines, turned
 from app.readers.pdf_limits import with_limits
-from app.readers.pdf_notes import TICKS
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,

@@ -20,9 +20,9 @@ import pypdfium2.raw as raw
 from app.readers import pdf_calls
 from app.readers.inner_pictures import ON_PICTURE, Image, images_in, text_on
 from app.readers.layout import Doubt, Line
+from app.readers.pdf_comments import layer_of
 from app.readers.pdf_glyphs import fonts_in
 from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
-from app.readers.pdf_notes import layer_of
 
 _WHITE = 0xF4  # minimum value of every colour channel (0 to 255) in a colour that counts as white
 _FAINT = 0x0C  # maximum opacity (0 to 255) that counts as invisible

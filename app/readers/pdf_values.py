@@ -9,8 +9,8 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning
 from app.readers.layout import Line
+from app.readers.pdf_comments import read_ticks
 from app.readers.pdf_lines import same_row
-from app.readers.pdf_notes import read_ticks
 from app.readers.pdf_signs import WORD, CharacterBoxes, raw_text
 
 _WITH_TEXT = (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_STAMP)

@@ -1,6 +1,6 @@
 """Marks the places of pictures in texts of other formats than PDF, until the words of the pictures take these places.
 
-A reader writes ``mark(key)`` as a paragraph where a picture stands. When the whole file has been read, ``resolve`` puts
+A parser writes ``mark(key)`` as a paragraph where a picture stands. When the whole file has been read, ``resolve`` puts
 the picture's words there, or tells that they are not known. Runs only in the child process (``app.readers.child``).
 """
 

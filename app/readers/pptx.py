@@ -43,12 +43,12 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     """Read a PPTX file. Each slide with text is a section with the label "slide 3"."""
     step(0, 1, None)
     with archive.opened_whole(path, limits) as files:
-        reader = _Presentation(files, comments=request.get("comments", True))
-        sections, outline = reader.sections(step)
-        title, author = reader.title_and_author()
+        parser = _Presentation(files, comments=request.get("comments", True))
+        sections, outline = parser.sections(step)
+        title, author = parser.title_and_author()
     title = title or next((entry.title for entry in outline), "")
-    said = reader.warnings + told(reader.left_out, (section.text for section in sections))
-    return Parsed(sections, title, author, outline, said, reader.left_out)
+    said = parser.warnings + told(parser.left_out, (section.text for section in sections))
+    return Parsed(sections, title, author, outline, said, parser.left_out)
 
 
 class _Presentation(Package):

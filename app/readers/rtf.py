@@ -95,9 +95,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
         data = _without_pictures(data)
     if len(data) > _MOST_MARKUP * limits.characters:
         raise Refused(f"has {len(data) / 1e6:,.0f} MB; that is more than a book.", "Split it into parts.")
-    reader = _Reader(comments=request.get("comments", True))
-    reader.read(data, step)
-    return reader.parsed()
+    parser = _RtfParser(comments=request.get("comments", True))
+    parser.read(data, step)
+    return parser.parsed()
 
 
 def _without_pictures(data: bytes) -> bytes:
@@ -105,7 +105,7 @@ def _without_pictures(data: bytes) -> bytes:
     return re.sub(rb"[0-9a-fA-F\r\n]{2000,}", b"", data)
 
 
-class _Reader:
+class _RtfParser:
     def __init__(self, *, comments: bool) -> None:
         self._with_comments = comments
         self._stack: list[_State] = []

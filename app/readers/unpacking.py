@@ -56,5 +56,5 @@ def unpack(path: Path, folder: Path, limits: Limits | None = None) -> ArchivePar
                     found = tuple((folder / f"{at}{suffix}", name) for at, (suffix, name) in enumerate(named))
                     return ArchiveParts(found, tuple(message["value"]["warnings"]))
     except ChildFailed:
-        pass  # the reader of the archive says what is wrong
+        pass  # the parser of the archive says what is wrong
     return None

@@ -32,10 +32,10 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     step(0, 1, None)
     with archive.opened_whole(path, limits) as files:
         book = Workbook(limits, lambda: step(0, 1, None), comments=request.get("comments", True))
-        reader = _Xlsx(files, book, lambda: step(0, 1, None))
-        reader.read()
-        title, author = reader.title_and_author()
-    book.warnings += reader.warnings
+        parser = _Xlsx(files, book, lambda: step(0, 1, None))
+        parser.read()
+        title, author = parser.title_and_author()
+    book.warnings += parser.warnings
     return book.parsed(title, author)
 
 

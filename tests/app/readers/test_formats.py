@@ -34,7 +34,7 @@ def _outline(document: Document) -> list[tuple[str, int, int]]:
 
 def test_every_line_of_the_table_has_a_reader_and_its_own_suffixes() -> None:
     for one in FORMATS:
-        assert callable(importlib.import_module(f"app.readers.{one.reader}").parse)
+        assert callable(importlib.import_module(f"app.readers.{one.parser}").parse)
         module, _, judge = one.judge.partition(".")
         assert not judge or callable(getattr(importlib.import_module(f"app.readers.{module}"), judge))
     assert len(set(suffixes())) == len(suffixes())

@@ -70,7 +70,7 @@ ATTRIBUTES = ("title", "aria-label", "placeholder", "data-tip", "alt")
 # They warn of what is in a document and was not read.
 WARN = tuple(
     f"app/readers/{name}.py"
-    for name in {"delimited", "detect", "inner_pictures", "office"}.union(one.reader for one in FORMATS)
+    for name in {"delimited", "detect", "inner_pictures", "office"}.union(one.parser for one in FORMATS)
 )
 # Their errors reach the page; how they name and count things too.
 BEHIND = (
