@@ -44,7 +44,7 @@ from app.core.side_by_side import SideBySide
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from app.readers.file_formats import suffixes
-from app.trust.citations import Notes, NoteTaker, evidence
+from app.trust.citations import CitationFinder, Citations, evidence
 from engine import Question
 from engine.config import SamplingParams, options_of
 from engine.document import Document, Reading
@@ -108,10 +108,10 @@ class FirstPassages:
     def __init__(self, document: Document, whole: Document, question: Ask, card: Abilities, *, as_json: bool) -> None:
         self.document, self._whole = document, whole
         self.card = card
-        self.taker = NoteTaker()
+        self.finder = CitationFinder()
         self.question, self._as_json = question, as_json
-        index = self.taker.prepare(document).result()
-        self.are_the_answer = card.would_guess(question.text, index, self.taker.index_of(document))
+        index = self.finder.prepare(document).result()
+        self.are_the_answer = card.would_guess(question.text, index, self.finder.index_of(document))
         self.found = best_passages.records(index.words, question.text)
         self.comparison = found_by_program(document, question.text)
         self._index = index
@@ -151,7 +151,7 @@ class FirstPassages:
         return best_passages.excerpt(self._index.words, self.question.text)
 
     def noted(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The notes of an answer, with the pages outside the chosen ones that have what these lack."""
+        """The record of an answer, with the pages outside the chosen ones that have what these lack."""
         return {**record, **text_record(self.document, self._whole, record.get("missing"))}
 
     @property
@@ -228,13 +228,13 @@ def ask_now(engine: EngineLike, first: FirstPassages, question: Ask, options: ar
     document, status = first.document, engine.status()
     say(first_line({"passages": len(first.excerpt.pages), "read": ""}))
     question = dataclasses.replace(question, begun=first.card.lead(question.text), excerpt=first.excerpt)
-    notes = first.taker.begin(document, question.text if question.evidence else None, question.begun)
+    citations = first.finder.begin(document, question.text if question.evidence else None, question.begun)
     denials = Denials(first.card, question.begun)
-    done = answer(engine, question, notes, denials, show=not options.json)
+    done = answer(engine, question, citations, denials, show=not options.json)
     if denials.refused:
         first.write_as_answer()
         return
-    record = first.noted(notes.record())
+    record = first.noted(citations.record())
     if not options.json:
         _say_end(engine, first, record, done)
         return
@@ -333,14 +333,14 @@ def ask_whole(
     status = engine.status()
     question = dataclasses.replace(question, begun=card.lead(question.text))
     about = question.text if question.evidence else None
-    notes = first.taker.begin(document, about, question.begun, pages_read=book.pages_read)
+    citations = first.finder.begin(document, about, question.begun, pages_read=book.pages_read)
     denials = Denials(card, question.begun)
-    done = answer(engine, question, notes, denials, show=not options.json)
+    done = answer(engine, question, citations, denials, show=not options.json)
     keep(engine)
     if denials.refused:
         first.write_as_answer()
         return
-    record = first.noted(notes.record())
+    record = first.noted(citations.record())
     if not options.json:
         _say_end(engine, first, record, done)
         return
@@ -426,9 +426,9 @@ def read_book(engine: Engine, document: Document, fit: bool) -> BookRead:
     return read
 
 
-def answer(engine: EngineLike, question: Question, notes: Notes, denials: Denials, show: bool) -> AnswerDone:
-    """Ask the question, pass the engine's events to ``notes``, which collects evidence, and return the final event. If
-    ``show``, write the answer to stdout while it is generated, unless it is a refusal.
+def answer(engine: EngineLike, question: Question, citations: Citations, denials: Denials, show: bool) -> AnswerDone:
+    """Ask the question, pass the engine's events to ``citations``, which collects evidence, and return the final event.
+    If ``show``, write the answer to stdout while it is generated, unless it is a refusal.
     """
     if show:
         write(question.begun)
@@ -439,7 +439,7 @@ def answer(engine: EngineLike, question: Question, notes: Notes, denials: Denial
         if isinstance(event, ThoughtDelta) and show and not thinks:
             thinks = True
             say("The model thinks…")
-        notes.take(event)
+        citations.take(event)
     if show and not denials.refused:
         write("\n")
     done = request.result()
@@ -577,8 +577,8 @@ def progress_line(event: ReadingProgress, remaining: Remaining) -> str:
 
 def model_line(model: ModelInfo) -> str:
     draft = f" with {model.draft_name}" if model.draft_name else " without a draft model"
-    notes = "".join(f"; {note}" for note in (model.weights_note, model.kv_note) if note)
-    return f"{model_name(model.name, str(model.path))}{draft}, {model.dtype} on {model.device}{notes}"
+    notices = "".join(f"; {notice}" for notice in (model.weights_note, model.kv_note) if notice)
+    return f"{model_name(model.name, str(model.path))}{draft}, {model.dtype} on {model.device}{notices}"
 
 
 def _speed_line(live: Figures, why_not: str) -> str:

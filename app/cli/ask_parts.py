@@ -25,11 +25,11 @@ from app.core.document_kind import called
 from app.core.forecast import PROBED, Range, Remaining, stretch
 from app.core.format import counted
 from app.core.part_run import NO_ANSWER, Joining, PartAnswer, PartAnswered, PartBegun, PartsAnswered, ask_parts
-from app.core.parts import Part, PartsPlan, cut, left_out, mentioned, planned
+from app.core.parts import Part, PartsChoice, choose_parts, cut, left_out, mentioned
 from app.core.question import Ask
 from app.core.settings import Settings
 from app.launcher.console import ProgressLine, say, write, write_json
-from app.trust.citations import NoteTaker, evidence
+from app.trust.citations import CitationFinder, evidence
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
@@ -54,17 +54,16 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             ask_whole(engine, first, question, options, settings)
             return 0
         parts = cut(document, fit)
-        taker = first.taker
-        plan = planned(question.text, parts, taker.prepare(document).result().words, min(question.parts, len(parts)))
-        for warning in document.warnings:
-            say(f"Note: {warning}")
-        for mention in plan.mentions:  # mentions are found by text search before any part is read
-            say(mentioned(mention, plan.reach, document))
-        _say_plan(engine, plan, parts)
+        finder = first.finder
+        words, count = finder.prepare(document).result().words, min(question.parts, len(parts))
+        choice = choose_parts(question.text, parts, words, count)
+        for mention in choice.mentions:  # mentions are found by text search before any part is read
+            say(mentioned(mention, choice.reach, document))
+        _say_choice(engine, choice, parts)
         status = engine.status()
         card = first.card
         try:
-            done = _follow(engine, plan, question, document, card, taker, options.json)
+            done = _follow(engine, choice, question, document, card, finder, options.json)
         finally:
             keep(engine)
     if done.stopped:
@@ -74,30 +73,30 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         first.write_as_answer()
         return 0
     if options.json:
-        write_json(report_of(document, plan, parts, done, status.model.name if status.model else None))
+        write_json(report_of(document, choice, parts, done, status.model.name if status.model else None))
     else:
-        _say_end(document, plan, parts, done, card)
+        _say_end(document, choice, parts, done, card)
     return 0
 
 
 def _say_end(
-    document: Document, plan: PartsPlan, parts: tuple[Part, ...], done: PartsAnswered, card: Abilities
+    document: Document, choice: PartsChoice, parts: tuple[Part, ...], done: PartsAnswered, card: Abilities
 ) -> None:
     """Print the answer, unless it was printed while it was written, its evidence and its speed."""
     if not done.joined:
         write(f"{done.text}\n")
     for line in evidence_lines(done.record, document.unit):
         say(line)
-    for mention in plan.mentions:
-        say(mentioned(mention, plan.reach, document))
-    if said := left_out(plan, parts, [one.part for one in done.answers]):
+    for mention in choice.mentions:
+        say(mentioned(mention, choice.reach, document))
+    if said := left_out(choice, parts, [one.part for one in done.answers]):
         say(f"Note: {said}")
     if done.done is not None:
         say("\n".join(lines_of(done.done, card)))
 
 
 def report_of(
-    document: Document, plan: PartsPlan, parts: tuple[Part, ...], done: PartsAnswered, model: str | None
+    document: Document, choice: PartsChoice, parts: tuple[Part, ...], done: PartsAnswered, model: str | None
 ) -> dict[str, Any]:
     """The object that ``ask --parts --json`` prints. Page numbers count from 1."""
     where = {part.number: part for part in parts}
@@ -106,7 +105,7 @@ def report_of(
         "answer": done.text,
         "evidence": evidence(done.record, done.text),
         "joined": done.joined,
-        "reach": plan.reach.value,
+        "reach": choice.reach.value,
         "title": document.title,
         "model": model,
         "parts": [{"part": part.number, "pages": [part.first, part.last], "tokens": part.tokens} for part in parts],
@@ -122,28 +121,28 @@ def report_of(
             }
             for one in done.answers
         ],
-        "mentions": [{"words": one.words, "page": one.page, "label": one.label} for one in plan.mentions],
+        "mentions": [{"words": one.words, "page": one.page, "label": one.label} for one in choice.mentions],
         "not_asked": [part.number for part in parts if part.number not in answered],
-        "said": left_out(plan, parts, answered),
+        "said": left_out(choice, parts, answered),
     }
 
 
-def _say_plan(engine: Engine, plan: PartsPlan, parts: tuple[Part, ...]) -> None:
+def _say_choice(engine: Engine, choice: PartsChoice, parts: tuple[Part, ...]) -> None:
     """Tell how many parts there are, which of them are asked, and how long it takes to read a part."""
-    largest = max(plan.parts, key=lambda part: part.tokens)
+    largest = max(choice.parts, key=lambda part: part.tokens)
     seconds = engine.measure(largest.document).reading_s
     time = f" A part takes {stretch(Range.about(seconds, PROBED))} to read the first time." if seconds else ""
-    most = "up to " if plan.until_found and len(plan.parts) > 1 else ""
-    say(f"It is read in {counted(len(parts), 'part')}; {most}{len(plan.parts)} asked.{time}")
+    most = "up to " if choice.until_found and len(choice.parts) > 1 else ""
+    say(f"It is read in {counted(len(parts), 'part')}; {most}{len(choice.parts)} asked.{time}")
 
 
 def _follow(
     engine: Engine,
-    plan: PartsPlan,
+    choice: PartsChoice,
     question: Ask,
     document: Document,
     card: Abilities,
-    note_taker: NoteTaker,
+    citation_finder: CitationFinder,
     quiet: bool,
 ) -> PartsAnswered:
     """Ask the parts of the book, and return the final event. Progress and the parts' answers go to stderr. The final
@@ -151,7 +150,7 @@ def _follow(
     """
     line: ProgressLine | None = None
     remaining, joining = Remaining(), False
-    steps = ask_parts(engine, plan, question, document, card, note_taker=note_taker)
+    steps = ask_parts(engine, choice, question, document, card, citation_finder=citation_finder)
     for event in steps:
         if isinstance(event, PartBegun):
             line, remaining = ProgressLine(f"Part {event.part.number}, {event.part.pages}"), Remaining()

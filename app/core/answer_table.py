@@ -26,7 +26,7 @@ from app.core.format import of_text
 from app.core.question import Ask
 from app.core.whole_files import write_whole
 from app.launcher import lock
-from app.trust.citations import NoteTaker, evidence
+from app.trust.citations import CitationFinder, evidence
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document, Reading
 from engine.errors import ContextTooSmall, InputError, ResourceError
@@ -105,14 +105,14 @@ def ask_document(
     """
     document, model = reading.document, engine.status().model
     card = abilities(str(model.path)) if model else Abilities()
-    taker = NoteTaker()
-    index = taker.prepare(document).result()
+    finder = CitationFinder()
+    index = finder.prepare(document).result()
     recognised = sum(page.picture == "recognised" for page in document.pages)
     row = {"title": document.title, "pages": str(len(document.pages)), "pages_recognised": str(recognised)}
     found = best_passages.records(index.words, asked.text)
-    if card.would_guess(asked.text, index, taker.index_of(document)):
+    if card.would_guess(asked.text, index, finder.index_of(document)):
         return _by_passages(row, card, found)
-    asking = _Asking(engine, document, asked, taker, card, cancel)
+    asking = _Asking(engine, document, asked, finder, card, cancel)
     excerpt = best_passages.excerpt(index.words, asked.text)
     first = None
     if excerpt.pages and (asked.now or (not asked.whole and document.characters > _SHORT)):
@@ -144,7 +144,7 @@ class _Asking:
     engine: EngineLike
     document: Document
     asked: Ask
-    taker: NoteTaker
+    finder: CitationFinder
     card: Abilities
     cancel: threading.Event | None
 
@@ -159,18 +159,18 @@ class _Asking:
             pages_read: number of the document's pages that have been read.
         """
         model, begun = self.engine.status().model, self.card.lead(self.asked.text)
-        notes = self.taker.begin(self.document, self.asked.text, begun, pages_read=pages_read)
+        citations = self.finder.begin(self.document, self.asked.text, begun, pages_read=pages_read)
         denials = Denials(self.card, begun)
         asked = replace(self.asked, begun=begun, excerpt=excerpt, wait=HANDOVER_S)
         request = self.engine.ask(asked, cancel=self.cancel)
         for event in (each for one in request for each in denials.pass_on(one)):
-            notes.take(event)
+            citations.take(event)
             yield event
         self.engine.finish_saving()
         if denials.refused:
             return _by_passages(row, self.card, found)
         row = row | {"model": model.name if model else ""}
-        return _by_model(row, request.result(), begun, notes.record(), self.document.unit)
+        return _by_model(row, request.result(), begun, citations.record(), self.document.unit)
 
 
 def _read(engine: EngineLike, reading: Reading, cancel: threading.Event | None) -> Generator[Event, None, BookRead]:

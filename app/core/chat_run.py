@@ -22,9 +22,9 @@ from app.core.chats import Chat, Trouble
 from app.core.exchange_writer import ExchangeWriter
 from app.core.listed import found_by_program
 from app.core.open_book import Awaited, OpenBook, Stage
-from app.core.part_notes import LOOKING, PartNotes
 from app.core.part_run import ask_parts
-from app.core.parts import planned
+from app.core.parts import choose_parts
+from app.core.parts_record import LOOKING, PartsRecord
 from app.core.premise import check_later
 from app.core.question import ALL_PARTS, Ask
 from app.core.side_by_side import SideBySide
@@ -246,7 +246,7 @@ def _show_passages(state: AppState, writer: ExchangeWriter, claim: threading.Eve
     document = state.current.document
     if document is None:
         return
-    index = state.note_taker.prepare(document)
+    index = state.citation_finder.prepare(document)
     while not index.done() and not claim.wait(_POLL):
         yield _waiting_words(state.current) if state.current.stage.is_on_the_way else "Looking for passages…"
     if claim.is_set():
@@ -261,7 +261,7 @@ def _show_passages(state: AppState, writer: ExchangeWriter, claim: threading.Eve
         yield "Waiting for the model…"
     model = state.engine.status().model
     card = abilities(str(model.path)) if model else Abilities()
-    if not writer.begun and card.would_guess(writer.ask.text, index.result(), state.note_taker.index_of(document)):
+    if not writer.begun and card.would_guess(writer.ask.text, index.result(), state.citation_finder.index_of(document)):
         writer.end_with_passages(card, index.result())
         yield ""
 
@@ -312,32 +312,32 @@ def _waiting_words(current: OpenBook) -> str:
 
 def _answer_in_parts(state: AppState, writer: ExchangeWriter, claim: threading.Event) -> Iterator[str]:
     """Ask the parts of the open book that the question needs. Parts that an earlier run has asked are skipped."""
-    current, taker = state.current, state.note_taker
+    current, finder = state.current, state.citation_finder
     document, parts = current.document, current.parts
     if document is None or claim.is_set():
         return
     yield LOOKING
     asked = replace(writer.ask, parts=ALL_PARTS) if writer.asks_every else writer.ask
-    plan = planned(asked.text, parts, taker.prepare(document).result().words, min(asked.parts, len(parts)))
+    choice = choose_parts(asked.text, parts, finder.prepare(document).result().words, min(asked.parts, len(parts)))
     model, fit = state.engine.status().model, current.whole_fit
     time_a_token = state.experience.a_token(model, fit) if fit else None
-    notes = PartNotes(document, parts, plan, writer.kept_parts, asked.all_parts, time_a_token)
-    writer.begin_parts(notes)
+    record = PartsRecord(document, parts, choice, writer.kept_parts, asked.all_parts, time_a_token)
+    writer.begin_parts(record)
     steps = ask_parts(
         state.engine,
-        plan,
+        choice,
         replace(asked, history=tuple(Turn(*turn) for turn in writer.history())),
         document,
         writer.abilities,
-        note_taker=taker,
-        known_answers=notes.known,
+        citation_finder=finder,
+        known_answers=record.known,
         cancel=claim,
     )
     throttle = throttle_of(state.engine.status())
     drawn, shown = time.monotonic(), None
     for event in steps:
         writer.take_step(event)
-        now, phase = time.monotonic(), (*notes.phase, *writer.phase)
+        now, phase = time.monotonic(), (*record.phase, *writer.phase)
         if now - drawn >= (throttle.settle if phase != shown else throttle.layout):
             drawn, shown = now, phase
             writer.write_parts()
@@ -369,7 +369,7 @@ def _answer_from_passages(state: AppState, writer: ExchangeWriter, claim: thread
     current = state.current
     if current.document is None or claim.is_set():
         return
-    excerpt = best_passages.excerpt(state.note_taker.prepare(current.document).result().words, writer.ask.text)
+    excerpt = best_passages.excerpt(state.citation_finder.prepare(current.document).result().words, writer.ask.text)
     writer.begin_from_passages(excerpt, current)
     yield from _answer(state, writer, claim, excerpt if excerpt.pages else None)
 

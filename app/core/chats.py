@@ -83,7 +83,7 @@ class Exchange:
       keys (see below)
 
     Keys of ``notes``: "made" has the model and its options (``format.made_line``); "parts" the answers of the book's
-    parts (``app.core.part_notes``); "passages" the passages that fit the question best (``app.core.best_passages``);
+    parts (``app.core.parts_record``); "passages" the passages that fit the question best (``app.core.best_passages``);
     "by_passages" the two sentences in place of an answer, if the passages are the answer (``Abilities.instead``);
     "first" says that the answer comes from passages, and how far the book had been read (``format.first_line``);
     "first_answer" is the answer from passages in whose place this one stands (``beside_first``), and "whole" says what
@@ -113,7 +113,7 @@ class Exchange:
     @property
     def provenance(self) -> str:
         """The sources of the answer's letters (target, draft or book) in a compact form, from
-        ``app.trust.citations.Notes.provenance``.
+        ``app.trust.citations.Citations.provenance``.
         """
         return str((self.notes or {}).get("ink", ""))
 

@@ -1,9 +1,9 @@
 """Writes an answer into its chat, event by event, with everything that is stored beside it.
 
 ``ExchangeWriter`` keeps one exchange, a question with its answer: the words with the source of each token, the figures,
-the thought, the citations that ``Notes`` collects, the passages found by words, and how the answer was made. It also
-decides whether an answer is a refusal or repeats an earlier one. It knows nothing of time or of the order in which a
-question is run; ``app.core.chat_run`` runs the question and calls the writer.
+the thought, the citations that ``Citations`` collects, the passages found by words, and how the answer was made. It
+also decides whether an answer is a refusal or repeats an earlier one. It knows nothing of time or of the order in which
+a question is run; ``app.core.chat_run`` runs the question and calls the writer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from app.core.forecast import stretch
 from app.core.notes import NOTES
 from app.core.open_book import Awaited, OpenBook, Stage
 from app.core.outside import asked_record, text_record
-from app.core.part_notes import PartNotes
 from app.core.part_run import NO_ANSWER, Joining, PartBegun, PartEvent, PartsAnswered
-from app.core.parts import pages_numbered, planned
+from app.core.parts import choose_parts, pages_numbered
+from app.core.parts_record import PartsRecord
 from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.side_by_side import SideBySide
 from app.core.state import AppState
 from app.core.versions import Comparison
 from app.language.referring import refers_back
-from app.trust.citations import TARGET, VERSION, Notes
+from app.trust.citations import TARGET, VERSION, Citations
 from app.trust.differences import compared
 from app.trust.evidence import EvidenceIndex
 from app.trust.failing import declines, repeats
@@ -73,10 +73,10 @@ class ExchangeWriter:
         self.chat = chat
         self.position = position
         self._stages = self._exchange.stages
-        self._notes: Notes | None = None
+        self._citations: Citations | None = None
         self._found: Mapping[str, Any] = {}  # evidence of an answer that was made from several parts of the book
         self.abilities = Abilities()
-        self._parts: PartNotes | None = None
+        self._parts: PartsRecord | None = None
         self._made: dict[str, Any] = {"mode": asked.mode}
         self._unread: list[str] = []
         self._passages: list[dict[str, Any]] = list((self._exchange.notes or {}).get("passages", ()))
@@ -132,7 +132,7 @@ class ExchangeWriter:
 
     @property
     def kept_parts(self) -> Mapping[str, Any] | None:
-        """The stored answers of the book's parts (``PartNotes.view``) that an earlier run of this question has asked;
+        """The stored answers of the book's parts (``PartsRecord.view``) that an earlier run of this question has asked;
         None if there are none.
         """
         return (self._exchange.notes or {}).get("parts")
@@ -181,7 +181,7 @@ class ExchangeWriter:
                 taken = True
         finally:
             if taken:
-                self._write(notes=self._behind(self._notes.sketch() if self._notes else None))
+                self._write(notes=self._behind(self._citations.sketch() if self._citations else None))
 
     def show_passages(self, index: EvidenceIndex) -> None:
         """Show the passages of the open book that fit the question best, unless no evidence is wanted."""
@@ -220,7 +220,7 @@ class ExchangeWriter:
         """Let passages take the place of a refusal. Return False if no document is open any more."""
         document = self._state.current.document
         if document is not None:
-            self.end_with_passages(self.abilities, self._state.note_taker.prepare(document).result())
+            self.end_with_passages(self.abilities, self._state.citation_finder.prepare(document).result())
         return document is not None
 
     def _find_passages(self, index: EvidenceIndex) -> None:
@@ -241,28 +241,28 @@ class ExchangeWriter:
             "parts": _parts_offer(self._state, self.ask.text),
         }
 
-    def begin_parts(self, notes: PartNotes) -> None:
+    def begin_parts(self, record: PartsRecord) -> None:
         """Begin to ask the parts of the book. Clear an existing answer, because a new answer is made from the answers
         of the parts.
         """
-        self._parts, self.begun = notes, ""
+        self._parts, self.begun = record, ""
         self._stages = ""
         self._add(answer="", figures=None, stages="")
         self.write_parts()
 
     def take_step(self, event: PartEvent) -> None:
         """Handle one event that arrives while the question is put to the book's parts in turn."""
-        notes = self._parts
-        assert notes is not None
-        notes.take(event)
+        record = self._parts
+        assert record is not None
+        record.take(event)
         model = self._state.engine.status().model
         if isinstance(event, PartBegun | Joining):
             self._pace = ()
         elif isinstance(event, TextDelta):
             self._measure(event)
-            self._add(answer=self._exchange.answer + event.text if notes.joins else "")
+            self._add(answer=self._exchange.answer + event.text if record.joins else "")
         elif isinstance(event, PagesScored):
-            self._state.show(scores=notes.scores(event.scores))
+            self._state.show(scores=record.scores(event.scores))
         elif isinstance(event, BookRead):
             self._state.experience.read(model, event)
         elif isinstance(event, AnswerDone):
@@ -298,8 +298,8 @@ class ExchangeWriter:
 
     def cite(self) -> None:
         """Look up citations for the answer so far, and store them."""
-        if self._notes is not None and not self.done:
-            self._write(notes=self._behind(self._notes.record()))
+        if self._citations is not None and not self.done:
+            self._write(notes=self._behind(self._citations.record()))
 
     def _take(self, event: Event) -> None:
         if self._denials is None:
@@ -349,7 +349,7 @@ class ExchangeWriter:
     def begin_again(self) -> None:
         """Begin to ask once more, without the earlier answers."""
         self.again = self.done = False
-        self._alone, self._notes, self._denials = True, None, None
+        self._alone, self._citations, self._denials = True, None, None
         self.begun, self.waiting = self.abilities.lead(self.ask.text), "Reading the question…"
         self._add(answer="", stages="", figures=None)
         self._thought_before = self._thought = {}
@@ -385,19 +385,19 @@ class ExchangeWriter:
             self.write_parts()
 
     def _note(self, event: Event) -> None:
-        """Pass an event to the answer's ``Notes``, which collect its citations. The ``Notes`` are made at the first
-        event.
+        """Pass an event to the answer's ``Citations``, which collect its citations. The ``Citations`` are made at the
+        first event.
         """
-        if self._notes is None:
+        if self._citations is None:
             document, before = self._state.current.document, self._exchange.notes
             # first words that the model's card prescribes count as written by the target model
             if self.begun and not (before or {}).get("ink"):
                 before = {"ink": f"{TARGET}{sum(map(str.isalpha, self.begun))}"}
             question = self.ask.text if self.ask.evidence else None
-            self._notes = self._state.note_taker.begin(
+            self._citations = self._state.citation_finder.begin(
                 document, question, self.begun, before, self._exchange.pages_read
             )
-        self._notes.take(event)
+        self._citations.take(event)
 
     def _behind(self, notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
         more: dict[str, Any] = {"parts": self._parts.view()} if self._parts else {}
@@ -456,8 +456,8 @@ def _parts_offer(state: AppState, question: str) -> str:
     current = state.current
     if current.document is None or not current.parts or current.stage not in (Stage.PARTS, Stage.CHOOSING):
         return ""
-    words = state.note_taker.prepare(current.document).result().words
-    tokens = sum(part.tokens for part in planned(question, current.parts, words).parts)
+    words = state.citation_finder.prepare(current.document).result().words
+    tokens = sum(part.tokens for part in choose_parts(question, current.parts, words).parts)
     a_token = state.experience.a_token(state.engine.status().model, current.whole_fit) if current.whole_fit else None
     return f"Read the parts for this: {stretch(a_token.times(tokens))}" if a_token else "Read the parts for this"
 

@@ -1,7 +1,7 @@
 """Asks the parts of a book a question: reads each part, or restores it from disk, asks it the question, and joins the
 answers.
 
-    for event in ask_parts(engine, plan, question, document, card): ...
+    for event in ask_parts(engine, choice, question, document, card): ...
         PartBegun(part 3, 1 of 4)          then the engine's events of reading and answering
         PartAnswered(...)                  the part's answer, with the evidence of its sentences
         Joining(...)                       a pass begins that joins answers; then its events
@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.core.abilities import Abilities, Denials
-from app.core.parts import Part, PartsPlan, Reach, cut
+from app.core.parts import Part, PartsChoice, Reach, cut
 from app.core.question import Ask
-from app.trust.citations import VERSION, Notes, NoteTaker, evidence
+from app.trust.citations import VERSION, CitationFinder, Citations, evidence
 from app.trust.evidence import is_refusal
 from app.trust.quoted import sentences
 from engine import HANDOVER_S, EngineLike, Question, Turn
@@ -118,35 +118,35 @@ Steps = Generator[PartEvent, None, Any]
 
 def ask_parts(
     engine: EngineLike,
-    plan: PartsPlan,
+    choice: PartsChoice,
     question: Ask,
     document: Document,
     card: Abilities,
     *,
-    note_taker: NoteTaker,
+    citation_finder: CitationFinder,
     known_answers: Sequence[PartAnswer] = (),
     cancel: threading.Event | None = None,
 ) -> Steps:
-    """Ask the parts of a plan, one after another, and join their answers.
+    """Ask the chosen parts, one after another, and join their answers.
 
     Args:
         document: the whole book.
         card: the model's abilities.
-        note_taker: finds evidence in the whole book.
+        citation_finder: finds evidence in the whole book.
         known_answers: the parts' answers from an earlier run; these parts are not asked again.
         cancel: stops the run; the last event then has the answers so far.
 
     Raises:
         TrifoldError: a part could not be read or answered. The KV of the parts read so far stays on disk.
     """
-    return _Run(engine, plan, question, document, card, note_taker, cancel).steps(known_answers)
+    return _Run(engine, choice, question, document, card, citation_finder, cancel).steps(known_answers)
 
 
-def needs_join(answers: Sequence[PartAnswer], plan: PartsPlan, card: Abilities) -> bool:
-    """Whether the model has to join the answers. This is so if several answers are worth joining, the plan asks all its
-    parts instead of stopping at the first supported answer, and the model can do more than quote.
+def needs_join(answers: Sequence[PartAnswer], choice: PartsChoice, card: Abilities) -> bool:
+    """Whether the model has to join the answers. This is so if several answers are worth joining, all chosen parts are
+    asked, not only those up to the first supported answer, and the model can do more than quote.
     """
-    return len(worth_joining(answers)) > 1 and not plan.until_found and not card.only_quotes
+    return len(worth_joining(answers)) > 1 and not choice.until_found and not card.only_quotes
 
 
 def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
@@ -160,24 +160,24 @@ def worth_joining(answers: Sequence[PartAnswer]) -> list[PartAnswer]:
 @dataclass
 class _Run:
     engine: EngineLike
-    plan: PartsPlan
+    choice: PartsChoice
     question: Ask
     document: Document
     card: Abilities
-    note_taker: NoteTaker
+    citation_finder: CitationFinder
     cancel: threading.Event | None
 
     def steps(self, known_answers: Sequence[PartAnswer]) -> Steps:
         answers = list(known_answers)
         asked = {one.part for one in answers}
         last: AnswerDone | None = None
-        hints = dict(zip((part.number for part in self.plan.parts), self.plan.hints, strict=False))
-        for at, part in enumerate(self.plan.parts, start=1):
+        hints = dict(zip((part.number for part in self.choice.parts), self.choice.hints, strict=False))
+        for at, part in enumerate(self.choice.parts, start=1):
             if self._is_enough(answers):
                 break
             if part.number in asked:
                 continue
-            yield PartBegun(part, at, len(self.plan.parts))
+            yield PartBegun(part, at, len(self.choice.parts))
             read = yield from self._read(part.document)
             if self._stopped() or read.stopped:
                 yield self._ended(answers, last, stopped=True)
@@ -188,19 +188,19 @@ class _Run:
                 return
             answers.append(answer)
             yield PartAnswered(answer)
-        if needs_join(answers, self.plan, self.card):
+        if needs_join(answers, self.choice, self.card):
             yield from self._join(answers)
         else:
             yield self._ended(answers, last)
 
     def _is_enough(self, answers: Sequence[PartAnswer]) -> bool:
-        """Whether the newest answer ends the run: the plan stops at the first supported answer, and this answer is
+        """Whether the newest answer ends the run: it stops at the first supported answer, and this answer is
         supported. If the question is about the first or last place of a name, a related passage ("near") is enough
         support, because the question was sent together with the text of that place.
         """
-        if not self.plan.until_found or not answers:
+        if not self.choice.until_found or not answers:
             return False
-        levels = ("says so",) if self.plan.reach is Reach.FEW else ("says so", "near")
+        levels = ("says so",) if self.choice.reach is Reach.FEW else ("says so", "near")
         return answers[-1].found and (not self.question.evidence or answers[-1].level in levels)
 
     def _stopped(self) -> bool:
@@ -217,7 +217,7 @@ class _Run:
         self, part: Part, hints: Sequence[str], read: BookRead
     ) -> Generator[PartEvent, None, tuple[PartAnswer, AnswerDone]]:
         sampling = self.question.sampling
-        if not self.plan.until_found and len(self.plan.parts) > 1:
+        if not self.choice.until_found and len(self.choice.parts) > 1:
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, PART_TOKENS))
         question = replace(
             self.question,
@@ -228,11 +228,13 @@ class _Run:
             chat="",
             wait=HANDOVER_S,
         )
-        notes = NoteTaker().begin(part.document, self.question.text if self.question.evidence else None, question.begun)
+        citations = CitationFinder().begin(
+            part.document, self.question.text if self.question.evidence else None, question.begun
+        )
         denials = Denials(self.card, question.begun)
-        done = yield from self._answered(question, notes, denials)
+        done = yield from self._answered(question, citations, denials)
         text = NO_ANSWER if denials.refused else question.begun + done.text
-        record = shifted(notes.record(), len(text.lstrip()) - len(text))
+        record = shifted(citations.record(), len(text.lstrip()) - len(text))
         level = _best(evidence(record, text))
         answer = PartAnswer(
             part.number,
@@ -252,7 +254,7 @@ class _Run:
         """
         if not self.question.evidence:
             return dict(record)
-        book = self.note_taker.prepare(self.document).result().words
+        book = self.citation_finder.prepare(self.document).result().words
         kept = {**record, "chips": []}
         for chip in record["chips"]:
             missing = [words for words in chip.get("missing", ()) if book.lacks(words)]
@@ -264,18 +266,20 @@ class _Run:
                 del kept["missing"]
         return kept
 
-    def _answered(self, question: Question, notes: Notes, denials: Denials) -> Generator[PartEvent, None, AnswerDone]:
+    def _answered(
+        self, question: Question, citations: Citations, denials: Denials
+    ) -> Generator[PartEvent, None, AnswerDone]:
         request = self.engine.ask(question, cancel=self.cancel)
         for event in (each for one in request for each in denials.pass_on(one)):
-            notes.take(event)
+            citations.take(event)
             yield event
         return request.result()
 
     def _join(self, answers: Sequence[PartAnswer]) -> Steps:
         texts = [f"{one.pages[:1].upper()}{one.pages[1:]}:\n{_once(one)}" for one in worth_joining(answers)]
         while True:
-            notes = replace(Document.from_pages(f"Answers about {self.document.title}", texts), sha256="")
-            groups = cut(notes, self.engine.measure(notes))
+            answers_text = replace(Document.from_pages(f"Answers about {self.document.title}", texts), sha256="")
+            groups = cut(answers_text, self.engine.measure(answers_text))
             if len(groups) >= len(texts):
                 raise ContextTooSmall(
                     "The answers of the parts are too long to be put together in this window.",
@@ -296,7 +300,9 @@ class _Run:
                     chat="",
                     wait=HANDOVER_S,
                 )
-                found = self.note_taker.begin(self.document, self.question.text if self.question.evidence else None)
+                found = self.citation_finder.begin(
+                    self.document, self.question.text if self.question.evidence else None
+                )
                 done = yield from self._answered(question, found, Denials(Abilities()))
                 texts.append(done.text.strip())
             if len(groups) == 1 or done.stop_reason is StopReason.CANCELLED:
@@ -307,7 +313,7 @@ class _Run:
     def _ended(self, answers: Sequence[PartAnswer], done: AnswerDone | None, stopped: bool = False) -> PartsAnswered:
         """Make the final event of a run in which the model has not joined the parts' answers into one answer."""
         said = worth_joining(answers)
-        if self.plan.until_found:
+        if self.choice.until_found:
             said = sorted(said, key=lambda one: _rank(one.level))[:1]
         if len(said) == 1 or not said:
             one = said[0] if said else answers[-1] if answers else None

@@ -1,9 +1,9 @@
 """Cuts a book that exceeds the window into parts that fit, and chooses which parts a question goes to, in which order.
 
     parts = cut(document, engine.measure(document))
-    plan = planned("When does Ahab first appear?", parts, BookWords(document))
-    plan.parts, plan.reach                   (part 3, part 4, ...), Reach.FIRST
-    plan.left_out_sentence                   "Parts 1 and 2 do not name “Ahab”."
+    choice = choose_parts("When does Ahab first appear?", parts, BookWords(document))
+    choice.parts, choice.reach               (part 3, part 4, ...), Reach.FIRST
+    choice.left_out_sentence                 "Parts 1 and 2 do not name “Ahab”."
 
 A question about one fact goes to the parts whose passages have the highest BM25 scores, until the evidence supports an
 answer. A question about the first place of a subject goes to the parts that name the subject, in the order of the book.
@@ -196,7 +196,7 @@ class Mention:
 
 
 @dataclass(frozen=True)
-class PartsPlan:
+class PartsChoice:
     """The parts that a question may go to, in the order of asking. ``reach``: how much of the book the question needs.
     ``mentions``: occurrences of the question's names, which are shown to the person. ``hints``: for each part, excerpts
     that are shown to the model again, together with the question. ``left_out_sentence``: why the other parts are not
@@ -295,7 +295,7 @@ def _names(title: str, sought: Sequence[str]) -> bool:
     return bool(sought) and all(fold(word) in words for subject in sought for word in subject.split())
 
 
-def planned(question: str, parts: Sequence[Part], words: BookWords, count: int = 0) -> PartsPlan:
+def choose_parts(question: str, parts: Sequence[Part], words: BookWords, count: int = 0) -> PartsChoice:
     """Choose the parts that a question goes to.
 
     Args:
@@ -307,14 +307,14 @@ def planned(question: str, parts: Sequence[Part], words: BookWords, count: int =
     reach, pages = reach_of(question, document)
     if count:
         chosen = sorted(promising(question, parts, words)[:count], key=lambda part: part.number)
-        return PartsPlan(reach if count < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
+        return PartsChoice(reach if count < len(parts) else Reach.ALL, tuple(chosen), until_found=False)
     if reach is Reach.NAMED:
         chosen = [part for part in parts if any(page.number in pages for page in part.document.pages)]
-        return PartsPlan(reach, tuple(chosen), until_found=False)
+        return PartsChoice(reach, tuple(chosen), until_found=False)
     if reach is Reach.ALL:
-        return PartsPlan(reach, tuple(parts), until_found=False)
+        return PartsChoice(reach, tuple(parts), until_found=False)
     if reach is Reach.FEW:
-        return PartsPlan(reach, tuple(promising(question, parts, words)[:MOST_ASKED]), until_found=True)
+        return PartsChoice(reach, tuple(promising(question, parts, words)[:MOST_ASKED]), until_found=True)
     return _from_an_end(question, parts, reach, words)
 
 
@@ -407,7 +407,7 @@ def _without_verbs(words: list[_Asked]) -> list[_Asked]:
     return words[first : last + 1]
 
 
-def left_out(plan: PartsPlan, parts: Sequence[Part], asked_numbers: Sequence[int]) -> str:
+def left_out(choice: PartsChoice, parts: Sequence[Part], asked_numbers: Sequence[int]) -> str:
     """Say which parts were not asked, and why; "" if all were asked.
 
     Args:
@@ -415,7 +415,7 @@ def left_out(plan: PartsPlan, parts: Sequence[Part], asked_numbers: Sequence[int
     """
     others = [part.number for part in parts if part.number not in asked_numbers]
     words = f"{numbered(others, 'Part', 'Parts')} {'was' if len(others) == 1 else 'were'} not asked." if others else ""
-    return " ".join(part for part in (words, plan.left_out_sentence if others else "") if part)
+    return " ".join(part for part in (words, choice.left_out_sentence if others else "") if part)
 
 
 def mentioned(mention: Mention, reach: Reach, document: Document) -> str:
@@ -514,12 +514,12 @@ class _Standing:
         return Mention(words, page.number, page.label, marks)
 
 
-def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsPlan:
-    """Plan a question about a first or last place. Subjects that do not occur in the book are ignored. The parts with
-    every word of all other subjects are asked first, from the beginning or the end of the book. The parts with at least
-    one word of each of these subjects are asked next. If there is no such part, every part is asked. If no subject
-    occurs in the book, the highest ranked parts are asked. A subject is searched as whole words; if it does not occur
-    as such, it is searched at the beginnings of words too.
+def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: BookWords) -> PartsChoice:
+    """Choose parts for a question about a first or last place. Subjects that do not occur in the book are ignored. The
+    parts with every word of all other subjects are asked first, from the beginning or the end of the book. The parts
+    with at least one word of each of these subjects are asked next. If there is no such part, every part is asked. If
+    no subject occurs in the book, the highest ranked parts are asked. A subject is searched as whole words; if it does
+    not occur as such, it is searched at the beginnings of words too.
     """
     sought = subjects(question)
     ordered = list(reversed(parts)) if reach is Reach.LAST else list(parts)
@@ -534,7 +534,7 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
     if not there:
         chosen = promising(question, parts, words)[:MOST_ASKED]
-        return PartsPlan(reach, tuple(chosen), until_found=True, left_out_sentence=nowhere)
+        return PartsChoice(reach, tuple(chosen), until_found=True, left_out_sentence=nowhere)
     some = [found for found in standing if found.has_all(there)]
     asked = sorted(some, key=lambda found: not found.names_all(there)) or standing
     without = sorted(found.part.number for found in standing if found not in asked)
@@ -542,7 +542,7 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     verb = "does" if len(without) == 1 else "do"
     both = "both " if len(there) == 2 else ""
     said = f"{numbered(without, 'Part', 'Parts')} {verb} not name {both}{named}." if without else ""
-    return PartsPlan(
+    return PartsChoice(
         reach,
         tuple(found.part for found in asked),
         until_found=True,

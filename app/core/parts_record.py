@@ -1,11 +1,11 @@
 """Records how a question is put to the parts of a book. The record is stored, and the page shows it.
 
-    notes = PartNotes(document, parts, plan, kept)
-    notes.take(event)          every event of ``app.core.part_run.ask_parts``
-    notes.view()               plain JSON, kept with the exchange under "parts"
+    record = PartsRecord(document, parts, choice, kept)
+    record.take(event)          every event of ``app.core.part_run.ask_parts``
+    record.view()               plain JSON, kept with the exchange under "parts"
 
 The record holds each part's answer with its evidence. If a run was stopped, or ended with the program, its record is
-passed to ``PartNotes`` for the next run. ``known`` then has the answers of the earlier run, and only the other parts
+passed to ``PartsRecord`` for the next run. ``known`` then has the answers of the earlier run, and only the other parts
 are asked. This module has no side effects.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from app.core import format
 from app.core.forecast import Range, Remaining
 from app.core.part_run import Joining, PartAnswer, PartAnswered, PartBegun, PartEvent, PartsAnswered
-from app.core.parts import Mention, Part, PartsPlan, left_out, mentioned, numbered
+from app.core.parts import Mention, Part, PartsChoice, left_out, mentioned, numbered
 from app.trust.citations import UNQUOTED
 from engine.document import Document
 from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
@@ -26,7 +26,7 @@ from engine.events import BookRead, ReadingProgress, StopReason, TextDelta
 LOOKING = "Looking for the parts that promise most…"
 
 
-class PartNotes:
+class PartsRecord:
     """The record of a question that is put to the parts of a book.
 
     Args:
@@ -40,7 +40,7 @@ class PartNotes:
         self,
         document: Document,
         parts: Sequence[Part],
-        plan: PartsPlan,
+        choice: PartsChoice,
         record: Mapping[str, Any] | None = None,
         all_parts: bool = False,
         a_token: Range | None = None,
@@ -48,7 +48,7 @@ class PartNotes:
         self._a_token = a_token
         self._document = document
         self._parts = {part.number: part for part in parts}
-        self._plan = plan
+        self._choice = choice
         self._every = all_parts
         self.known = [answer for one in (record or {}).get("asked", ()) if (answer := self._answer(one)) is not None]
         self._answers = list(self.known)
@@ -65,7 +65,7 @@ class PartNotes:
         if isinstance(event, PartBegun):
             time = self._a_token.times(event.part.tokens) if self._a_token else None
             self._part, self._remaining = event.part, Remaining(time)
-            most = "up to " if self._plan.until_found and event.count > 1 else ""
+            most = "up to " if self._choice.until_found and event.count > 1 else ""
             self._now = {
                 "name": f"Part {event.part.number}, {event.part.pages}",
                 "at": f"{event.number} of {most}{event.count}",
@@ -129,10 +129,10 @@ class PartNotes:
             "asked": [self._kept(answer) for answer in self._answers],
             "line": f"asked {there} of {len(self._parts)} in {format.duration(seconds)}",
             "left": len(self._parts) - len(asked),
-            "said": left_out(self._plan, list(self._parts.values()), asked),
+            "said": left_out(self._choice, list(self._parts.values()), asked),
             "mentions": [
-                {"said": mentioned(one, self._plan.reach, self._document), "chip": self._chip(one)}
-                for one in self._plan.mentions
+                {"said": mentioned(one, self._choice.reach, self._document), "chip": self._chip(one)}
+                for one in self._choice.mentions
             ],
             "now": dict(self._now) if self._now else None,
             "seconds": round(seconds, 1),

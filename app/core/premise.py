@@ -34,7 +34,7 @@ _WANTED = "Does the text say so: {}\nAnswer Yes or No."  # of two lines, so that
 
 
 def is_doubted(record: Mapping[str, Any]) -> bool:
-    """Whether words alone doubt what a question assumes, by the notes of its answer. A passage that denies it is no
+    """Whether words alone doubt what a question assumes, by the record of its answer. A passage that denies it is no
     doubt.
     """
     place = record.get("assumed_at")
@@ -42,7 +42,7 @@ def is_doubted(record: Mapping[str, Any]) -> bool:
 
 
 def without_doubt(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The notes of an answer without the doubt about what its question assumes."""
+    """The record of an answer without the doubt about what its question assumes."""
     return {name: value for name, value in record.items() if name not in ("assumed", "assumed_at")}
 
 
@@ -63,7 +63,7 @@ def checked(
     record: dict[str, Any],
     cancel: threading.Event | None = None,
 ) -> dict[str, Any]:
-    """Return the notes of an answer without the doubt about what its question assumes, if the model finds it in the
+    """Return the record of an answer without the doubt about what its question assumes, if the model finds it in the
     nearest passage. Return ``record`` if no model is asked (``is_looked_up``), if it could not be asked, or once
     ``cancel`` is set.
     """

@@ -3,7 +3,7 @@
     if (table := SideBySide.of(document, asked, card)) is not None:
         for _ in table.ask(engine, asked, cancel): ...      yields whenever the table has grown
         table.answer      "| | Lease A | Lease B |\\n|---|---|---|\\n| **rent** | It is 890 euros. | It is 980 euros. |"
-        table.chips       the evidence of each cell, as the notes of an answer have it
+        table.chips       the evidence of each cell, as ``Citations.record`` has it
 
 Asked about all documents at once, a small model mixes them up or leaves some out. Each document answers from the
 passages that fit best, in a context of its own (``engine.aside``), so the KV of the open documents stays as it is. A
@@ -23,7 +23,7 @@ from app.core.abilities import Abilities
 from app.core.part_run import shifted
 from app.core.question import Ask
 from app.core.versions import plain, subject
-from app.trust.citations import NoteTaker
+from app.trust.citations import CitationFinder
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document, Member
 from engine.events import AnswerDone, Event, StopReason, TextDelta
@@ -126,7 +126,7 @@ class SideBySide:
 
     @property
     def chips(self) -> list[dict[str, Any]]:
-        """The evidence of the cells that have been answered, as in ``Notes.record``."""
+        """The evidence of the cells that have been answered, as in ``Citations.record``."""
         return self._told()[1]
 
     def ask(self, engine: EngineLike, asked: Ask, cancel: threading.Event) -> Iterator[None]:
@@ -140,8 +140,8 @@ class SideBySide:
         sampling = replace(asked.sampling, max_tokens=min(asked.sampling.max_tokens, _TOKENS))
         asked = replace(asked, history=(), chat="", begun="", thought="", sampling=sampling, wait=HANDOVER_S)
         for column, member in enumerate(self.document.members):
-            part, taker = _alone(self.document, member), NoteTaker()
-            words = taker.prepare(part).result().words
+            part, finder = _alone(self.document, member), CitationFinder()
+            words = finder.prepare(part).result().words
             for row, point in enumerate(self.points):
                 question = about.format(point) if point else self.question
                 excerpt = best_passages.excerpt(words, point or question)
@@ -152,7 +152,7 @@ class SideBySide:
                     self.stopped = StopReason.CANCELLED
                     return
                 said = self._cells.setdefault((row, column), NOTHING)
-                self._found[row, column] = _evidence(part, taker, question, said)
+                self._found[row, column] = _evidence(part, finder, question, said)
                 yield
 
     def _follow(self, request: Iterable[Event], cell: tuple[int, int]) -> Iterator[None]:
@@ -198,12 +198,12 @@ def _alone(document: Document, member: Member) -> Document:
     return Document(member.title, member.author, pages, member.kind, member.sha256, member.unit)
 
 
-def _evidence(part: Document, taker: NoteTaker, question: str, cell: str) -> list[dict[str, Any]]:
+def _evidence(part: Document, finder: CitationFinder, question: str, cell: str) -> list[dict[str, Any]]:
     """The citations of a cell. Each names its document, as in a book of several documents. That no passage supports the
     cell is left out: a cell of one sentence, in the model's own words, is right too often.
     """
-    notes = taker.begin(part, question, cell)
-    notes.close()
+    citations = finder.begin(part, question, cell)
+    citations.close()
     of = {"of": part.sha256, "document": part.title, "unit": part.unit}
-    told = [chip for chip in notes.record()["chips"] if chip["kind"] != "absent" or chip["missing"]]
+    told = [chip for chip in citations.record()["chips"] if chip["kind"] != "absent" or chip["missing"]]
     return [{**chip, **(of if chip["pages"] else {})} for chip in told]

@@ -33,7 +33,7 @@ from app.core.signal import Signal
 from app.readers.conversion import ConversionOffer
 from app.readers.recognised import PICTURE
 from app.readers.recognition import LongRecognition, Recognition, missing
-from app.trust.citations import NoteTaker
+from app.trust.citations import CitationFinder
 from engine import HANDOVER_S, EngineLike
 from engine.document import Document, Reading
 from engine.errors import Busy, ContextTooSmall, DocumentError, OptionError, PasswordNeeded, TrifoldError
@@ -113,7 +113,7 @@ class AppState:
         self._check = threading.Event()  # set to stop the check of what the last question assumes
         self._gives_way = False  # whether the question that is being answered is stopped for one of the person's
         self.source = _source(kept_value(chats.database, _SOURCE))
-        self.note_taker = NoteTaker()
+        self.citation_finder = CitationFinder()
 
     @property
     def changed(self) -> Signal:
@@ -416,7 +416,7 @@ class AppState:
         """Close the open book, and give the memory of its reading back."""
         with self._lock:
             self._take_over()
-            self.note_taker.forget()
+            self.citation_finder.forget()
             self.engine.forget_book()
 
     def delete(self, sha256: str) -> None:
@@ -749,7 +749,7 @@ def prepare(state: AppState, job: Job, document: Document, put_off: bool = False
         put_off: whether the reading waits for a question, unless all of it comes back from disk.
     """
     state.set(job, stage=Stage.WAITING, document=document)
-    state.note_taker.prepare(document)
+    state.citation_finder.prepare(document)
     while state.engine.status().state == "loading":
         if job.cancelled:
             return

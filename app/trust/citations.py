@@ -1,10 +1,10 @@
 """Finds the evidence for an answer in the book: pages for quotations, and passages for the other sentences. Also
 records which model or lookup proposed each token of the answer.
 
-    taker = NoteTaker()                    one per program
-    notes = taker.begin(document, question)    one per answer
-    notes.take(event)                      every event of the engine; True if citations may have changed
-    notes.record()                         plain JSON, kept with the exchange
+    finder = CitationFinder()                   one per program
+    citations = finder.begin(document, question)  one per answer
+    citations.take(event)                       every event of the engine; True if citations may have changed
+    citations.record()                          plain JSON, kept with the exchange
 
 A quotation is looked up in the text of the pages (``app.trust.quoted``). So it is certain whether the book has the
 quotation.
@@ -132,8 +132,8 @@ def attended_pages(scores: Sequence[float], baseline: AttentionBaseline) -> list
     return sorted(standing, key=lambda item: -item[1])[:MOST_PAGES]
 
 
-class NoteTaker:
-    """Creates the ``Notes`` of every answer, and keeps the data that all answers about one book share."""
+class CitationFinder:
+    """Creates the ``Citations`` of every answer, and keeps the data that all answers about one book share."""
 
     def __init__(self) -> None:
         self._index: BookIndex | None = None
@@ -152,18 +152,18 @@ class NoteTaker:
         so_far: str = "",
         record: Mapping[str, Any] | None = None,
         pages_read: int = 0,
-    ) -> Notes:
-        """Begin the notes of one answer about a document.
+    ) -> Citations:
+        """Begin the citations of one answer about a document.
 
         Args:
             question: the answered question; without it no evidence is searched.
-            so_far, record: the existing text and notes, if an answer is continued.
+            so_far, record: the existing text and its record, if an answer is continued.
             pages_read: number of leading pages that the answer is based on; 0 for all pages.
         """
         document = document or Document("", "", (), "", "")
         index = self.index_of(document)
         support = None if question is None else Support(self.prepare(document), question, pages_read)
-        return Notes(index, self._baseline, support, so_far, str((record or {}).get("ink", "")), pages_read)
+        return Citations(index, self._baseline, support, so_far, str((record or {}).get("ink", "")), pages_read)
 
     def prepare(self, document: Document) -> Future[EvidenceIndex]:
         """Index the words of a document once, in a thread, so that no request waits for the index."""
@@ -241,15 +241,15 @@ class Support:
         return self._known[sentence]
 
 
-class Notes:
-    """The notes of one answer, which grow with it.
+class Citations:
+    """The citations of one answer, which grow with it.
 
     Args:
         index: the book's index of quotations.
         baseline: the usual attention to the book's pages; the finished answer is added to it.
         support: finds evidence for the sentences; None finds none.
         so_far: the existing text of an answer that is continued.
-        provenance: the sources of the letters of ``so_far``, as ``Notes.provenance`` returns them.
+        provenance: the sources of the letters of ``so_far``, as ``Citations.provenance`` returns them.
         pages_read: number of leading pages that the answer is based on; 0 for all pages.
     """
 
@@ -305,7 +305,7 @@ class Notes:
         self._done = self._stale = self._was_cut = True
 
     def record(self) -> dict[str, Any]:
-        """Return the notes as plain JSON, with these keys:
+        """Return the record as plain JSON, with these keys:
 
         ``chips``: the citations, ordered by their place in the answer (``_joined``). ``ink``: the source of each
         letter, such as the draft model (see ``provenance``).
@@ -612,7 +612,7 @@ def _recognised(page: Page, spans: Sequence[PageSpan], at: int) -> dict[str, boo
 
 
 def evidence(record: Mapping[str, Any], answer: str) -> list[dict[str, Any]]:
-    """The evidence for each sentence of an answer, as other programs get it. ``record`` has the answer's notes. Each
+    """The evidence for each sentence of an answer, as other programs get it. ``record`` is the answer's. Each
     entry has:
 
     - ``sentence``: for a quotation, the sentence that contains it

@@ -227,7 +227,7 @@ def _own_chips(record: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _parts(notes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The record of a question that was asked of a book's parts (``app.core.part_notes``); empty for any other
+    """The record of a question that was asked of a book's parts (``app.core.parts_record``); empty for any other
     question.
     """
     return (notes or {}).get("parts") or {}

@@ -387,7 +387,7 @@ async def _asked_again(
 def _from_passages(state: AppState, asked: Ask, chat_request: ChatRequest) -> Ask:
     """Let a question be answered from the passages that fit it best, unless there are none."""
     document = state.current.document or _text_book(chat_request.conversation[0])
-    words = state.note_taker.prepare(document).result().words
+    words = state.citation_finder.prepare(document).result().words
     excerpt = best_passages.excerpt(words, chat_request.ask.text)
     return replace(asked, excerpt=excerpt if excerpt.pages else None)
 
@@ -406,15 +406,15 @@ def _card(state: AppState) -> Abilities:
 
 
 def _would_guess(state: AppState, card: Abilities, question: str, document: Document) -> bool:
-    taker = state.note_taker
+    finder = state.citation_finder
     if not card.has_limits:
         return False
-    return card.would_guess(question, taker.prepare(document).result(), taker.index_of(document))
+    return card.would_guess(question, finder.prepare(document).result(), finder.index_of(document))
 
 
 def _instead(state: AppState, card: Abilities, question: str, document: Document) -> tuple[Event, Event]:
     """The events of the text that says that passages are the answer, because the model would guess."""
-    found = best_passages.records(state.note_taker.prepare(document).result().words, question)
+    found = best_passages.records(state.citation_finder.prepare(document).result().words, question)
     said = of_text(" ".join(card.instead(bool(found))), called_record(state.current.whole or document))
     return _whole_events(said, BY_PASSAGES)
 
@@ -447,7 +447,7 @@ def about_book(
     marks: dict[str, Any] = {"by_passages": True} if by_passages else {"now": True} if asked.now else {}
     marks |= {made: True} if made else {}
     if asked.evidence or by_passages:
-        words = state.note_taker.prepare(document or _text_book(system)).result().words
+        words = state.citation_finder.prepare(document or _text_book(system)).result().words
         marks |= {"passages": best_passages.as_evidence(best_passages.records(words, asked.text))}
     if document is None or current.book is None:
         yield marks
@@ -478,9 +478,9 @@ def about_book(
         yield more | {"evidence": evidence({"chips": found.chips if found else []}, text), "not_found": []}
         return
     had = current.read.pages_read if current.read and current.read.stopped else 0
-    notes = state.note_taker.begin(document, asked.text, text, pages_read=had)
-    notes.close()
-    record = notes.record()
+    citations = state.citation_finder.begin(document, asked.text, text, pages_read=had)
+    citations.close()
+    record = citations.record()
     record |= text_record(document, current.whole, record.get("missing"))
 
     def looked_up(record: Mapping[str, Any]) -> dict[str, Any]:

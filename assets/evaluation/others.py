@@ -47,7 +47,7 @@ from app.language.tokens import tokenize  # noqa: E402
 from app.language.words import numbers_in  # noqa: E402
 from app.models.remote import RemoteEngine  # noqa: E402
 from app.readers import read_document  # noqa: E402
-from app.trust.citations import NoteTaker  # noqa: E402
+from app.trust.citations import CitationFinder  # noqa: E402
 from app.trust.evidence import is_refusal  # noqa: E402
 from app.trust.figures import stems  # noqa: E402
 from assets.evaluation.evaluate import logged  # noqa: E402
@@ -158,12 +158,12 @@ def _numbers(text: str) -> set[str]:
     return {value for value, _, _ in numbers_in(list(tokenize(text)), text)}
 
 
-def marks(document: Document, taker: NoteTaker, question: str, answer: str) -> dict[str, Any]:
+def marks(document: Document, finder: CitationFinder, question: str, answer: str) -> dict[str, Any]:
     """The marks of an answer by the present rules: the ``supported`` sentences, and whether the app calls something
     ``red`` or not found.
     """
-    taker.prepare(document).result()
-    notes = taker.begin(document, question, answer)
+    finder.prepare(document).result()
+    notes = finder.begin(document, question, answer)
     notes.close()
     record = notes.record()
     chips = record["chips"]
@@ -185,10 +185,10 @@ def judged(
     true = {(one["file"], one["question"], one["sentence"]): one["true"] for one in read if "sentence" in one}
     found: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for file, about in groupby(sorted(rows, key=lambda row: row["file"]), key=lambda row: row["file"]):
-        taker = NoteTaker()
+        finder = CitationFinder()
         for row in about:
             kinds, question, answer = found[row["model"]], row["question"], row["answer"]
-            marked = marks(documents[file], taker, question, answer)
+            marked = marks(documents[file], finder, question, answer)
             is_good = right.get((file, question, answer), is_right(answer, row["facts"]))
             says = marked["supported"]
             kinds["false"] += [not true.get((file, question, one), is_good) for one in says]

@@ -22,7 +22,7 @@ from typing import Any
 
 from app.language.tokens import tokenize
 from app.language.words import numbers_in
-from app.trust.citations import NoteTaker
+from app.trust.citations import CitationFinder
 from app.trust.evidence import Evidence, EvidenceIndex
 from app.trust.quoted import sentences
 from assets.starter.recipe import asking
@@ -179,11 +179,11 @@ def strangers(half: str, texts: Mapping[str, str]) -> dict[str, int]:
     pairs = [pair for pair in every if pair["half"] == half and pair["text"] in texts]
     found = {"pairs": len(pairs), "true": 0, "false": 0, "suspected": 0}
     books = {name: Document.from_text(name, texts[name]) for name in {pair["text"] for pair in pairs}}
-    takers = {name: NoteTaker() for name in books}
+    finders = {name: CitationFinder() for name in books}
     for pair, kind in product(pairs, ("true", "false")):
-        taker = takers[pair["text"]]
-        taker.prepare(books[pair["text"]]).result()
-        notes = taker.begin(books[pair["text"]], pair["question"], pair[kind])
+        finder = finders[pair["text"]]
+        finder.prepare(books[pair["text"]]).result()
+        notes = finder.begin(books[pair["text"]], pair["question"], pair[kind])
         notes.close()
         kinds = {chip["kind"] for chip in notes.record()["chips"]}
         found[kind] += bool(kinds) and kinds <= {"says", "verbatim", "quoted"}

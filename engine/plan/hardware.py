@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from engine.config import EngineConfig
     from engine.plan.cost_model import CostModel
-    from engine.plan.planner import Plan, Resources
+    from engine.plan.planner import MemoryPlan, Resources
 
 PROBE_DTYPES = ("float32", "bfloat16")
 _PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
@@ -282,7 +282,7 @@ def _lengths(longest: int) -> list[int]:
     return [*usual, longest] if longest > 0 else []
 
 
-def _expected(plan: Plan, tokens: int, costs: CostModel, waiting: float) -> Expected:
+def _expected(plan: MemoryPlan, tokens: int, costs: CostModel, waiting: float) -> Expected:
     from engine.plan import planner
 
     kv = plan.kv

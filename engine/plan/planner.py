@@ -105,7 +105,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """Where the KV of ``tokens`` tokens is placed. ``placement`` has the tier of each layer, ``kv`` the bytes in each
     tier; ``staging`` are the bytes of the buffers for spilled and quantized KV.
     """
@@ -497,7 +497,7 @@ def _chunk_size(shape: KvShape, window: int, config: EngineConfig) -> int:
     return FINE_CHUNK if needed <= free_resources(shape.device, config).device else CHUNK
 
 
-def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
+def plan(shape: KvShape, tokens: int, resources: Resources) -> MemoryPlan | None:
     """Place the KV of ``tokens`` tokens; None if there is no room for it."""
     rooms = (resources.device, *resources.others)
     found = spread_over([_size(part) for part in shape.parts], tokens, rooms, resources.host, resources.disk)
@@ -510,17 +510,17 @@ def plan(shape: KvShape, tokens: int, resources: Resources) -> Plan | None:
         for index, tier in zip(mine, where, strict=True):
             tiers[index] = tier
     placement = Placement(tuple(tiers))
-    return Plan(tokens, placement, placement.bytes(shape, tokens), sum(spread.staging for spread in found))
+    return MemoryPlan(tokens, placement, placement.bytes(shape, tokens), sum(spread.staging for spread in found))
 
 
-def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> Plan:
+def plan_for_book(shape: KvShape, tokens: int, limit: int, resources: Resources) -> MemoryPlan:
     """Plan for a book of ``tokens`` tokens and a chat after the book. The chat has room for ``_CHAT_TOKENS`` tokens, or
     for ``MIN_CHAT_TOKENS`` if the machine has no room for more. If the book does not fit, return a plan with all layers
     on the device and with 0 bytes.
     """
     wanted = min(limit, tokens + _CHAT_TOKENS)
     found = plan(shape, wanted, resources) or plan(shape, min(limit, tokens + MIN_CHAT_TOKENS), resources)
-    return found or Plan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
+    return found or MemoryPlan(wanted, Placement.resident(shape.layers), KvBytes(), 0)
 
 
 def beside_retrieval(shape: KvShape, free: Resources, budget: int = MIN_BUDGET) -> Resources:

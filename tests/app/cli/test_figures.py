@@ -16,7 +16,7 @@ from app.core.forecast import Remaining
 from app.core.format import not_found_in
 from app.core.question import Ask
 from app.models import reader
-from app.trust.citations import NoteTaker, evidence
+from app.trust.citations import CitationFinder, evidence
 from engine import ModelInfo
 from engine.config import KV_NOTES
 from engine.document import Document, Page
@@ -133,7 +133,7 @@ def test_progress_of_reading() -> None:
 def test_what_an_answer_rests_on_in_numbers_and_in_words() -> None:
     pages = ("The lamp was lit at dusk.", "Walter Rudd was tally clerk on the wool wharf for thirty-eight years.")
     text = "Walter Rudd was tally clerk for 38 years. He was paid $40,000. “The lamp was lit at dusk,” it says."
-    notes = NoteTaker().begin(Document.from_pages("The Lamp", pages), "What was Walter Rudd?", text)
+    notes = CitationFinder().begin(Document.from_pages("The Lamp", pages), "What was Walter Rudd?", text)
     notes.close()
     said, absent, quoted = evidence(notes.record(), text)
     assert said == {
@@ -159,7 +159,7 @@ def test_programs_are_told_what_the_terminal_says_is_not_found() -> None:
     """The terminal said that no passage says an answer, and ``--json`` had an empty list."""
     book = Document.from_pages("The Lamp", ("The lamp was lit at dusk.",))
     for answer in ("He was paid $40,000.", "Sailors repaired umbrellas.", "The lamp was lit at dusk."):
-        notes = NoteTaker().begin(book, "Who repaired the umbrellas of the sailors?", answer)
+        notes = CitationFinder().begin(book, "Who repaired the umbrellas of the sailors?", answer)
         notes.close()
         told, said = not_found_in(notes.record())["not_found"], ask.evidence_lines(notes.record(), "page")
         assert (told != []) == said[0].startswith(("Not found", "No passage of"))

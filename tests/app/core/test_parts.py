@@ -11,10 +11,21 @@ import pytest
 
 from app.core.abilities import Abilities
 from app.core.part_run import Joining, PartAnswered, PartBegun, PartsAnswered, ask_parts, recent
-from app.core.parts import Mention, Part, Reach, cut, left_out, listing_pages, mentioned, planned, reach_of, subjects
+from app.core.parts import (
+    Mention,
+    Part,
+    Reach,
+    choose_parts,
+    cut,
+    left_out,
+    listing_pages,
+    mentioned,
+    reach_of,
+    subjects,
+)
 from app.core.question import Ask
 from app.trust.book_words import BookWords
-from app.trust.citations import NoteTaker
+from app.trust.citations import CitationFinder
 from engine import Turn
 from engine.document import Document, OutlineItem, Page, Reading
 from engine.errors import ContextTooSmall
@@ -120,30 +131,30 @@ def test_a_page_is_named_by_what_is_printed_on_it() -> None:
 
 
 def plan_for(question: str, wanted: int = 0) -> Any:
-    return planned(question, in_parts(), BookWords(BOOK), wanted)
+    return choose_parts(question, in_parts(), BookWords(BOOK), wanted)
 
 
 def test_what_is_first_is_looked_for_from_the_start_in_the_parts_that_name_it() -> None:
-    plan = plan_for("When does the goose first appear?")
-    assert [part.number for part in plan.parts] == [2, 3]
-    assert plan.mentions == (Mention("goose", 4, "4"),)
-    assert "sold him a goose" in plan.hints[0][0]
-    assert plan.left_out_sentence == "Part 1 does not name “goose”."
-    assert left_out(plan, in_parts(), [2]) == "Parts 1 and 3 were not asked. Part 1 does not name “goose”."
-    assert left_out(plan, in_parts(), [1, 2, 3]) == ""
-    assert mentioned(plan.mentions[0], Reach.FIRST, BOOK) == "“goose” first stands on page 4."
+    choice = plan_for("When does the goose first appear?")
+    assert [part.number for part in choice.parts] == [2, 3]
+    assert choice.mentions == (Mention("goose", 4, "4"),)
+    assert "sold him a goose" in choice.hints[0][0]
+    assert choice.left_out_sentence == "Part 1 does not name “goose”."
+    assert left_out(choice, in_parts(), [2]) == "Parts 1 and 3 were not asked. Part 1 does not name “goose”."
+    assert left_out(choice, in_parts(), [1, 2, 3]) == ""
+    assert mentioned(choice.mentions[0], Reach.FIRST, BOOK) == "“goose” first stands on page 4."
 
 
 def test_what_is_last_is_looked_for_from_the_end() -> None:
-    plan = plan_for("When is Jonas Weller last mentioned?")
-    assert [part.number for part in plan.parts] == [2]
-    assert plan.mentions == (Mention("Jonas", 4, "4"), Mention("Jonas Weller", 3, "3"))
+    choice = plan_for("When is Jonas Weller last mentioned?")
+    assert [part.number for part in choice.parts] == [2]
+    assert choice.mentions == (Mention("Jonas", 4, "4"), Mention("Jonas Weller", 3, "3"))
 
 
 def test_two_names_have_to_stand_in_a_part() -> None:
-    plan = plan_for("Where does Marta first meet Jonas?")
-    assert [part.number for part in plan.parts] == [2]
-    assert plan.left_out_sentence == "Parts 1 and 3 do not name both “Marta” and “Jonas”."
+    choice = plan_for("Where does Marta first meet Jonas?")
+    assert [part.number for part in choice.parts] == [2]
+    assert choice.left_out_sentence == "Parts 1 and 3 do not name both “Marta” and “Jonas”."
 
 
 @pytest.mark.parametrize(
@@ -168,9 +179,9 @@ def test_whole_words_decide_where_a_name_first_stands(question: str, parts: list
         "Ann wrote to Mary Crawford and to Élodie.",
     ]
     book = Document.from_pages("The Fair", texts)
-    plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
-    assert [part.number for part in plan.parts] == parts
-    assert plan.mentions[0].page == (1 if "Mary" in question else parts[0])
+    choice = choose_parts(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
+    assert [part.number for part in choice.parts] == parts
+    assert choice.mentions[0].page == (1 if "Mary" in question else parts[0])
 
 
 @pytest.mark.parametrize(
@@ -192,15 +203,15 @@ def test_short_names_and_chapters_of_a_first_place(question: str, reach: Reach, 
     titles = "Prices", "Annual Fair", "Talk", "End"
     outline = tuple(OutlineItem(f"Chapter {at}: {title}", at, 1) for at, title in enumerate(titles, 1))
     book = replace(Document.from_pages("The Fair", texts), outline=outline)
-    plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
-    assert plan.reach is reach
-    assert [part.number for part in plan.parts] == parts
+    choice = choose_parts(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
+    assert choice.reach is reach
+    assert [part.number for part in choice.parts] == parts
 
 
 def test_a_name_that_stands_nowhere_is_told() -> None:
-    plan = plan_for("When does Ahab first appear?")
-    assert plan.left_out_sentence == "“Ahab” stands nowhere in the book."
-    assert plan.parts
+    choice = plan_for("When does Ahab first appear?")
+    assert choice.left_out_sentence == "“Ahab” stands nowhere in the book."
+    assert choice.parts
 
 
 def test_a_fact_is_asked_of_the_parts_that_promise_most() -> None:
@@ -287,16 +298,16 @@ def test_a_german_genitive_is_a_place_of_the_name(question: str, page: int) -> N
         "Vor der Tür traf Anna einen Fremden mit Namen Luka, und Lukas gab ihm die Hand und ein Glas Wasser.",
     ]
     book = Document.from_pages("Der Hof", texts)
-    plan = planned(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
-    assert plan.mentions[0].page == page
+    choice = choose_parts(question, cut(book, fit(book, 110 * 8 // 7 + 2)), BookWords(book))
+    assert choice.mentions[0].page == page
 
 
 def test_the_last_of_more_places_than_a_search_returns_is_the_last() -> None:
     texts = ["Then Pierre spoke again to the old man. " * 30 for _ in range(40)]
     book = Document.from_pages("The Old Man", [*texts, "Nobody was left in the house."])
     part = Part(1, book, 9000)
-    plan = planned("When is Pierre last mentioned?", (part,), BookWords(book))
-    assert [(mention.words, mention.page) for mention in plan.mentions] == [("Pierre", 40)]
+    choice = choose_parts("When is Pierre last mentioned?", (part,), BookWords(book))
+    assert [(mention.words, mention.page) for mention in choice.mentions] == [("Pierre", 40)]
 
 
 def test_an_idiom_of_mentioning_is_no_subject() -> None:
@@ -322,9 +333,11 @@ class Reader(ScriptedEngine):
 
 
 def asked(engine: Reader, question: str, wanted: int = 0, **options: Any) -> list[Any]:
-    taker = NoteTaker()
-    plan = planned(question, in_parts(), taker.prepare(BOOK).result().words, wanted)
-    steps = ask_parts(engine, plan, Ask(question), BOOK, options.pop("card", Abilities()), note_taker=taker, **options)
+    finder = CitationFinder()
+    choice = choose_parts(question, in_parts(), finder.prepare(BOOK).result().words, wanted)
+    steps = ask_parts(
+        engine, choice, Ask(question), BOOK, options.pop("card", Abilities()), citation_finder=finder, **options
+    )
     return list(steps)
 
 
@@ -390,10 +403,10 @@ def test_a_model_that_only_quotes_puts_nothing_together() -> None:
 def test_chapters_keep_their_letters_above_what_was_said_of_them() -> None:
     pages = tuple(replace(page, label=f"The {name} Gale") for page, name in zip(BOOK.pages, "ABCDEF", strict=True))
     book = replace(BOOK, pages=pages, unit="section")
-    question, taker = "List what Marta did.", NoteTaker()
-    plan = planned(question, cut(book, fit(book, 340)), taker.prepare(book).result().words)
+    question, finder = "List what Marta did.", CitationFinder()
+    choice = choose_parts(question, cut(book, fit(book, 340)), finder.prepare(book).result().words)
     engine = Reader(lambda document: f"“{document.pages[0].text[:20]}”")
-    *_, done = ask_parts(engine, plan, Ask(question), book, Abilities(only_quotes=True), note_taker=taker)
+    *_, done = ask_parts(engine, choice, Ask(question), book, Abilities(only_quotes=True), citation_finder=finder)
     assert isinstance(done, PartsAnswered)
     assert done.text.startswith("The A Gale – The B Gale: “The mill")
 
@@ -411,18 +424,18 @@ def test_answers_side_by_side_keep_the_pages_that_their_parts_gave_them() -> Non
 
 def test_stopped_it_goes_on_with_the_part_that_is_missing() -> None:
     engine, cancel = Reader(goose), threading.Event()
-    taker = NoteTaker()
-    plan = planned("List the animals.", in_parts(), taker.prepare(BOOK).result().words)
-    options: Any = {"note_taker": taker}
+    finder = CitationFinder()
+    choice = choose_parts("List the animals.", in_parts(), finder.prepare(BOOK).result().words)
+    options: Any = {"citation_finder": finder}
     kept: list[Any] = []
-    steps = ask_parts(engine, plan, Ask("List the animals."), BOOK, Abilities(), cancel=cancel, **options)
+    steps = ask_parts(engine, choice, Ask("List the animals."), BOOK, Abilities(), cancel=cancel, **options)
     for event in steps:
         if isinstance(event, PartAnswered):
             kept.append(event.answer)
             cancel.set()
     assert isinstance(event, PartsAnswered)
     assert (event.stopped, [one.part for one in event.answers]) == (True, [1])
-    events = list(ask_parts(engine, plan, Ask("List the animals."), BOOK, Abilities(), known_answers=kept, **options))
+    events = list(ask_parts(engine, choice, Ask("List the animals."), BOOK, Abilities(), known_answers=kept, **options))
     assert [event.part.number for event in events if isinstance(event, PartBegun)] == [2, 3]
     assert [one.part for one in events[-1].answers] == [1, 2, 3]
 

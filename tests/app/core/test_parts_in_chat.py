@@ -18,9 +18,9 @@ from app.core.chats import Exchange
 from app.core.export import as_markdown
 from app.core.forecast import Range, stretch
 from app.core.open_book import Stage
-from app.core.part_notes import PartNotes
 from app.core.part_run import PartBegun
-from app.core.parts import Mention, PartsPlan, Reach, cut
+from app.core.parts import Mention, PartsChoice, Reach, cut
+from app.core.parts_record import PartsRecord
 from app.core.question import ALL_PARTS, Ask
 from app.core.race import Race, Verified
 from app.core.state import AppState
@@ -239,7 +239,7 @@ def test_a_book_in_parts_is_opened_in_parts_again_until_it_is_read_otherwise(
 def test_the_time_of_a_part_is_the_one_that_was_told_before(state: AppState) -> None:
     """A busy machine's clock said 5 to 8 minutes for a part of which 1 to 4 had been told."""
     part = state.current.parts[0]
-    notes = PartNotes(BOOK, state.current.parts, PartsPlan(Reach.ALL, (part,), False), a_token=Range(1.0, 2.0))
+    notes = PartsRecord(BOOK, state.current.parts, PartsChoice(Reach.ALL, (part,), False), a_token=Range(1.0, 2.0))
     notes.take(PartBegun(part, 1, 1))
     notes.take(ReadingProgress(0, part.tokens, 0, 2, 1.0, 9999.0))
     line = notes.view()["now"]["line"]
@@ -250,13 +250,13 @@ def test_of_several_documents_it_is_said_in_which_one_a_name_stands() -> None:
     log = replace(Document.from_pages("Log", ["The Gale.", "Nothing.", "Marta sold a goose."]), sha256="b" * 64)
     both = Document.together([replace(BOOK, sha256="a" * 64), replace(log, unit="section")], sha256="c" * 64)
     at = len(BOOK.pages) + 3
-    plan = PartsPlan(Reach.FIRST, (), False, mentions=(Mention("goose", at, "3", ((13, 18),)),))
-    (one,) = PartNotes(both, (), plan).view()["mentions"]
+    choice = PartsChoice(Reach.FIRST, (), False, mentions=(Mention("goose", at, "3", ((13, 18),)),))
+    (one,) = PartsRecord(both, (), choice).view()["mentions"]
     assert one["said"] == "“goose” first stands in Log, section 3."
     assert one["chip"]["of"] == "b" * 64
     assert one["chip"]["marks"] == [[3, 13, 18]], "its own page, as in every citation"
-    alone = PartsPlan(Reach.FIRST, (), False, mentions=(Mention("goose", 3, "3"),))
-    (one,) = PartNotes(replace(log, unit="section"), (), alone).view()["mentions"]
+    alone = PartsChoice(Reach.FIRST, (), False, mentions=(Mention("goose", 3, "3"),))
+    (one,) = PartsRecord(replace(log, unit="section"), (), alone).view()["mentions"]
     button = messages._mentions({"mentions": [one]}, 0, 0)
     assert button[0].count("section 3") == 2, "the sentence and its button"
 

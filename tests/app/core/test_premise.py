@@ -10,7 +10,7 @@ import pytest
 from app.core import chat_run
 from app.core.premise import checked, is_doubted
 from app.core.question import Ask
-from app.trust.citations import NoteTaker
+from app.trust.citations import CitationFinder
 from engine.document import Document
 from tests.app.scripted import ScriptedEngine, engine_status, model_info, wait_for
 
@@ -22,9 +22,9 @@ LARGE = 1_500_000_000
 
 
 def record_of(question: str = QUESTION) -> dict[str, Any]:
-    taker = NoteTaker()
-    taker.prepare(BOOK).result()
-    notes = taker.begin(BOOK, question, "I cannot say.")
+    finder = CitationFinder()
+    finder.prepare(BOOK).result()
+    notes = finder.begin(BOOK, question, "I cannot say.")
     notes.close()
     return notes.record()
 

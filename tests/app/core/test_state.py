@@ -80,7 +80,7 @@ def test_a_book_that_is_not_read_takes_no_memory_of_the_last_one(make_state: Mak
     assert engine.forgotten == 0
     state.close_book()
     assert engine.forgotten == 1
-    assert state.note_taker._evidence is None
+    assert state.citation_finder._evidence is None
     state.answer_from(AnswersFrom.PASSAGES)
     state.open(state.books.copy_in(a_file))
     wait_for(lambda: state.current.stage is Stage.UNREAD and engine.forgotten == 2)

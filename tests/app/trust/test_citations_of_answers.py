@@ -10,7 +10,7 @@ import pytest
 
 from app.core.chats import Chat, Exchange
 from app.core.export import as_markdown
-from app.trust.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, NoteTaker, attended_pages, evidence
+from app.trust.citations import MOST_ATTENDED, MOST_PAGES, AttentionBaseline, CitationFinder, attended_pages, evidence
 from app.trust.quoted import BookIndex, fold
 from app.trust.speakers import not_the_speaker
 from app.web.messages import card, marked
@@ -55,7 +55,7 @@ def test_the_notes_of_an_answer() -> None:
     words = answer.split()
     peak = tuple(0.61 if page == 1 else 0.39 / 39 for page in range(40))
     last = PagesScored(peak, words.index("She"), len(words) - 1)
-    notes = NoteTaker().begin(document)
+    notes = CitationFinder().begin(document)
     for event in events(answer, (last,)):
         notes.take(event)
     record = notes.record()
@@ -80,7 +80,7 @@ def test_sentences_that_one_page_supports_are_joined() -> None:
         "The keeper was called Maren Holt. She earned nine crowns a winter. The bell was cast in Bergen.\n\n"
         "- She earned nine crowns in winter.\n- The keeper of the light was Maren Holt."
     )
-    notes = NoteTaker().begin(document, "What is known of the keeper and of the bell?")
+    notes = CitationFinder().begin(document, "What is known of the keeper and of the bell?")
     for event in events(answer):
         notes.take(event)
     chips = notes.record()["chips"]
@@ -89,13 +89,13 @@ def test_sentences_that_one_page_supports_are_joined() -> None:
 
 
 def test_a_continued_answer_keeps_its_ink_and_is_checked_as_a_whole() -> None:
-    taker, document = NoteTaker(), make(*PAGES)
-    first = taker.begin(document)
+    finder, document = CitationFinder(), make(*PAGES)
+    first = finder.begin(document)
     for event in events("It was “Maren Holt who kept the north ")[:-1]:
         first.take(event)
     first.close()
     assert [chip["kind"] for chip in first.record()["chips"]] == ["quoted"]
-    more = taker.begin(document, None, "It was “Maren Holt who kept the north ", first.record())
+    more = finder.begin(document, None, "It was “Maren Holt who kept the north ", first.record())
     for event in events("moon.”"):
         more.take(event)
     assert [chip["kind"] for chip in more.record()["chips"]] == ["missing"]
@@ -114,7 +114,7 @@ def test_hints_are_few_and_not_said_twice() -> None:
             )
             for at in range(60)
         )
-        notes = NoteTaker().begin(document)
+        notes = CitationFinder().begin(document)
         for event in events(answer, readings):
             notes.take(event)
         chips = notes.record()["chips"]
@@ -128,7 +128,7 @@ def test_hints_are_few_and_not_said_twice() -> None:
 def test_a_sentence_rests_on_the_passage_that_says_so() -> None:
     document = make(*PAGES)
     answer = "The north light was Maren Holt's. She was paid $40,000 in Boston. Would you like more?"
-    notes = NoteTaker().begin(document, "Who kept the north light?")
+    notes = CitationFinder().begin(document, "Who kept the north light?")
     for event in events(answer):
         notes.take(event)
     record = notes.record()
@@ -148,7 +148,7 @@ def test_an_answer_from_a_part_of_the_book_cites_no_page_beyond_it(answer: str) 
     document = make(*PAGES)
 
     def cited(pages_read: int) -> list[int]:
-        notes = NoteTaker().begin(document, "What does the bread take, and who came?", pages_read=pages_read)
+        notes = CitationFinder().begin(document, "What does the bread take, and who came?", pages_read=pages_read)
         for event in events(answer):
             notes.take(event)
         return [page["number"] for chip in notes.record()["chips"] for page in chip["pages"]]
@@ -163,7 +163,7 @@ def test_an_answer_from_a_part_of_the_book_says_of_what_part() -> None:
     both = Document.together([make(*PAGES), guide])
 
     def read(pages: int) -> object:
-        return NoteTaker().begin(both, "Who came?", pages_read=pages).record().get("read")
+        return CitationFinder().begin(both, "Who came?", pages_read=pages).record().get("read")
 
     assert read(len(PAGES) + 1) == f"{len(PAGES)} pages and 1 section"
     assert read(0) is read(len(both.pages)) is None
@@ -180,21 +180,21 @@ def test_an_answer_from_a_part_of_the_book_says_of_what_part() -> None:
     ],
 )
 def test_what_the_book_does_not_bear_out_is_told_of_the_whole_answer(answer: str, missing: list[str] | None) -> None:
-    notes = NoteTaker().begin(make(*PAGES), "How many horses drank at the harbour?")
+    notes = CitationFinder().begin(make(*PAGES), "How many horses drank at the harbour?")
     for event in events(answer):
         notes.take(event)
     assert notes.record().get("missing") == missing
 
 
 def test_nothing_is_said_of_a_sentence_that_claims_nothing() -> None:
-    notes = NoteTaker().begin(make(*PAGES), "Hello!")
+    notes = CitationFinder().begin(make(*PAGES), "Hello!")
     for event in events("Hello! How can I help you?"):
         notes.take(event)
     assert notes.record()["chips"] == []
 
 
 def test_citations_come_while_the_answer_is_written() -> None:
-    notes = NoteTaker().begin(make(*PAGES))
+    notes = CitationFinder().begin(make(*PAGES))
     changed = [notes.take(event) for event in events("So “we light the lamps” it says and goes on")[:-1]]
     assert [number for number, now in enumerate(changed) if now] == [1, 4]
     assert [chip["kind"] for chip in notes.record()["chips"]] == ["quoted"]
@@ -211,7 +211,7 @@ def test_of_several_documents_a_citation_says_which_with_its_own_page() -> None:
     answer = "Notice is given three months before the end. The new notice is given four weeks before the end."
     records = []
     for documents in (LEASES, LEASES[::-1]):
-        notes = NoteTaker().begin(Document.together(documents), "Where do the leases differ on notice?")
+        notes = CitationFinder().begin(Document.together(documents), "Where do the leases differ on notice?")
         for event in events(answer):
             notes.take(event)
         records.append(notes.record())
@@ -244,7 +244,7 @@ def test_each_half_of_a_comparing_sentence_has_its_own_citation() -> None:
         "In the lease of 2024 notice has to be given three months before, "
         "while in the lease of 2025 notice has to be given four weeks before."
     )
-    notes = NoteTaker().begin(Document.together(LEASES), "Where do the leases differ on notice?")
+    notes = CitationFinder().begin(Document.together(LEASES), "Where do the leases differ on notice?")
     for event in events(answer):
         notes.take(event)
     first, second = notes.record()["chips"]
@@ -275,7 +275,7 @@ def test_headings_and_cut_ends_get_no_mark() -> None:
         "Certainly!\n\nHouse Rules\n\nThe tenant pays 1,485 pounds a month.\n\n**Garden**\n\n"
         "The landlord repairs the roof.\n\nThe lease also says that Margar"
     )
-    notes = NoteTaker().begin(book, "Explain every clause.", so_far=answer)
+    notes = CitationFinder().begin(book, "Explain every clause.", so_far=answer)
     notes.close()
     record = notes.record()
     assert [(chip["kind"], answer[chip["from"] : chip["at"]]) for chip in record["chips"]] == [
@@ -292,10 +292,10 @@ def test_an_item_of_a_list_belongs_to_the_person_above_it() -> None:
         "Board",
         f"Maren Holt keeps the accounts of the harbour.{filler} Walter Rudd inspects the northern bridges.{filler}",
     )
-    taker = NoteTaker()
+    finder = CitationFinder()
     for name, says in (("Walter Rudd", [False, True]), ("Maren Holt", [True, False])):
         answer = f"The offices of {name}:\n\n- Keeps the accounts.\n- Inspects the northern bridges."
-        notes = taker.begin(book, "Which offices are there?", so_far=answer)
+        notes = finder.begin(book, "Which offices are there?", so_far=answer)
         notes.close()
         found = [chip["kind"] == "says" for chip in notes.record()["chips"] if answer[chip["from"]] == "-"]
         assert found == says
@@ -333,9 +333,9 @@ SPOKEN = make(
 )
 def test_a_quotation_belongs_to_its_speaker(question: str, answer: str, kind: str) -> None:
     """A right quotation with the wrong speaker had the strongest mark."""
-    taker = NoteTaker()
-    taker.prepare(SPOKEN).result()
-    notes = taker.begin(SPOKEN, question, so_far=answer)
+    finder = CitationFinder()
+    finder.prepare(SPOKEN).result()
+    notes = finder.begin(SPOKEN, question, so_far=answer)
     notes.close()
     assert [chip["kind"] for chip in notes.record()["chips"]] == [kind]
 

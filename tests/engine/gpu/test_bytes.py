@@ -102,7 +102,7 @@ class Fit:
     kv: KvShape
     size: LayerBytes
     layout: planner.Layout
-    plan: planner.Plan
+    plan: planner.MemoryPlan
     spare: int
     fits: bool
     budget: int

@@ -63,7 +63,7 @@ def open_session(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Call
     def make(device: str, placement: Placement | None = None, **options: Any) -> Session:
         where = placement or Placement.resident(LAYERS)
         monkeypatch.setattr(
-            planner, "plan_for_book", lambda _, tokens, *__: planner.Plan(tokens + 200, where, KvBytes(), 0)
+            planner, "plan_for_book", lambda _, tokens, *__: planner.MemoryPlan(tokens + 200, where, KvBytes(), 0)
         )
         return Session.load(EngineConfig(model=pair[0], draft=pair[1], device=device, **{**OPTIONS, **options}))
 

@@ -127,7 +127,7 @@ def test_kv_wherever_it_lies(
     session.close()
     place = Placement(tuple(TIERS[tier] for tier in tiers))
     monkeypatch.setattr(
-        planner, "plan_for_book", lambda _, tokens, *__: planner.Plan(tokens + 300, place, KvBytes(), 0)
+        planner, "plan_for_book", lambda _, tokens, *__: planner.MemoryPlan(tokens + 300, place, KvBytes(), 0)
     )
     session = opened(*pair, kv=kv)
     try:

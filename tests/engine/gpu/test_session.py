@@ -51,7 +51,7 @@ def answered(pair: tuple[str, str]) -> Callable[..., tuple[int, ...]]:
         patch = pytest.MonkeyPatch()
         patch.setattr(tuning, "TUNING", replace(tuning.TUNING, slow_step_ms=math.inf))  # on a busy machine too
         if placement is not None:
-            plan = planner.Plan
+            plan = planner.MemoryPlan
             patch.setattr(planner, "plan_for_book", lambda _, tokens, *__: plan(tokens + 200, placement, KvBytes(), 0))
         try:
             list(session.read(BOOK))
@@ -103,7 +103,7 @@ def test_the_first_word_comes_after_few_trips_over_the_bus(
 ) -> None:
     """Where one takes seconds: the question's prefill and a plain step. Eight were 23 s."""
     monkeypatch.setattr(tuning, "TUNING", replace(TUNING, slow_pass_ms=slow_ms, slow_step_ms=slow_ms))
-    place = planner.Plan(1800, Placement((Tier.HOST,) * LAYERS), KvBytes(), 0)
+    place = planner.MemoryPlan(1800, Placement((Tier.HOST,) * LAYERS), KvBytes(), 0)
     monkeypatch.setattr(planner, "plan_for_book", lambda *_: place)
     with simulated_cuda("eager"):
         options: dict[str, Any] = {"context": 2048, "retrieval_budget": 64, "graphs": "off", "dtype": "float32"}

@@ -63,7 +63,7 @@ def answered(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Answer:
             monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of(shares, CARDS))
         placement = Placement((tier,) * LAYERS)
         monkeypatch.setattr(
-            planner, "plan_for_book", lambda _, tokens, *__: planner.Plan(tokens + 200, placement, KvBytes(), 0)
+            planner, "plan_for_book", lambda _, tokens, *__: planner.MemoryPlan(tokens + 200, placement, KvBytes(), 0)
         )
         session = Session.load(EngineConfig(model=pair[0], draft=pair[1], device=device, **{**OPTIONS, **options}))
         list(session.read(BOOK))
