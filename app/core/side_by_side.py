@@ -37,20 +37,24 @@ _MOST_WORDS = 6
 """Maximum words of a point."""
 _TOKENS = 96
 """Maximum tokens of a cell."""
+_SHORT = best_passages.MOST_READ * best_passages.LONGEST
+"""Maximum characters of a document that is given whole to a question without points, because the passages of a longer
+one are as long, and a lease names its parties without the word "parties".
+"""
 NOTHING = "–"
 """The cell of a document that has no word of the question."""
 _DOCUMENT = (
     r"(?:agreements?|articles?|books?|contracts?|documents?|files?|leases?|letters?|offers?|papers?|policies|policy"
     r"|reports?|texts?|versions?|angebote?n?|berichte?n?|briefe?n?|bücher\w*|dokumente?n?|texte?n?|\w*verträgen?"
-    r"|baux|contrats|documents|lettres|livres|offres|rapports|textes"
-    r"|artículos|cartas|contratos|documentos|informes|libros|ofertas|textos)"
+    r"|baux|contrats?|documents|lettres?|livres?|offres?|rapports?|textes"
+    r"|artículos?|cartas?|contratos?|documentos?|informes?|libros?|ofertas?|textos?)"
 )
 # a question that compares documents, or asks which of them
 _COMPARES = re.compile(
     r"\b(?:differ\w*|compar\w*|contrast\w*|versus|vs|unterschied\w*|unterscheid\w*|vergleich\w*|diff[èé]r\w*"
     r"|difieren?|diferen\w*|both|beide[nrm]?|ambos|ambas|les deux|which of|welche[mnrs]? (?:der|von)"
-    rf"|(?:which|welche[mnrs]?|quel(?:le)?s?|qué|each|every|all(?: the)?|two|three|jede[mnrs]?|alle[nr]?|zwei|drei)"
-    rf" (?:of the )?{_DOCUMENT})\b",
+    rf"|(?:which|welche[mnrs]?|quel(?:le)?s?|qué|each|every|chaque|cada|all(?: the)?|two|three|jede[mnrs]?|alle[nr]?"
+    rf"|zwei|drei) (?:of the )?{_DOCUMENT})\b",
     re.IGNORECASE,
 )
 # what is to be compared: the points behind "compare" or "differ in"
@@ -144,7 +148,8 @@ class SideBySide:
             words = finder.prepare(part).result().words
             for row, point in enumerate(self.points):
                 question = about.format(point) if point else self.question
-                excerpt = best_passages.excerpt(words, point or question)
+                short = not point and part.characters <= _SHORT
+                excerpt = part if short else best_passages.excerpt(words, point or question)
                 if excerpt.pages and not cancel.is_set():
                     request = engine.ask(replace(asked, text=f"{question} {added}", excerpt=excerpt), cancel=cancel)
                     yield from self._follow(request, (row, column))

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -54,8 +54,6 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "name": "What does {} say about {}?",
         "term": "What does {} say about “{}”?",
         "two": "Where do the two documents differ?",
-        "several": "Where do the several documents differ?",
-        "common": "What do they have in common?",
     },
     "de": {
         "book": "das Buch",
@@ -65,8 +63,6 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "name": "Was sagt {} über {}?",
         "term": "Was sagt {} über „{}“?",
         "two": "Worin unterscheiden sich die beiden Dokumente?",
-        "several": "Worin unterscheiden sich die Dokumente?",
-        "common": "Was haben sie gemeinsam?",
     },
     "fr": {
         "book": "le livre",
@@ -76,8 +72,6 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "name": "Que dit {} de {} ?",
         "term": "Que dit {} de « {} » ?",
         "two": "En quoi les deux documents diffèrent-ils ?",
-        "several": "En quoi les documents diffèrent-ils ?",
-        "common": "Qu’ont-ils en commun ?",
     },
     "es": {
         "book": "el libro",
@@ -87,8 +81,6 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "name": "¿Qué dice {} sobre {}?",
         "term": "¿Qué dice {} sobre «{}»?",
         "two": "¿En qué se diferencian los dos documentos?",
-        "several": "¿En qué se diferencian los documentos?",
-        "common": "¿Qué tienen en común?",
     },
 }
 """Questions, keyed by language. They are asked in the language of the book, because most users do so, and a model
@@ -154,20 +146,65 @@ _OF_KIND: Mapping[Language, Mapping[Kind, tuple[str, ...]]] = {
     },
 }
 """Questions that fit every document of a kind, keyed by language and kind. The last one of a story asks for its end."""
+_OF_EACH: Mapping[Language, Mapping[Kind, tuple[str, ...]]] = {
+    "en": {
+        "story": ("How does each book begin?", "Who is named in each book?"),
+        "contract": ("Who are the parties of each document?", "What has to be paid by each document, and when?"),
+        "minutes": ("What was decided in each document?", "Who has to do what by each document?"),
+        "report": ("What are the main results of each report?", "Which figures are given in each report?"),
+        "letter": ("What does each letter ask for?", "Which dates are named in each letter?"),
+        "text": ("What is each document about?", "Who is named in each document?"),
+    },
+    "de": {
+        "story": ("Wie beginnt jedes Buch?", "Wer wird in jedem Buch genannt?"),
+        "contract": ("Wer sind die Parteien in jedem Dokument?", "Was ist nach jedem Dokument zu zahlen, und wann?"),
+        "minutes": ("Was wurde in jedem Dokument beschlossen?", "Wer hat nach jedem Dokument was zu tun?"),
+        "report": ("Was sind die wichtigsten Ergebnisse in jedem Bericht?", "Welche Zahlen nennt jeder Bericht?"),
+        "letter": ("Worum bittet jeder Brief?", "Welche Daten nennt jeder Brief?"),
+        "text": ("Worum geht es in jedem Dokument?", "Wer wird in jedem Dokument genannt?"),
+    },
+    "fr": {
+        "story": ("Comment chaque livre commence-t-il ?", "Qui est nommé dans chaque livre ?"),
+        "contract": ("Qui sont les parties de chaque contrat ?", "Que faut-il payer d’après chaque contrat ?"),
+        "minutes": ("Qu’a-t-on décidé dans chaque document ?", "Qui doit faire quoi d’après chaque document ?"),
+        "report": ("Quels sont les résultats de chaque rapport ?", "Quels chiffres donne chaque rapport ?"),
+        "letter": ("Que demande chaque lettre ?", "Quelles dates nomme chaque lettre ?"),
+        "text": ("De quoi parle chaque document ?", "Qui est nommé dans chaque document ?"),
+    },
+    "es": {
+        "story": ("¿Cómo empieza cada libro?", "¿A quién se nombra en cada libro?"),
+        "contract": ("¿Quiénes son las partes de cada contrato?", "¿Qué hay que pagar según cada contrato?"),
+        "minutes": ("¿Qué se decidió en cada documento?", "¿Quién tiene que hacer qué según cada documento?"),
+        "report": ("¿Cuáles son los resultados de cada informe?", "¿Qué cifras da cada informe?"),
+        "letter": ("¿Qué pide cada carta?", "¿Qué fechas nombra cada carta?"),
+        "text": ("¿De qué trata cada documento?", "¿A quién se nombra en cada documento?"),
+    },
+}
+"""The same of several documents; each of them is asked alone (``app.core.side_by_side``)."""
 _NAME_WORDS = 4  # maximum words of a name
 _OWN = 4  # maximum number of questions made of a document's own words, if the document is of a known kind
 _TERMS = 3  # maximum number of a document's terms that questions name
+_TERM_LETTERS = 5  # minimum letters of a term
 _FEWEST_TERMS = 3  # minimum times that a term is used
-# Match a noun of at least five letters after an article, and in German a noun in the middle of a sentence.
+# Match a noun of at least four letters after an article, and in German a noun in the middle of a sentence.
 _NOUN: Mapping[Language, re.Pattern[str]] = {
     "en": re.compile(
-        r"\b(?:[Tt]he|an?|any|each|his|her|its|our|their|this) ([a-z]{5,24})"
+        r"\b(?:[Tt]he|an?|any|each|his|her|its|our|their|this) ([a-z]{4,24})"
         r"(?=[.,;:)]| (?:of|is|was|are|were|has|had|in|on|at|to|and|or|with|for|from|by|that|shall|must|may|will)\b)"
     ),
-    "de": re.compile(r"(?<=[a-zäöüß,] )([A-ZÄÖÜ][a-zäöüß]{4,24})\b"),
+    "de": re.compile(r"(?<=[a-zäöüß,] )([A-ZÄÖÜ][a-zäöüß]{3,24})\b"),
     "fr": re.compile(r"\b(?:le|la|les|un|une|du|des|au|aux|l[’'])\s?([a-zà-ÿœ]{5,24})\b"),
     "es": re.compile(r"\b(?:el|la|los|las|una?|del|al) ([a-zà-ÿ]{5,24})\b"),
 }
+_COMPARE: Mapping[Language, tuple[str, str, str]] = {
+    "en": ("Compare {}.", "the ", "and"),
+    "de": ("Vergleiche {}.", "", "und"),
+}
+"""For each language: a question that is put to each document point by point (``app.core.side_by_side``), the article of
+a point, and the word before the last one.
+"""
+_FIGURE = re.compile(r"\d[\d.,]*\d")  # of two digits or more: a smaller one is often the number of a clause
+_DIFFERING = 0.4  # minimum share of figures that differ beside a noun that a question compares (``differing``)
 _NAMES = 2
 # Matches names of two or more words in the middle of a sentence.
 _POSSESSIVE = re.compile(r"['’]s\Z")  # "Miss Watson's" is about Miss Watson
@@ -218,13 +255,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     language = (language_of_book(document) if general else None) or _ENGLISH
     words = _ASKED[language]
     if document.members and general and pages_read > document.members[-1].page_offset:
-        both = "two" if len(document.members) == 2 else "several"
-        # a summary of each of several documents would be long, so none is offered
-        # the outermost entries are the documents' own titles, which are no headings
-        inner = tuple(replace(item, level=item.level - 1) for item in document.outline if item.level)
-        joined = replace(document, members=(), outline=inner)
-        others = [one for one in suggestions(joined, pages_read) if not asks_for_summary(one)]
-        return (words[both], words["common"], *others)[:MOST]
+        return _about_several(document, language)
     kind = kind_of(document) if general else "story"
     of = words["book" if not general or called(document) == "book" else "document"]
     headings = telling_headings(document, pages_read)
@@ -239,6 +270,56 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     fitting = fitting if is_whole or kind != "story" else fitting[:-1]
     asked = asked if kind in ("story", "text") else asked[:_OWN]
     return (*([words["whole"].format(of)] if is_whole else []), *[*asked, *fitting][:MOST])
+
+
+def _about_several(document: Document, language: Language) -> tuple[str, ...]:
+    """Questions about several documents. None asks for a summary of all, for what they have in common, or for every
+    difference of more than two, because a small model tells of one what stands in another.
+    """
+    two = (_ASKED[language]["two"],) if len(document.members) == 2 else ()
+    compared = _compared_terms(document, language)
+    asked = [_list_of(compared, language)] if compared and language in _COMPARE else []
+    kinds = {kind_of(Document("", "", pages, document.kind, "")) for pages in _by_member(document)}
+    return (*two, *asked, *_OF_EACH[language][kinds.pop() if len(kinds) == 1 else "text"])
+
+
+def _by_member(document: Document) -> list[tuple[Page, ...]]:
+    members = document.members
+    return [tuple(page for page in document.pages if document.member_at(page.number) is one) for one in members]
+
+
+def _compared_terms(document: Document, language: Language) -> list[str]:
+    """Nouns beside which each of several documents has figures, and not the same ones, such as "rent", the best first.
+    A noun that stands mostly in other sentences, or beside figures that all documents have, is left out ("tenant").
+    """
+    texts = ["\n".join(page.text for page in pages) for pages in _by_member(document)]
+    nouns = {noun for text in texts for noun in _NOUN[language].findall(text)}
+    nouns = {noun for noun in nouns if not says_nothing(fold_word(noun)) and not unit_of(fold_word(noun))}
+    beside: dict[str, list[set[str]]] = {noun: [set() for _ in texts] for noun in sorted(nouns)}
+    times, counted = Counter[str](), Counter[str]()
+    for at, text in enumerate(texts):
+        for place in sentences(text):
+            sentence = text[place.start : place.end]
+            figures = _FIGURE.findall(sentence)
+            for noun in nouns.intersection(_ANY_WORD.findall(sentence)):
+                times[noun] += 1
+                counted[noun] += bool(figures)
+                beside[noun][at].update(figures)
+
+    def differing(noun: str) -> float:
+        """The share of the noun's sentences with figures, times the share of these that not all documents have."""
+        everywhere, anywhere = set.intersection(*beside[noun]), set[str]().union(*beside[noun])
+        return counted[noun] / times[noun] * (1 - len(everywhere) / len(anywhere))
+
+    told = {noun: differing(noun) for noun in beside if all(beside[noun])}
+    return sorted((noun for noun in told if told[noun] >= _DIFFERING), key=lambda noun: -told[noun])[:_TERMS]
+
+
+def _list_of(terms: Sequence[str], language: Language) -> str:
+    """Ask to compare terms: "Compare the rent and the deposit."."""
+    asked, article, before_last = _COMPARE[language]
+    named = [f"{article}{term}" for term in terms]
+    return asked.format(f" {before_last} ".join([*([", ".join(named[:-1])] if len(named) > 1 else []), named[-1]]))
 
 
 @dataclass(frozen=True)
@@ -357,7 +438,7 @@ def _terms(document: Document, pages_read: int, language: Language) -> list[str]
     found = Counter(noun for noun, folded in nouns if not says_nothing(folded) and not unit_of(folded))
     terms: dict[str, str] = {}  # by their forms without an ending, so that no term stands there twice
     for noun, times in found.most_common():
-        if times >= _FEWEST_TERMS:
+        if times >= _FEWEST_TERMS and len(noun) >= _TERM_LETTERS:
             terms.setdefault(without_ending(noun.lower()), noun)
     return list(terms.values())[:_TERMS]
 

@@ -371,6 +371,23 @@ def test_contents_and_questions_name_the_document() -> None:
     assert not any("“Letter”" in question for question in suggestions(both, 4)), "a document's title is no heading"
 
 
+def test_questions_about_several_documents_are_put_to_each() -> None:
+    """Three leases were asked what "the document" says, and what they have in common: all three had the rent of one."""
+    lease = (
+        "The tenant signed on 12 May. The tenant pays a rent of {} euros. The deposit of {} euros is due in June. "
+        "The tenant cleans the stairs and repairs what the tenant breaks. The landlord shall repair the boiler; "
+        "either party may end the lease by notice."
+    )
+    figures = (("780", "1,560"), ("690", "1,380"), ("1,050", "2,100"))
+    leases = [Document.from_pages(f"Lease {at}", [lease.format(*both)]) for at, both in enumerate(figures)]
+    found = suggestions(Document.together(leases), 3)
+    assert found[0] == "Compare the deposit and the rent."
+    assert found[1] == "Who are the parties of each document?"
+    assert not any("the document " in question or "in common" in question for question in found)
+    mixed = Document.together([leases[0], Document.from_pages("Soup", ["Salt the water and boil the beans. " * 9])])
+    assert suggestions(mixed, 2)[:2] == ("Where do the two documents differ?", "What is each document about?")
+
+
 def test_an_archive_is_its_documents(make_state: Make, tmp_path: Path) -> None:
     """It was read as one book, so that no document of it could be moved, left out or opened by itself."""
     entries = {"deeds/Lease.txt": "a", "Costs.txt": "b", "Secret.txt": "locked", "film.mp4": "moving", "bad.txt": "x"}

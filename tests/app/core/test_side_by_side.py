@@ -69,6 +69,18 @@ def test_each_document_has_a_column_and_answers_from_its_own_words() -> None:
     assert all(table.answer[chip["from"] : chip["at"]].startswith("The rent") for chip in said)
 
 
+def test_a_short_document_is_given_whole_to_a_question_without_points() -> None:
+    """A lease names its parties without the word: the passages with it told who cleans the stairs."""
+    engine, asked = ScriptedEngine("It is Hollis."), Ask("Who are the parties of each document?")
+    pages = ["Between Hollis Ltd and Anna Brandt.", "Either party may end it."]
+    leases = Document.together([Document.from_pages(title, pages) for title in ("Harbour Street", "Mill Lane")])
+    table = SideBySide.of(leases, asked, Abilities())
+    assert table is not None
+    for _ in table.ask(engine, asked, threading.Event()):
+        pass
+    assert all(one.excerpt is not None and "Anna Brandt" in one.excerpt.text for one in engine.asked)
+
+
 def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:
     table, stop = SideBySide.of(LEASES, Ask("Which lease has the lower rent?"), Abilities()), threading.Event()
     assert table is not None
