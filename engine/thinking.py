@@ -77,7 +77,7 @@ class ThoughtMarks:
 
     @property
     def has_channels(self) -> bool:
-        """Whether each text of the model names its channel, and the answer is one of these texts."""
+        """Whether the model writes each text in a named channel, such as "analysis"; the answer is in "final"."""
         return _MESSAGE in self.others
 
     def is_in(self, template: str) -> bool:

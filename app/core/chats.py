@@ -448,7 +448,7 @@ class Chats:
             self._chats.pop(chat_id, None)
 
     def move(self, book: str, other: str) -> None:
-        """Make all chats about a book chats about another one, which has the same documents or one of them."""
+        """Move all chats about a book to ``other``, a book with the same documents or with one of them."""
         with self._lock:
             self.save_now()
 

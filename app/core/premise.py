@@ -30,7 +30,8 @@ _AROUND = 400
 _FEWEST_PARAMETERS = 1_000_000_000
 """Minimum parameters of a model that is asked. The check was measured with 1.5 billion (``assets/evaluation``)."""
 _ASKS = re.compile(r"\A\W*(?:why|when|how)\s+", re.IGNORECASE)
-_WANTED = "Does the text say so: {}\nAnswer Yes or No."  # of two lines, so that no passage is repeated before it
+# Two lines: the prompt of a small model repeats passages before a question of one line (``engine.passages``).
+_WANTED = "Does the text say so: {}\nAnswer Yes or No."
 
 
 def is_doubted(record: Mapping[str, Any]) -> bool:

@@ -296,9 +296,9 @@ def data_folder(
 ) -> Path:
     """The folder for everything that the program stores for this person, by the platform's convention.
 
-    ``python`` is the folder of the running Python. If that is one of Microsoft's Store, Windows keeps what it writes to
-    AppData in a folder that no other program sees, and that goes when this version of Python is uninstalled. So the
-    data folder is made elsewhere, and every Python uses it there.
+    ``python`` is the folder of the running Python. If that Python is from Microsoft's Store, Windows redirects its
+    files in AppData to a folder that other programs do not see, and deletes them together with this Python. So the data
+    folder is made in the home folder, where every Python finds it.
     """
     if environ.get("TRIFOLD_DATA"):
         return Path(environ["TRIFOLD_DATA"]).expanduser().absolute()

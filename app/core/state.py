@@ -111,7 +111,7 @@ class AppState:
         self._job = Job()
         self._asking: threading.Event | None = None
         self._check = threading.Event()  # set to stop the check of what the last question assumes
-        self._gives_way = False  # whether the question that is being answered is stopped for one of the person's
+        self._gives_way = False  # whether a question of the person stops the one that is being answered
         self.source = _source(kept_value(chats.database, _SOURCE))
         self.citation_finder = CitationFinder()
 

@@ -468,7 +468,7 @@ def are_woven(rows: Sequence[Cells]) -> bool:
 
 
 def _is_list_of_items(column: Sequence[Sequence[Line]]) -> bool:
-    """Whether each cell of a column, but for its head, is an item of a list with its mark."""
+    """Whether the filled cells of a column begin with the mark of a list's item, except perhaps one, such as a head."""
     texts = [joined(cell).text for cell in column if cell]
     items = sum(map(bool, map(_ITEM.match, texts)))
     return items >= _FEWEST_ITEMS and items >= len(texts) - 1

@@ -169,8 +169,8 @@ def _beside(text: str, boxes: CharacterBoxes, start: int, end: int, sign: Box) -
 
 
 def _begun_before(text: str, boxes: CharacterBoxes, start: int, sign: Box, limit: Box) -> int:
-    """Return the start of an upper limit whose first characters pdfium returns before the sign, which is narrower;
-    ``start``, the index of the sign, if there are none.
+    """Return the index at which an upper limit begins. If the limit is wider than the sign, pdfium returns its first
+    characters before the sign, whose index is ``start``; otherwise return ``start``.
     """
     height = limit[3] - limit[2]
     while start and (box := boxes.span(start - 1, start - 1)) is not None and _side(boxes, start - 1, sign) < 0:

@@ -68,8 +68,8 @@ def _takes_notes(line: str, base: str) -> bool:
 
 
 def _is_word(base: str) -> bool:
-    """Whether letters are a word, after which a superscript is no exponent. Two letters are a word if one of them is a
-    vowel.
+    """Whether ``base`` is a word, so that a superscript after it is no exponent. Two letters are a word only if both
+    are small and one is a vowel.
     """
     if not base.isalpha() or base in _OF_FORMULAS:
         return False

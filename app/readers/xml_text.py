@@ -313,7 +313,7 @@ class _Xml:
         return ()
 
     def _note(self, node: ElementTree.Element) -> Tags:
-        """Put a note that stands within the text at the end, and its number in its place."""
+        """Move a note within the text to the end of the document, and leave its number in its place."""
         mark = attribute(node, "n") or str(len(self._notes) + 1)
         inner = ElementTree.Element("div")
         inner.text, inner[:] = node.text, list(node)

@@ -103,7 +103,7 @@ _RECOMPUTED = 2 * PROMPT_QUERIES
 _MEMORY_BYTES = 200_000_000
 # Number of times that a tensor of ``_MEMORY_BYTES`` is summed. The fastest time counts.
 _MEMORY_TIMES = 7
-# The row that is run again with set acceptance rates.
+# The row that is run again with the acceptance rates of ``set_acceptance``.
 _SET_ROW = "hierarchical"
 # Rows that cannot run without a draft model. All other rows that speculate can leave it out.
 _DRAFTING = ("hf_assisted", "draft_only")

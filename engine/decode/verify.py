@@ -251,11 +251,12 @@ def _nucleus_by_selection(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def _nucleus_of(probs: torch.Tensor, top_p: float, order: torch.Tensor) -> torch.Tensor:
-    """Keep the same tokens as ``_nucleus_by_selection``, if top-k has left few tokens.
+    """Keep the same tokens as ``_nucleus_by_selection``, for use after top-k has left few tokens.
 
     Args:
-        order: as in ``Sampler._cut``. Only these tokens are added up. Without them the zeros of all other tokens would
-            be added too, which a GPU does one after another, because they all go to the same address.
+        order: the tokens that top-k has left, as in ``Sampler._cut``. Only their probabilities are summed.
+            ``_nucleus_by_selection`` also sums the zeros of all other tokens, which a GPU adds one by one because they
+            go to the same address.
     """
     ordered, wanted = probs.gather(1, order), int(top_p * _WHOLE)
     parts = (ordered.double() * _WHOLE).long()

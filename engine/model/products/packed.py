@@ -122,8 +122,8 @@ class PackedLinear(nn.Module):
         return self.weight[ids // columns, :, ids % columns].flatten(ids.dim()).to(self.dtype)
 
     def first(self, outputs: int) -> Self:
-        """Make a product of only the first outputs, at least ``outputs``, that shares this product's weights. Its
-        outputs are whole panels.
+        """Make a product of the first ``outputs`` outputs, rounded up to whole panels. It shares this product's
+        weights.
         """
         panels = -(-outputs // self.kernels.columns)
         one = copy.copy(self)
@@ -406,8 +406,8 @@ def head_dims(model: Any) -> set[int]:
 
 
 def _width_of_values(model: Any, path: str) -> int:
-    """The length of the vectors that the norm at ``path``, which has no weights, normalises: the head_dim of its
-    attention. 0 if the norm belongs to no attention, or is not on a processor.
+    """The head_dim of the attention that a norm without weights at ``path`` belongs to, which is the length of the
+    normalised vectors; 0 if the norm belongs to no attention, or is not on a processor.
     """
     attention: Any = model.get_submodule(path.rpartition(".")[0])
     return int(getattr(attention, "head_dim", 0)) if next(attention.parameters()).is_cpu else 0
