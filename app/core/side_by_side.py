@@ -171,9 +171,11 @@ class SideBySide:
 
     def _told(self) -> tuple[str, list[dict[str, Any]]]:
         members, chips = self.document.members, list[dict[str, Any]]()
-        text = f"| | {' | '.join(plain(member.title) for member in members)} |\n|{'---|' * (len(members) + 1)}"
+        pointed = self.points != ("",)  # without points there is no column for them
+        text = f"{'| ' * pointed}| {' | '.join(plain(member.title) for member in members)} |"
+        text += f"\n|{'---|' * (len(members) + pointed)}"
         for row, point in enumerate(self.points):
-            text += f"\n| {f'**{plain(point)}**' if point else ''} |"
+            text += f"\n| **{plain(point)}** |" if point else "\n|"
             for column in range(len(members)):
                 text += " "
                 chips += shifted({"chips": self._found.get((row, column), [])}, len(text))["chips"]

@@ -299,7 +299,8 @@ def _citation_button(
     """
     part = (notes or {}).get("part")
     kind = str(chip["kind"])
-    places = format.place_named(chip, unit, long=False)
+    named = {**chip, "document": ""} if (notes or {}).get("each") else chip  # its column names its document
+    places = format.place_named(named, unit, long=False)
     words = places if follows else _words_of(kind, notes).format(places)
     if kind == "missing" and chip["pages"] and chip["matched"] >= _NEARLY * chip["total"]:
         kind, words = "missing nearly", _WORDS["nearly"].format(chip["matched"], chip["total"], places)

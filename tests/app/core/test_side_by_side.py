@@ -79,6 +79,9 @@ def test_a_short_document_is_given_whole_to_a_question_without_points() -> None:
     for _ in table.ask(engine, asked, threading.Event()):
         pass
     assert all(one.excerpt is not None and "Anna Brandt" in one.excerpt.text for one in engine.asked)
+    head, _, cells = table.answer.split("\n")
+    assert head == "| Harbour Street | Mill Lane |", "an empty column for points took the room of a phone"
+    assert cells.count("It is Hollis.") == 2
 
 
 def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:

@@ -45,6 +45,13 @@ def test_what_a_button_says(cited: dict[str, Any], shown: str) -> None:
     assert text == f"<p>Yes. {button} No.</p>"
 
 
+def test_a_document_is_not_named_in_its_own_column() -> None:
+    """Side by side, the titles in the cells of three leases did not fit a phone."""
+    told = notes(chip("quoted", 4, "1", document="Lease of the flat at Mill Lane 9"))
+    assert "verified, Lease of the flat at Mill" in messages.marked("Yes.", told, 0)
+    assert ">verified, p. 1<" in messages.marked("Yes.", told | {"each": True}, 0)
+
+
 def test_a_page_that_says_so_stands_alone_and_is_read_aloud_as_such() -> None:
     text = messages.marked("Yes.", notes(chip("says", 4, "7", "8")), 0)
     assert text.endswith(' class="cite says" value="0.0">p. 7–8<span class="unseen"> says so</span></button></p>')
