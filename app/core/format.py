@@ -215,8 +215,8 @@ def read_line(read: BookRead, document: Document) -> str:
     if not read.stopped and read.source == "snapshot" and read.tokens_restored >= read.tokens:
         opened = f"Opened {document.extent(read.pages_read)} in {duration(read.seconds)}"
         if read.pages_read == 1:
-            return f"{opened}, as it was read before. It stays in memory for every question."
-        return f"{opened}, as they were read before. They stay in memory for every question."
+            return f"{opened}: it was read before."
+        return f"{opened}: they were read before."
     if not read.stopped and read.tokens_restored:
         anew = counted(read.tokens - read.tokens_restored, "token")
         return f"Read {anew} in {duration(read.seconds)}; {count(read.tokens_restored)} came back from disk."

@@ -100,11 +100,9 @@ def test_how_the_reading_went() -> None:
     kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
     added = replace(kept, tokens_restored=kept.tokens - 900)
     assert format.read_line(added, book(212)) == f"Read 900 tokens in 4.2 s; {kept.tokens - 900:,} came back from disk."
-    assert format.read_line(kept, book(212)).startswith("Opened 212 pages in 4.2 s, as they were read before.")
+    assert format.read_line(kept, book(212)) == "Opened 212 pages in 4.2 s: they were read before."
     kept = replace(kept, pages_read=1)
-    assert format.read_line(kept, book(1)) == (
-        "Opened 1 page in 4.2 s, as it was read before. It stays in memory for every question."
-    )
+    assert format.read_line(kept, book(1)) == "Opened 1 page in 4.2 s: it was read before."
     assert format.read_line(part, book(212)) == (
         "Stopped at page 84 of 212. Questions are answered from what was read."
     )
