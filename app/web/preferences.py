@@ -259,6 +259,8 @@ def shape_at_hand(model: Model, local_models: LocalModels) -> ModelShape | None:
     if model.shape is not None:
         return model.shape
     try:
+        if is_gguf(model.name):
+            return gguf_files.look(Path(model.name).expanduser()).shape
         folder = local_models.folder(model.name)
         if folder is None:
             return None

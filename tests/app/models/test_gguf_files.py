@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from gguf.constants import GGML_QUANT_SIZES
 
-from app.core.settings import is_gguf, is_hub_id, model_name
+from app.core.format import size
+from app.core.settings import ModelChoice, is_gguf, is_hub_id, model_name
 from app.models import gguf_files
 from app.models.hub import Download
 from app.models.local import LocalModels
@@ -183,6 +184,10 @@ def test_a_file_stands_in_the_list_with_what_it_takes(tmp_path: Path) -> None:
     assert listed[0]["numbers"]["verdict"] == "whole"
     assert listed[0]["target"].endswith("Small-Q4_K_M.gguf")
     assert "LM Studio" in listed[0]["note"]
+    # one that was named, with a draft: it was told with two bytes for each of its weights of four bits
+    own = str(write(tmp_path / "own.gguf", made(LLAMA, TENSORS)))
+    present = model_options(models, free, ModelChoice(own, own))[0]
+    assert (present["id"], present["numbers"]["size"]) == ("own", size(2 * Path(own).stat().st_size))
 
 
 def test_block_sizes_are_those_of_the_format() -> None:
