@@ -40,7 +40,7 @@ _BELOW = 3.5  # maximum distance, in line heights, between the box and the name 
 _FEWEST_BARS = 2
 _LABEL = 8  # maximum words of a label outside of the box; longer lines are text of the page
 _SENTENCE = 6.0  # mean words of a line in a box from which it is a box of text
-_CAPTION = re.compile(r"(?:fig(?:ure)?|abb(?:ildung)?|chart|table|tabelle|exhibit)\b\.?\s?\d", re.I)
+CAPTION = re.compile(r"(?:fig(?:ure)?|abb(?:ildung)?|chart|table|tabelle|exhibit)\b\.?\s?\d", re.I)
 _TURN = 0.1  # maximum difference in radians of the angle of words that run upwards or downwards from a quarter turn
 
 
@@ -162,13 +162,13 @@ def _bar_chart(pieces: list[Line], box: Box) -> list[Line]:
     taken |= set(map(id, others))
     pieces[:] = [piece for piece in pieces if id(piece) not in taken]
     left = min(one.x0 for one in names)
-    return _as_rows(bars(others, marks, names), (left, x1, top, bottom), height)
+    return as_rows(bars(others, marks, names), (left, x1, top, bottom), height)
 
 
 def _is_title(piece: Line, marks: Sequence[Line]) -> bool:
     """Whether a piece of text is the name of the axis whose ``marks`` stand right above it."""
     near = 0 <= piece.top - marks[0].bottom + piece.height / 2 < _BELOW * piece.height
-    is_label = len(piece.text.split()) <= _LABEL and not _CAPTION.match(piece.text)
+    is_label = len(piece.text.split()) <= _LABEL and not CAPTION.match(piece.text)
     return near and is_label and marks[0].x0 <= middle(piece) <= marks[-1].x1
 
 
@@ -196,7 +196,7 @@ def _belongs(piece: Line, box: Box, axes: Sequence[Sequence[Line]]) -> bool:
     x, y = middle(piece), (piece.top + piece.bottom) / 2
     if x0 <= x <= x1 and top <= y <= bottom:
         return True
-    if len(piece.text.split()) > _LABEL or _CAPTION.match(piece.text):
+    if len(piece.text.split()) > _LABEL or CAPTION.match(piece.text):
         return False
     height = axes[0][0].height
     left = min(x0, min(mark.x0 for axis in axes for mark in axis) - 2 * height)
@@ -217,10 +217,11 @@ def _rows(words: Sequence[Line], axes: Sequence[Sequence[Line]], box: Box) -> li
         else:
             top = max(piece.top, piece.bottom - piece.size) if piece.turned else piece.top
             labels.append(replace(piece, top=top) if piece.turned else piece)
-    return _as_rows(grouped(labels, axes, names), box, labels[0].size)
+    return as_rows(grouped(labels, axes, names), box, labels[0].size)
 
 
-def _as_rows(groups: Sequence[Group], box: Box, size: float) -> list[Line]:
+def as_rows(groups: Sequence[Group], box: Box, size: float) -> list[Line]:
+    """Return what is read together as rows, which have the place of the chart's box."""
     texts = [text for group in groups for text in group.text.split("\n")]
     x0, x1, top, bottom = box
     step = (bottom - top) / max(len(texts), 1)

@@ -26,6 +26,7 @@ from app.readers.pdf_comments import TICKS
 from app.readers.pdf_glyphs import PageFonts, with_signs
 from app.readers.pdf_grids import Box, Rules, ruling_lines, turned
 from app.readers.pdf_limits import with_limits
+from app.readers.pdf_pies import pies
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
 from app.readers.pdf_signs import (
     DIGIT_LAST,
@@ -121,8 +122,7 @@ def page_lines(
         text_page.close()
     mark_unseen(page, pieces)
     beside = _sideways_tables(pieces)
-    grids = gridded(suspects.drawn, turned(page))
-    drawn = charts(pieces, boxes_of(suspects.boxes + grids, *page.get_size()))
+    drawn = _charts(pieces, page, suspects)
     _levelled(pieces)
     if not pieces:
         return with_charts(list(values), drawn)
@@ -135,6 +135,12 @@ def page_lines(
     pieces = _with_values(pieces, values)
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
     return with_charts(_with_tables_beside(_arranged(_columns(pieces)), beside), drawn)
+
+
+def _charts(pieces: list[Line], page: pdfium.PdfPage, suspects: Suspects) -> list[list[Line]]:
+    """Take the words of the drawn charts from a page's pieces of text. Return the rows of each chart."""
+    boxes = suspects.boxes + gridded(suspects.drawn, turned(page))
+    return pies(pieces, page, suspects.drawn) + charts(pieces, boxes_of(boxes, *page.get_size()))
 
 
 def _with_tables_beside(lines: list[Line], tables: list[list[Line]]) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,3 +141,47 @@ def test_the_name_of_an_axis_has_its_first_and_last_letter() -> None:
     marks = [Line(str(40 - 10 * at), 120, 131, 150 + 30 * at, 160 + 30 * at) for at in range(5)]
     (rows,) = charts([*marks, *ends, name], [(135.0, 400.0, 150.0, 285.0)])
     assert [row.text for row in rows] == ["Euros: 0, 10, 20, 30, 40"]
+
+
+def _pie(x: float, y: float, radius: float, shares: Sequence[float], colours: bool = False) -> bytes:
+    """Slices as programs draw them: an arc of curves of at most a quarter of a circle, and lines to the middle."""
+    parts, angle = [], math.pi / 2
+    for at, share in enumerate(shares):
+        steps = math.ceil(share * 4)
+        step = -share * math.tau / steps
+        reach = 4 / 3 * math.tan(step / 4) * radius
+        parts.append(f"0.{at + 1} 0.5 0.{9 - at} rg {x + radius * math.cos(angle)} {y + radius * math.sin(angle)} m")
+        for _ in range(steps):
+            ends = [(x + radius * math.cos(one), y + radius * math.sin(one), one) for one in (angle, angle + step)]
+            (x0, y0, a), (x1, y1, b) = ends
+            one = f"{x0 - reach * math.sin(a)} {y0 + reach * math.cos(a)}"
+            parts.append(f"{one} {x1 + reach * math.sin(b)} {y1 - reach * math.cos(b)} {x1} {y1} c")
+            angle += step
+        parts.append(f"{x} {y} l h f")
+        if colours:
+            parts.append(f"430 {y - 15 * at} 8 8 re f")
+    return ("\n".join(parts) + "\n0 g\n").encode()
+
+
+def test_slices_of_a_pie_have_their_names_and_numbers(files: Any, make_stream: Any) -> None:
+    """Numbers and names of neighbouring slices were cells of one row."""
+    parts = [_text(300, 640, "Ways to the isle"), _pie(320, 520, 80, [0.6, 0.3, 0.05, 0.05])]
+    for words, share, turn in (
+        ("Ferry", "60%", 0.3),
+        ("Boat", "30%", 0.75),
+        ("Raft", "5%", 0.925),
+        ("Swim", "5%", 0.975),
+    ):
+        angle = math.pi / 2 - turn * math.tau
+        across, up = math.cos(angle), math.sin(angle)
+        parts.append(_text(320 + 88 * across - (25 if across < 0 else 0), 517 + 88 * up, words))
+        parts.append(_text(312 + 55 * across, 517 + 55 * up, share))
+    assert _read(files, make_stream, parts) == "Ways to the isle\nFerry: 60%\nBoat: 30%\nRaft: 5%\nSwim: 5%"
+
+
+def test_a_legend_names_the_slices_of_its_colours(files: Any, make_stream: Any) -> None:
+    parts = [_pie(320, 520, 80, [0.5, 0.25, 0.25], colours=True)]
+    parts += [_text(445, 520 - 15 * at, words) for at, words in enumerate(("Oil", "Gas", "Wood"))]
+    parts += [_text(360, 517, "50%"), _text(282, 482, "25%"), _text(280, 552, "31%")]
+    # a slice of 25% is not 31%
+    assert _read(files, make_stream, parts) == "Oil: 50%\nGas: 25%\nWood\n31%"
