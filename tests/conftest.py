@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
+# Libraries read these when they are imported, which the tests' next conftest.py does.
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
+# Every process that the tests start would compile our files again, and pytest their assertions.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
+    os.environ["TRITON_INTERPRET"] = "1"
+# Tiny tensors gain nothing from threads. Where processes share the cores, an operation takes ten times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The libraries read these when they are imported, which is before any fixture runs."""
-    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", GRADIO_ANALYTICS_ENABLED="False")
-    # Every process that the tests start would compile our files again, and pytest their assertions.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    sys.dont_write_bytecode = False
-    if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
-        os.environ["TRITON_INTERPRET"] = "1"
-    # Tiny tensors gain nothing from threads. Where processes share the cores, an operation takes ten times as long.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # Who starts the others: what one of them compiles is there for all, and for the programs that they start.
         folder = os.environ["TRIFOLD_KERNELS"] = tempfile.mkdtemp(prefix="trifold-kernels-")

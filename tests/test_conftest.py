@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +21,9 @@ class _Config:
 
 
 def test_a_call_without_a_session_leaves_no_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "GRADIO_ANALYTICS_ENABLED", "TRITON_INTERPRET"):
-        monkeypatch.setenv(name, "1")  # these and the next ones are as before when the test has ended
-    for name in ("PYTEST_XDIST_WORKER", "TRIFOLD_KERNELS", "PYTHONDONTWRITEBYTECODE"):
-        monkeypatch.setenv(name, "")
+    for name in ("PYTEST_XDIST_WORKER", "TRIFOLD_KERNELS"):
+        monkeypatch.setenv(name, "")  # as before when the test has ended
         monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     config = _Config()
     pytest_configure(config)  # type: ignore[arg-type]
