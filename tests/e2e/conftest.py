@@ -8,7 +8,6 @@ error to its console, fails its test.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -32,12 +31,11 @@ from tests.e2e.steps import (
     serving,
 )
 from tests.nursery import Nursery
-from tests.processes import app_command, free_port
+from tests.processes import BROWSERS, app_command, browser_path, free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SAMPLE = ROOT / "assets" / "sample"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BOOK_CHARACTERS = 12_000
 PHONE_WIDTH = 500  # narrower screens are touched
 
@@ -61,9 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium of this machine; in CI its absence is a failure."""
-    found = os.environ.get("TRIFOLD_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    found = browser_path()
     if found is None:
-        reason = "no Chromium found on this machine (looked for " + ", ".join(NAMES) + ")"
+        reason = "no Chromium found on this machine (looked for " + ", ".join(BROWSERS) + ")"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)

@@ -7,7 +7,6 @@ Python and in the browser.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import make_pair
+from tests.processes import browser_path
 from tests.tally import count
 
 ROOT = Path(__file__).resolve().parents[2]
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _OURS = ("127.0.0.1", "::1", "localhost", "", "0.0.0.0", "None")
 _SECONDS = 400
 
@@ -36,7 +35,7 @@ def _namespace() -> list[str]:
 
 
 def test_the_whole_flow_without_a_network(tmp_path: Path) -> None:
-    chromium = os.environ.get("TRIFOLD_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    chromium = browser_path()
     if chromium is None:
         pytest.skip("no Chromium found on this machine")
     namespace = _namespace()
