@@ -86,7 +86,7 @@ def test_passes_are_timed_again_with_what_their_row_uses(monkeypatch: pytest.Mon
         return measure(context, plain_ms, target, retrieval, middle, draft)
 
     monkeypatch.setattr(levels, "measure", noted)
-    with gpu._bench(Sizes("tiny", 500, 24, 256, "cpu"), gpu.SAMPLE) as opened:
+    with gpu._bench(Sizes("tiny", 500, 12, 256, "cpu"), gpu.SAMPLE) as opened:
         for row, used in (
             ("retrieval_only", (True, False)),
             ("streaming_hierarchical", (False, True)),
