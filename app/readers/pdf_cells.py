@@ -47,8 +47,8 @@ Word = tuple[str, float, float]
 Cells = list[list[Line]]
 """The pieces of a row, one list per column."""
 # matches an item of a list that has its mark in the same piece of text
-_ITEM = re.compile(r"(?:[•·▪◦‣■□●○☐☑☒\uf0b7]|\d{1,2}[.)]) ?[^\W\d_]|[☐☑☒•] ?\S")
-_FEWEST_ITEMS = 3  # minimum items of a list that stands beside another
+_ITEM = re.compile(r"(?:[•·▪◦‣■□●○☐☑☒\uf0b7]|\d{1,2}[.)]) ?[^\W\d_]|[☐☑☒•] ?\S|[-–—*] [^\W\d_]")
+_FEWEST_ITEMS = 2  # minimum items of a list that stands beside another
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 _STOPS = (".", "!", "?", ":", "。")  # characters with which a sentence ends
 _BETWEEN = 1.2  # minimum gap, in line heights, between columns of text
@@ -468,10 +468,13 @@ def are_woven(rows: Sequence[Cells]) -> bool:
 
 
 def _is_list_of_items(column: Sequence[Sequence[Line]]) -> bool:
-    """Whether the filled cells of a column begin with the mark of a list's item, except perhaps one, such as a head."""
-    texts = [joined(cell).text for cell in column if cell]
-    items = sum(map(bool, map(_ITEM.match, texts)))
-    return items >= _FEWEST_ITEMS and items >= len(texts) - 1
+    """Whether each cell of a column, but for its head, is an item of a list with its mark, or goes on with one."""
+    cells = [joined(cell) for cell in column if cell]
+    items = [at for at, cell in enumerate(cells) if _ITEM.match(cell.text)]
+    if len(items) < _FEWEST_ITEMS or items[0] > 1:
+        return False
+    edge = max(cell.x1 for cell in cells)
+    return all(two in items or not _has_room(cells[one], cells[two], edge) for one, two in pairwise(range(len(cells))))
 
 
 def _is_next_line(above: Sequence[Line], below: Sequence[Line], edge: float, blanks: int = 2) -> bool:
@@ -480,7 +483,10 @@ def _is_next_line(above: Sequence[Line], below: Sequence[Line], edge: float, bla
     """
     if not above or not below or not below[0].text[0].islower():
         return False
-    last, line = above[-1], below[0]
-    words = line.text.split(" ", 1)
-    room = (line.x1 - line.x0) / max(len(line.text), 1) * (len(words[0]) + 1)
-    return edge - last.x1 < room + _NARROW * last.height and last.text.count(" ") >= blanks
+    return not _has_room(above[-1], below[0], edge) and above[-1].text.count(" ") >= blanks
+
+
+def _has_room(last: Line, line: Line, edge: float) -> bool:
+    """Whether the first word of ``line`` would have fit behind ``last``, in a column with this right edge."""
+    room = (line.x1 - line.x0) / max(len(line.text), 1) * (len(line.text.split(" ", 1)[0]) + 1)
+    return edge - last.x1 >= room + _NARROW * last.height

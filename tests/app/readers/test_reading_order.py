@@ -175,6 +175,13 @@ def test_two_lists_side_by_side_are_read_one_after_the_other(files: Any) -> None
     assert text.index("9 plums") < text.index("1. Heat")
 
 
+def test_lists_side_by_side_may_have_items_of_several_lines(files: Any) -> None:
+    left = ["Before", "- long queues at the old quay on", "Fridays", "- no ramp for chairs"]
+    right = ["After", "- boats leave every half hour and", "on time", "- a lift to the hall"]
+    spots = [(x, 600.0 - 14 * row, column[row]) for row in range(4) for x, column in ((60, left), (330, right))]
+    assert _read(files, spots) == " ".join([*left, *right])
+
+
 @pytest.mark.parametrize("by_column", [False, True])
 def test_columns_of_text_with_a_table_right_below_them(files: Any, by_column: bool) -> None:
     """Their lines stood as the table's cells, and its own columns were lost."""
