@@ -20,7 +20,7 @@ import pypdfium2.raw as raw
 from app.readers import cleaning, formulas, pdf_calls, struck
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
-from app.readers.pdf_signs import BREAK, RAISED, CharacterBoxes, is_raised
+from app.readers.pdf_signs import BREAK, RAISED, WORD, CharacterBoxes, is_raised, with_raised
 
 _MOST = 2_000  # maximum drawn objects examined on a page
 _MOST_BARS = 200  # maximum fraction bars on a page; a page with more is a drawing or a table
@@ -65,7 +65,7 @@ _SHORTEST_STROKE = 4.0  # minimum width in points of a line through words
 # height of a line through words above the lower edge of their box, as shares of the box's height
 _STRUCK = (0.25, 0.7)
 _STRUCK_REACH = 0.35  # maximum distance, in line heights, between the ends of the words and of the line through them
-_STRUCK_LETTERS = 2  # minimum letters and digits of struck words
+_STRUCK_LETTERS = 1  # minimum letters and digits of struck words
 _INSIDE = 1.5  # tolerance in points for characters beyond the ends of a fraction bar
 
 
@@ -300,9 +300,15 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
     line = on_left or on_right
     if line is None:
         return None
-    over, below_it = (part.strip().replace(BREAK, "^") for part in (text[start:over_end], text[under:end]))
+    over, below_it = (_powers(text, boxes, first, last) for first, last in ((start, over_end), (under, end)))
     written = formulas.fraction(over, below_it)
     return _Fraction(start, end, written, bar, line, (on_left is not None, on_right is not None))
+
+
+def _powers(text: str, boxes: CharacterBoxes, start: int, end: int) -> str:
+    """Return a part of a fraction with its powers marked."""
+    part = WORD.sub(lambda word: with_raised(word[0], start + word.start(), boxes), text[start:end])
+    return part.strip().replace(BREAK, "^")
 
 
 def _run(text: str, boxes: CharacterBoxes, index: int, bar: Box) -> tuple[int, int]:

@@ -641,6 +641,14 @@ def test_a_power_in_a_fraction_is_read_with_it(files: Any) -> None:
     assert text == "s = (k^2)/3 as is known."
 
 
+def test_a_power_behind_its_letter_in_a_fraction_is_marked(files: Any) -> None:
+    """'1/n2' was read."""
+    power = b"BT /F1 8 Tf 102 694 Td (n) Tj /F1 6 Tf 2.2 Ts (2) Tj ET\n"
+    page = _ink(72, 700, "s =") + _ink(103, 707, "1") + b"99 703.5 m 115 703.5 l 0.5 w S\n" + power
+    text, _ = _seen(files, page + _ink(118, 700, "as is known."))
+    assert text == "s = 1/(n^2) as is known."
+
+
 def test_bullets_that_are_drawn_part_the_items_of_a_list(files: Any) -> None:
     dots = b"".join(f"60 {y} 4 4 re f\n".encode() for y in (683, 653, 638))
     page = _ink(72, 680, "Fill the oil up to the second line of the glass") + _ink(72, 665, "and never above it.")
@@ -880,9 +888,13 @@ def test_words_with_a_line_through_them_are_marked(files: Any) -> None:
         + _ink(72, 660, "Nobody sails on Sunday or Monday.")
         + b"0.8 w 72 663 m 140 663 l S 144 656.5 m 202 656.5 l S\n"
         + _ink(72, 620, "Salt")
-        + b"0.5 w 40 623 m 400 623 l S\n",
+        + b"0.5 w 40 623 m 400 623 l S\n"
+        + _ink(72, 580, "It takes 6 7 days.")
+        + b"110.7 584 6.7 0.6 re f\n",
     )
-    assert text == "The rope costs ~~seven~~ eight marks an ell. ~~Nobody sails~~ on Sunday or Monday. Salt"
+    assert text == (
+        "The rope costs ~~seven~~ eight marks an ell. ~~Nobody sails~~ on Sunday or Monday. Salt It takes ~~6~~ 7 days."
+    )
 
 
 _PROGRAM = ["while oil > 0:", "    burn(oil)", "    if storm():", "        oil -= 2", "", "print('dark')"]
