@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof, c_uint, sizeof
+from ctypes import addressof, c_int, c_uint, sizeof
 from dataclasses import dataclass, replace
 
 import pypdfium2 as pdfium
@@ -96,7 +96,7 @@ class _Slice:
 
 def pies(pieces: list[Line], page: pdfium.PdfPage, paths: Sequence[Path]) -> list[list[Line]]:
     """Take the words of the pie charts from a page's pieces of text. Return the rows of each pie."""
-    if len(paths) < 2 or page.get_rotation() or not any(_is_number(piece.text) for piece in pieces):
+    if len(paths) < 2 or page.get_rotation() or not any(_is_size(one) or "%" in one.text for one in pieces):
         return []
     found = []
     for pie in _pies(list(_slices(page, paths[:_MOST_PATHS]))):
@@ -105,15 +105,14 @@ def pies(pieces: list[Line], page: pdfium.PdfPage, paths: Sequence[Path]) -> lis
     return found
 
 
-def _is_number(text: str) -> bool:
-    return _PLAIN.match(text) is not None or "%" in text
-
-
 def _slices(page: pdfium.PdfPage, paths: Sequence[Path]) -> Iterator[_Slice]:
-    turn = turned(page)
+    turn, mode, stroke = turned(page), c_int(), c_int()
     for path in paths:
         item, x0, y0, x1, y1 = path
         if max(x1 - x0, y1 - y0) < _SMALLEST or not _SEGMENTS[0] <= pdf_calls.count_segments(item) <= _SEGMENTS[1]:
+            continue
+        pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
+        if mode.value == raw.FPDF_FILLMODE_NONE:
             continue
         found = _slice(item, turn)
         if found is not None:
