@@ -42,8 +42,8 @@ _TEMPLATE_BOUNDS = Bounds(500_000_000, 4.0)
 _GGUF_BOUNDS = Bounds(1_500_000_000, 90.0)
 # Maximum seconds for encoding a text of any length. ``_TEXT_S_PER_CHARACTER`` is added for each character. Both limits
 # are ten times what an ordinary tokenizer takes.
-_TEXT_S = 5.0
-# Seconds that are added to ``_TEXT_S`` for each character of a text.
+TEXT_S = 5.0
+# Seconds that are added to ``TEXT_S`` for each character of a text.
 _TEXT_S_PER_CHARACTER = 2e-5
 _TEXT_BYTES_PER_CHARACTER = 300  # bytes of memory for encoding a text with offsets, per character of the text
 # Maximum characters of a text that the permanent child process tries; each longer text gets its own child.
@@ -400,7 +400,7 @@ def _bounds_of(request: Mapping[str, Any]) -> tuple[str, Bounds, str]:
     length = len(request.get("text", ""))
     counted = max(length, _SHORT)
     of_text = Bounds(
-        _TOKENIZER_BOUNDS.memory_bytes + counted * _TEXT_BYTES_PER_CHARACTER, _TEXT_S + counted * _TEXT_S_PER_CHARACTER
+        _TOKENIZER_BOUNDS.memory_bytes + counted * _TEXT_BYTES_PER_CHARACTER, TEXT_S + counted * _TEXT_S_PER_CHARACTER
     )
     return {
         "tokenizer": ("tokenizer", _TOKENIZER_BOUNDS, ""),

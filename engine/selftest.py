@@ -43,7 +43,7 @@ _SHORTEST = 16
 # Maximum tokens of later answers.
 _LONGEST = 64
 _ANSWERS_S = 45.0  # maximum seconds for all answers together
-_DRAWS = 5_000  # maximum number of draws for each kind of proposal
+DRAWS = 5_000  # maximum number of draws for each kind of proposal
 _DRAWS_S = 6.0  # maximum seconds of the draws for each kind of proposal
 _VOCABULARY = 8  # number of tokens in the small vocabulary with which rejection sampling is checked
 _CHANCE = 48.0  # maximum chi-square (7 degrees of freedom); correct sampling exceeds it once in ten million runs
@@ -161,7 +161,7 @@ def _rule(device: torch.device) -> tuple[bool, str, int]:
     for given in (q, None):  # proposals from a draft's distribution, and proposals copied from the book
         counts = torch.zeros(_VOCABULARY)
         until = time.perf_counter() + _DRAWS_S
-        while counts.sum() < _DRAWS and time.perf_counter() < until:
+        while counts.sum() < DRAWS and time.perf_counter() < until:
             proposed = draw(q, generator) if given is not None else torch.tensor([2], device=device)
             sampled = rejection_sample(proposed, given, p, generator)
             counts[sampled.tokens[0]] += 1

@@ -206,7 +206,7 @@ def _open_browser(url: str, data: Path) -> bool:
     has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     if not has_screen:
         return False
-    if sys.platform == "linux" and not _browser_reads_files():
+    if sys.platform == "linux" and not browser_reads_files():
         return webbrowser.open(url)
     leading = data / OPENING_FILE
     try:
@@ -216,7 +216,7 @@ def _open_browser(url: str, data: Path) -> bool:
     return webbrowser.open(leading.as_uri())
 
 
-def _browser_reads_files() -> bool:
+def browser_reads_files() -> bool:
     """Whether a page in the data folder opens in the browser of this Linux desktop: HTML files belong to the browser,
     and it is no snap.
     """

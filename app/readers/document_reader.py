@@ -107,10 +107,10 @@ def _read_as_it_is(
     digest = _digest(path, limits)
     request = {"work": "read", "path": packed(path), "password": password, "comments": comments}
     if recognition is None:
-        return _read_bounded(request, path.name, digest, limits, progress)
+        return read_bounded(request, path.name, digest, limits, progress)
     if lacking := missing():
         try:
-            return _read_bounded(request, path.name, digest, limits, progress)
+            return read_bounded(request, path.name, digest, limits, progress)
         except NoTextLayer as error:
             remedy = f"To recognise its words needs {lacking}: python launch.py --repair brings it."
             raise NoTextLayer(error.cause, remedy) from error
@@ -188,10 +188,10 @@ class _Recognised:
         found["pictures"] = self._pictures
         self._keys = []
         request = {**self._request, **found}
-        return _read_bounded(request, self._path.name, self._digest, self._limits, self._progress, self._keys)
+        return read_bounded(request, self._path.name, self._digest, self._limits, self._progress, self._keys)
 
 
-def _read_bounded(
+def read_bounded(
     request: dict[str, Any],
     name: str,
     digest: str,

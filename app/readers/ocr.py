@@ -84,7 +84,7 @@ def recognise(picture: Picture, size: tuple[float, float], beat: Callable[[], No
         size: width and height of the shown page in points.
         beat: called several times per page, to report progress.
     """
-    engine = _engine()
+    engine = ocr_engine()
     beat()
     turns, picture, quads = _level(engine, picture)
     beat()
@@ -128,7 +128,7 @@ def recognise_picture(picture: Picture, size: tuple[float, float], beat: Callabl
     Returns:
         The lines of words, not in reading order. Each line of words that run upwards or downwards has one word.
     """
-    engine = _engine()
+    engine = ocr_engine()
     beat()
     quads = _quads(engine, picture)
     beat()
@@ -167,13 +167,13 @@ def recognise_picture(picture: Picture, size: tuple[float, float], beat: Callabl
 
 def start() -> None:
     """Load the models, so that the time measured for the first page does not include the loading."""
-    engine, blank = _engine(), np.full((_LINE_HEIGHT, 4 * _LINE_HEIGHT, 3), 255, np.uint8)
+    engine, blank = ocr_engine(), np.full((_LINE_HEIGHT, 4 * _LINE_HEIGHT, 3), 255, np.uint8)
     _quads(engine, blank)
     _texts(engine, [blank])
 
 
 @dataclass(frozen=True)
-class _Engine:
+class OcrEngine:
     """The models, made once per process. ``lines`` finds the lines of a page with all threads. ``letters`` reads one
     line with one thread, and ``pool`` runs ``letters`` on several lines at once. Dividing each line among the threads
     would take a sixth more processor time.
@@ -185,9 +185,9 @@ class _Engine:
 
 
 @cache
-def _engine() -> _Engine:
+def ocr_engine() -> OcrEngine:
     threads = min(os.cpu_count() or 1, _THREADS)
-    return _Engine(_models(threads), _models(1), ThreadPoolExecutor(threads))
+    return OcrEngine(_models(threads), _models(1), ThreadPoolExecutor(threads))
 
 
 def _models(threads: int) -> Any:
@@ -211,7 +211,7 @@ def _models(threads: int) -> Any:
     return made
 
 
-def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
+def _level(engine: OcrEngine, picture: Picture) -> tuple[int, Picture, Quads]:
     """Turn the picture counterclockwise by 90 degrees if its lines are vertical. Return the number of quarter turns (0
     or 1), the picture, and the corners of its lines.
     """
@@ -222,7 +222,7 @@ def _level(engine: _Engine, picture: Picture) -> tuple[int, Picture, Quads]:
     return 1, picture, _quads(engine, picture)
 
 
-def _is_on_its_head(engine: _Engine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
+def _is_on_its_head(engine: OcrEngine, crops: Sequence[Picture], sample: Mapping[int, Read]) -> bool:
     """Whether the page is upside down: whether the sampled lines are read with clearly higher certainty after a turn by
     180 degrees.
     """
@@ -242,7 +242,7 @@ def _turned(quads: Quads, picture: Picture) -> Quads:
     return (np.array([width, height], np.float32) - np.roll(quads, 2, axis=1)).astype(np.float32)
 
 
-def _quads(engine: _Engine, picture: Picture) -> Quads:
+def _quads(engine: OcrEngine, picture: Picture) -> Quads:
     boxes = engine.lines(picture, use_cls=False, use_rec=False).boxes
     return np.zeros((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32)
 
@@ -254,7 +254,7 @@ has the column of each letter.
 
 
 def _read_lines(
-    engine: _Engine, crops: Sequence[Picture], order: Sequence[int], beat: Callable[[], None]
+    engine: OcrEngine, crops: Sequence[Picture], order: Sequence[int], beat: Callable[[], None]
 ) -> dict[int, Read]:
     """Read lines in the given ``order``. Return the recognised lines, keyed by the line's index in ``crops``.
 
@@ -293,7 +293,7 @@ def _narrow(crop: Picture) -> Picture:
     return np.asarray(Image.fromarray(crop).resize(size, Image.Resampling.BILINEAR))
 
 
-def _texts(engine: _Engine, crops: Sequence[Picture]) -> list[Read]:
+def _texts(engine: OcrEngine, crops: Sequence[Picture]) -> list[Read]:
     return list(engine.pool.map(lambda crop: _text(engine.letters, crop), crops))
 
 

@@ -578,11 +578,11 @@ def _timed(rounds: Iterator[Round], start_s: float) -> Run:
 # would hide differences, because it proposes fewer tokens if they are accepted less often. The sweep "refresh" also
 # compares time, so it does not use fixed numbers.
 _FIXED: dict[str, Any] = {"num_draft_tokens": 4, "num_pending_tokens": 8}
-_BUDGETS = (512, 1024, 2048, 4096, 8192)
+BUDGETS = (512, 1024, 2048, 4096, 8192)
 _CHUNKS = (1, 2, 4, 8, 16, 64)
-_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-_GAMMAS1 = (1, 2, 4, 6, 8)  # numbers of tokens that the draft model proposes at once (gamma 1), in the sweep "gammas"
-_GAMMAS2 = (4, 8, 12, 16, 24)  # numbers of tokens that wait for a verification (gamma 2), in the sweep "gammas"
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
+GAMMAS1 = (1, 2, 4, 6, 8)  # numbers of tokens that the draft model proposes at once (gamma 1), in the sweep "gammas"
+GAMMAS2 = (4, 8, 12, 16, 24)  # numbers of tokens that wait for a verification (gamma 2), in the sweep "gammas"
 _REFRESHES = ("never", "8", "4", "2", "1", "drop", "default")
 
 SWEEPS = ("budget", "chunk", "temperature", "gammas", "refresh", "threads")
@@ -602,14 +602,14 @@ def sweep_points(sweep: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], f
     temperature (None keeps the temperatures of the options).
     """
     if sweep == "budget":
-        yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in _BUDGETS)
+        yield from (({"budget": n}, {**_FIXED, "retrieval_budget": n}, None) for n in BUDGETS)
     elif sweep == "chunk":
         yield from (({"chunk": n}, {**_FIXED, "chunk_size": n}, None) for n in _CHUNKS)
     elif sweep == "temperature":
-        yield from (({"temperature": t}, dict(_FIXED), t) for t in _TEMPERATURES)
+        yield from (({"temperature": t}, dict(_FIXED), t) for t in TEMPERATURES)
     elif sweep == "gammas":
-        for one in _GAMMAS1:
-            for two in _GAMMAS2:
+        for one in GAMMAS1:
+            for two in GAMMAS2:
                 label = {"gamma1": one, "gamma2": two}
                 yield label, {"num_draft_tokens": one, "num_pending_tokens": two}, None
     elif sweep == "threads":

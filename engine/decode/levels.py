@@ -85,7 +85,7 @@ _SELECTION_STEPS = 4.0
 
 # Maximum work, in parameters times tokens read, for which a CPU starts the draft model at the beginning of every
 # answer. This work takes about 50 ms. A start with more work is delayed until the first proposal.
-_STARTED_AT_ONCE = 5e9
+STARTED_AT_ONCE = 5e9
 
 # ``seeded_policy`` derives the times of passes from bytes only if a step reads at least this number of bytes of
 # weights. A smaller model stays partly in the processor's cache, so its times do not follow from its bytes, and its
@@ -214,7 +214,7 @@ class Hierarchy:
             return None
         sinks, window = self.config.num_sink_tokens, self.config.window_size
         work = draft.block_parameters * draft.num_layers * (sinks + 2 * window)
-        waits = not KINDS[draft.device.type].gpu and work > _STARTED_AT_ONCE
+        waits = not KINDS[draft.device.type].gpu and work > STARTED_AT_ONCE
         if self._full.hidden is not None:
             head = cast("DraftHead", draft)
             return HeadDrafter(head, self._full.hidden, sinks, window, self.longest, self._full, waits)

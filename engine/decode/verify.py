@@ -148,7 +148,7 @@ class Sampler:
             order: (n, top_k) ids of the tokens that top-k has kept, the most likely first. Among tokens that are as
                 likely as the last one, it may lack some. None without top-k.
         """
-        if _waits_are_cheap(probs):
+        if waits_are_cheap(probs):
             return _nucleus_by_sorting(probs, self._top_p)
         return _nucleus_by_selection(probs, self._top_p) if order is None else _nucleus_of(probs, self._top_p, order)
 
@@ -173,7 +173,7 @@ class DraftSampler(Sampler):
     """
 
     def _cut(self, probs: torch.Tensor, order: torch.Tensor | None) -> torch.Tensor:
-        if _waits_are_cheap(probs):
+        if waits_are_cheap(probs):
             return super()._cut(probs, order)
         likeliest, order = probs.topk(min(_LIKELIEST, probs.shape[-1]), dim=-1)
         kept = _within(likeliest, self._top_p)
@@ -295,7 +295,7 @@ def _least_digit(
     return least, larger.gather(1, least)
 
 
-def _waits_are_cheap(probs: torch.Tensor) -> bool:
+def waits_are_cheap(probs: torch.Tensor) -> bool:
     """Whether the host can read these numbers without waiting. On a GPU, a read waits for all queued work."""
     return probs.device.type == "cpu"
 

@@ -53,7 +53,7 @@ __all__ = ["FullCache", "FullPass", "KvShape", "Observer"]
 
 # The cache's capacity is a multiple of this number of tokens. Whenever the capacity grows, all KV is copied, and a chat
 # should rarely cause such a copy.
-_GROWTH = 4096
+GROWTH = 4096
 # Maximum number of tokens whose KV is copied at once when a layer is spilled.
 _PIECE = 1024
 
@@ -61,8 +61,8 @@ _PIECE = 1024
 # slots hold earlier tokens. The other slots are for the tokens of this pass and of later passes. When the context
 # outgrows the slots, the pass is recorded again. With more slots, passes would be recorded less often, but attention
 # reads all slots in every layer.
-_RECORDED = 1024
-# Replaces ``_RECORDED`` if the attention kernel skips unused slots (``attention.reads_lengths``). It is larger, because
+RECORDED = 1024
+# Replaces ``RECORDED`` if the attention kernel skips unused slots (``attention.reads_lengths``). It is larger, because
 # then only passes over more than 16 tokens read all these slots.
 _RECORDED_BY_LENGTH = 4096
 
@@ -291,7 +291,7 @@ class FullCache:
             )
         if length <= self.capacity:
             return
-        self._grow(min(self.limit, -(-length // _GROWTH) * _GROWTH))
+        self._grow(min(self.limit, -(-length // GROWTH) * GROWTH))
 
     def _grow(self, capacity: int) -> None:
         self._memory += 1
@@ -549,7 +549,7 @@ class FullCache:
         if span is None or span.memory != memory or not span.mask_start <= start <= span.stop - count:
             # A quarter of the masked slots are for earlier tokens. So a shorter context, such as another question about
             # the book, can use the same span.
-            slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else _RECORDED
+            slots = _RECORDED_BY_LENGTH if attention.reads_lengths(shape) else RECORDED
             past = max(0, min(start - slots // 4, self.capacity - slots))
             stop = min(past + slots, self.capacity)
             for layer in range(shape.layers):  # fill unused slots with zeros, because a mask does not stop NaN

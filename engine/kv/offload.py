@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 # is written to the buffer.
 _CPU_PIECE = 1 << 20
 # Bytes of a layer's rows that are moved at once with CUDA. A bus is fast only if it moves many bytes at once.
-_CUDA_PIECE = 32 << 20
+CUDA_PIECE = 32 << 20
 # Minimum number of pieces in which a layer is moved with CUDA. Each of the two device buffers for rows has room for one
 # piece, so both buffers together take at most a quarter of a layer's memory.
 _LAYER_PIECES = 8
@@ -493,7 +493,7 @@ class Staging:
         self._turns: Any = stream_of(shape.device, "transposes") if self._cuda else None
         # Two device buffers for rows, used alternately, each with a CUDA event that marks when its rows have been read.
         self._arrived: list[tuple[torch.Tensor, Any]] = []
-        piece = (_CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
+        piece = (CUDA_PIECE if self._cuda else _CPU_PIECE) * shape.layers // shape.bytes_per_token
         self._piece = max(16, piece)
         self._local = threading.local()
         self._buffers = [StagedLayer(shape, 0) for _ in range(min(2, len(self._order)))]

@@ -354,7 +354,7 @@ class RetrievalCache:
         if before is not None and before.shape == chosen.shape:
             chosen = exchanged(before, chosen, chunks)
         self._slots[layer] = chosen = chosen.clone()
-        if before is not None and before.shape == chosen.shape and self._only_changes(layer, chunks):
+        if before is not None and before.shape == chosen.shape and self.only_changes(layer, chunks):
             heads, places = (chosen != before).nonzero(as_tuple=True)
         else:
             kv_heads, count = chosen.shape
@@ -362,7 +362,7 @@ class RetrievalCache:
             places = torch.arange(count, device=chosen.device).repeat(kv_heads)
         self._copy(layer, heads, places, chosen[heads, places])
 
-    def _only_changes(self, layer: int, chunks: int) -> bool:
+    def only_changes(self, layer: int, chunks: int) -> bool:
         """Whether to copy only the newly chosen chunks of a layer. If the layer's KV is on a GPU, all its chosen chunks
         are copied. Such a copy is quick, but to find the newly chosen chunks the host would have to wait for the GPU.
         """

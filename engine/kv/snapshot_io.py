@@ -37,9 +37,9 @@ from engine.kv.snapshots import SnapshotStore, TurnStore
 
 # Approximate bytes of a shard. A smaller shard is read more slowly. A larger shard takes longer to write, and a
 # cancelled writer first completes its shard.
-_SHARD_BYTES = 64 << 20
+SHARD_BYTES = 64 << 20
 # The number of tokens in a shard is a multiple of this number, except in the last shard.
-_SHARD_STEP = 64
+SHARD_STEP = 64
 # Number of shards whose checksums are computed in advance, each by its own thread, while earlier shards are copied.
 _AHEAD = 4
 # Seconds between two checks for cancellation, in a writer that waits for another writer.
@@ -104,7 +104,7 @@ class Writer:
         """Write the KV of the tokens [start, stop) in shards, and return the shards. If the writer is cancelled, the
         last shards are left out.
         """
-        step = max(_SHARD_STEP, _SHARD_BYTES // self._full.shape.bytes_per_token // _SHARD_STEP * _SHARD_STEP)
+        step = max(SHARD_STEP, SHARD_BYTES // self._full.shape.bytes_per_token // SHARD_STEP * SHARD_STEP)
         shards = []
         while start < stop and not self._cancelled.is_set():
             end = min(stop, start + step)

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 # Number of passes of a shape until the shape is recorded. The last of these passes is the recorded one. A recording
 # takes as long as four ordinary passes and a few replays, which is not worth it for rarer shapes.
-_RECORD_AFTER = 8
+RECORD_AFTER = 8
 # Maximum number of shapes that are recorded for a level. Passes of other shapes run without a recording.
 _MAX_RECORDINGS = 12
 MAX_TOKENS = 64
@@ -319,7 +319,7 @@ class Replays:
         self._recordings: dict[tuple[int, ...], _Recording | None] = {}
         self._faster: set[tuple[int, ...]] = set()
         self._bound: Hashable = None
-        self._after = _RECORD_AFTER
+        self._after = RECORD_AFTER
         self.off = False
         """Whether recording was ended for good."""
         self.replayed = 0
@@ -377,7 +377,7 @@ class Replays:
         try:
             yield
         finally:
-            self._after = _RECORD_AFTER
+            self._after = RECORD_AFTER
 
     def _bind(self, bound: Hashable) -> None:
         """Free all recordings if they were made with another ``bound`` (``run``)."""

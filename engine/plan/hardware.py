@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from engine.plan.planner import MemoryPlan, Resources
 
 PROBE_DTYPES = ("float32", "bfloat16")
-_PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
+PROBE_WIDTH = {"cpu": 1024, "gpu": 4096}
 _PROBE_REPEATS = 5
 _USUAL_LENGTHS = (32_768, 131_072)  # tokens of a novel, and the usual maximum context of models
 
@@ -318,7 +318,7 @@ def _gflops(device: str, dtype: str) -> float:
     """Measure the speed of a square matrix product in GFLOP/s: the best of a few runs."""
     import torch
 
-    width = _PROBE_WIDTH["cpu" if device == "cpu" else "gpu"]
+    width = PROBE_WIDTH["cpu" if device == "cpu" else "gpu"]
     left = torch.ones(width, width, device=device, dtype=getattr(torch, dtype))
     seconds = []
     for _ in range(_PROBE_REPEATS):

@@ -16,7 +16,7 @@ from engine.kv import bounded, snapshot_io, windowed
 from engine.model import graphs
 from engine.model.architectures import load_config
 from engine.model.families import FAMILIES, ORDINARY
-from engine.model.kernels import native
+from engine.model.kernels import kept, native
 from tests.engine.small_caches import SHAPE
 
 
@@ -35,7 +35,7 @@ def float32_unless_asked() -> Iterator[None]:
 def recorded_early() -> Iterator[None]:
     """Short answers repeat a shape a few times only, and have it recorded all the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs, "_RECORD_AFTER", 3)
+        patch.setattr(graphs, "RECORD_AFTER", 3)
         yield
 
 
@@ -375,4 +375,17 @@ def book() -> object:
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of 64 tokens of a small cache."""
-    monkeypatch.setattr(snapshot_io, "_SHARD_BYTES", 64 * SHAPE.bytes_per_token)
+    monkeypatch.setattr(snapshot_io, "SHARD_BYTES", 64 * SHAPE.bytes_per_token)
+
+
+@pytest.fixture
+def keep_no_kernels() -> Iterator[Callable[[], None]]:
+    """Called in a test, from then on no kernels are read from disk, so that all are emitted."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def keep_none() -> None:
+            patch.delenv(kept.VARIABLE)
+            kept.keep_in("")
+
+        yield keep_none
+    kept.keep_in("")

@@ -218,7 +218,7 @@ def test_which_tokenizers_take_linear_time(change: Callable[[dict[str, Any]], No
 
 def test_a_tokenizer_that_is_slow_on_one_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes the check, and took a minute for a book of a hundred kilobytes."""
-    monkeypatch.setattr(foreign, "_TEXT_S", 0.3)
+    monkeypatch.setattr(foreign, "TEXT_S", 0.3)
     _change(folder, _split("(?:xyz|xyz)*[!?]"))
     tokenizer = BookTokenizer(str(folder))
     slow = ("xyz" * 17 + " ") * 200 + "!"
@@ -234,7 +234,7 @@ def test_a_tokenizer_that_is_slow_on_a_short_text(folder: Path, monkeypatch: pyt
     assert tokenizer.words("Ordinary words.")
     assert tokenizer._texts is not None
     tokenizer._texts.close()  # bounds are those of a child
-    monkeypatch.setattr(foreign, "_TEXT_S", 0.3)
+    monkeypatch.setattr(foreign, "TEXT_S", 0.3)
     with pytest.raises(ModelError, match=r"takes longer than \d seconds for a text of 181 characters"):
         tokenizer.words("xy" * 90 + "!")
     count("model folders, damaged or altered")

@@ -144,8 +144,8 @@ def test_any_order_of_acts(
         prefill_segment=512,
         snapshot_folder=str(tmp_path),
     )
-    monkeypatch.setattr(snapshot_io, "_SHARD_STEP", 16)
-    monkeypatch.setattr(snapshot_io, "_SHARD_BYTES", 32 * 768)
+    monkeypatch.setattr(snapshot_io, "SHARD_STEP", 16)
+    monkeypatch.setattr(snapshot_io, "SHARD_BYTES", 32 * 768)
 
     def begin() -> Session:
         session = Session.load(config)

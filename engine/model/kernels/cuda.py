@@ -54,12 +54,12 @@ _PROBE_ROWS = 8
 _PROBE_REPEATS = 10
 # Maximum number of query rows for which reading the keys limits the speed of a pass. Such a pass uses the kernel that
 # was fastest with ``_PROBE_ROWS`` rows. Computation limits the speed of a pass over more rows, which uses the kernel
-# that was fastest with ``_MANY_ROWS`` rows.
+# that was fastest with ``MANY_ROWS`` rows.
 _FEW_ROWS = 512
 # Number of query rows in the test that chooses the kernel for passes over more than ``_FEW_ROWS`` rows.
-_MANY_ROWS = 2048
+MANY_ROWS = 2048
 # Number of keys in the test that chooses the kernel for passes over more than ``_FEW_ROWS`` rows.
-_MANY_KEYS = 4096
+MANY_KEYS = 4096
 # Number of keys on which ``efficient_seen`` and ``flash_lengths`` are tested. The keys make several pieces and a
 # remainder.
 _MASKED_KEYS = 4096 + 24
@@ -391,13 +391,13 @@ def measured(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int
 
 @functools.lru_cache(maxsize=16)
 def measured_for_many(device: torch.device, dtype: torch.dtype, heads: int, head_dim: int) -> dict[str, float]:
-    """Measure kernels like ``measured``, but with ``_MANY_ROWS`` query rows, for which a different kernel may be
+    """Measure kernels like ``measured``, but with ``MANY_ROWS`` query rows, for which a different kernel may be
     fastest. If fewer than two kernels give right results, return the result of ``measured``.
     """
     right = measured(device, dtype, heads, head_dim)
     if len(right) < 2:
         return right
-    given = _probe(device, dtype, heads, head_dim, _MANY_KEYS, _MANY_ROWS)
+    given = _probe(device, dtype, heads, head_dim, MANY_KEYS, MANY_ROWS)
     return {name: _milliseconds(KERNELS[name], *given) for name in right}
 
 

@@ -162,7 +162,7 @@ def test_what_is_wrong_is_found(
     name, breaks = _BROKEN[fault]
     breaks(monkeypatch)
     if name != _RULE:
-        monkeypatch.setattr(checks, "_DRAWS", _FEW)
+        monkeypatch.setattr(checks, "DRAWS", _FEW)
     found = _run(settings, tmp_path, name)
     assert not found[name].passed, found[name].sentence
     assert found[name].sentence.endswith(".")
@@ -182,7 +182,7 @@ def test_a_slow_machine_reads_less_and_asks_for_less(
         pages.append(len(document.pages))
         return read(session, document, **how)
 
-    monkeypatch.setattr(checks, "_DRAWS", _FEW)
+    monkeypatch.setattr(checks, "DRAWS", _FEW)
     monkeypatch.setattr(Session, "measure", slow)
     monkeypatch.setattr(Session, "read", noted)
     found = _run(settings, tmp_path)
@@ -199,7 +199,7 @@ def test_answers_are_as_long_as_the_time_allows() -> None:
 
 def test_a_failure_takes_the_badge_away(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "_DRAWS", _FEW)
+        patch.setattr(checks, "DRAWS", _FEW)
         assert doctor.run_selftest(settings, lambda line: None).passed
     assert Verified(settings.data / VERIFIED_FILE)._all()
     monkeypatch.setattr(checks, "rejection_sample", _sampling_from_p)

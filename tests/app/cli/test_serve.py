@@ -134,7 +134,7 @@ def test_no_browser_is_opened_without_a_screen(monkeypatch: pytest.MonkeyPatch, 
     assert not serve._open_browser("http://x", tmp_path)
     assert opened == []
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(serve, "_browser_reads_files", lambda: False)
+    monkeypatch.setattr(serve, "browser_reads_files", lambda: False)
     assert serve._open_browser("http://x", tmp_path)
     assert opened == ["http://x"]
 
@@ -143,7 +143,7 @@ def test_the_token_stands_in_no_command_line(monkeypatch: pytest.MonkeyPatch, tm
     opened: list[str] = []
     monkeypatch.setattr(serve.webbrowser, "open", lambda url: opened.append(url) or True)
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(serve, "_browser_reads_files", lambda: True)
+    monkeypatch.setattr(serve, "browser_reads_files", lambda: True)
     (tmp_path / serve.OPENING_FILE).write_text("an old one that others can read")
     assert serve._open_browser("http://127.0.0.1:1/?token=1.x.y", tmp_path)
     leading = tmp_path / serve.OPENING_FILE

@@ -310,7 +310,7 @@ def test_a_scan_whose_adding_is_cancelled_is_tried_once(
         return whole if Path(request["path"]).read_text() == "a" else replace(whole, pages=tuple(pages))
 
     monkeypatch.setattr(recognition, "run_in_child", recognised)
-    monkeypatch.setattr(document_reader, "_read_bounded", read)
+    monkeypatch.setattr(document_reader, "read_bounded", read)
     monkeypatch.setattr(document_reader, "missing", lambda: "")
     state = make_state(Counting(), reader=TextCache(document_reader.read_document))
     a, scan = taken_in(state, tmp_path, "a", "scan")

@@ -139,7 +139,7 @@ def test_lines_are_found_once_and_read_once_on_either_end(
     shown = np.ascontiguousarray(np.rot90(picture, turns))
     models = Models((quads if turns == 0 else ocr._turned(quads, picture)).tolist())
     with ThreadPoolExecutor(2) as pool:
-        monkeypatch.setattr(ocr, "_engine", lambda: ocr._Engine(models, models, pool))
+        monkeypatch.setattr(ocr, "ocr_engine", lambda: ocr.OcrEngine(models, models, pool))
         found = ocr.recognise(shown, (300.0, 200.0), lambda: None)
     assert (found.turns, models.found, models.read) == (turns, 1, reads)
     assert [(line.words[0].text, line.top, line.words[0].x0) for line in found.lines] == [
@@ -176,7 +176,7 @@ def test_lines_in_an_unknown_script_are_counted(monkeypatch: pytest.MonkeyPatch)
     models = Scripts()
     picture = np.repeat(np.arange(600) // 30, 300 * 3).reshape(600, 300, 3).astype(np.uint8)
     with ThreadPoolExecutor(2) as pool:
-        monkeypatch.setattr(ocr, "_engine", lambda: ocr._Engine(models, models, pool))
+        monkeypatch.setattr(ocr, "ocr_engine", lambda: ocr.OcrEngine(models, models, pool))
         found = ocr.recognise(picture, (300.0, 600.0), lambda: None)
     assert (len(found.lines), found.illegible) == (12, 3)
 
@@ -216,7 +216,7 @@ def test_a_long_line_is_read_from_a_narrow_picture_unless_that_is_doubtful(
     short = np.full((48, 400, 3), PALE, np.uint8)
     reader = Reader()
     with ThreadPoolExecutor(1) as pool:
-        known = ocr._read_lines(ocr._Engine(reader, reader, pool), [*lines, short], range(31), lambda: None)
+        known = ocr._read_lines(ocr.OcrEngine(reader, reader, pool), [*lines, short], range(31), lambda: None)
     assert [known[at][0] for at in range(31)] == ["ok"] * 31
     assert [reader.widths.count(width) for width in (360, 480, 400)] == [narrowed, full, 1]
 
@@ -335,7 +335,7 @@ def test_a_long_scan_that_was_stopped_is_opened_with_what_was_recognised(
         return Document("Scan", "", tuple(pages), "pdf", "0" * 64)
 
     monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: recognised(request))
-    monkeypatch.setattr(document_reader, "_read_bounded", read)
+    monkeypatch.setattr(document_reader, "read_bounded", read)
     (path := tmp_path / "scan.pdf").write_bytes(b"%PDF")
     how = Recognition(lambda sha256: tmp_path)
     with pytest.raises(LongRecognition):
@@ -419,7 +419,7 @@ class MixedBook:
         self.path.write_bytes(b"%PDF")
         monkeypatch.setattr(recognition, "time", SimpleNamespace(monotonic=lambda: self.clock))
         monkeypatch.setattr(recognition, "run_in_child", lambda request, *_: self.recognised(request["numbers"]))
-        monkeypatch.setattr(document_reader, "_read_bounded", lambda request, *_: self.read(request))
+        monkeypatch.setattr(document_reader, "read_bounded", lambda request, *_: self.read(request))
         monkeypatch.setattr(document_reader, "missing", lambda: "")
 
     def recognised(self, numbers: list[int]) -> Iterator[dict[str, object]]:

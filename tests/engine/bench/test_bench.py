@@ -158,10 +158,10 @@ def test_questions_are_about_the_names_of_the_book() -> None:
 def test_sweeps_vary_one_setting(
     sweep: str, tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.bench.rows._BUDGETS", (32, 64))
-    monkeypatch.setattr("engine.bench.rows._TEMPERATURES", (0.0, 1.0))
-    monkeypatch.setattr("engine.bench.rows._GAMMAS1", (1, 2))
-    monkeypatch.setattr("engine.bench.rows._GAMMAS2", (2, 4))
+    monkeypatch.setattr("engine.bench.rows.BUDGETS", (32, 64))
+    monkeypatch.setattr("engine.bench.rows.TEMPERATURES", (0.0, 1.0))
+    monkeypatch.setattr("engine.bench.rows.GAMMAS1", (1, 2))
+    monkeypatch.setattr("engine.bench.rows.GAMMAS2", (2, 4))
     picture = tmp_path / "sweep.svg"
     more = ["--budget", "64", "--repeats", "1", "--plot", str(picture)]
     results = run(tiny, book, tmp_path, "--context", "300", "--sweep", sweep, *more)["results"]
@@ -264,7 +264,7 @@ def test_plain_decoding_is_timed_before_the_others_and_behind_them_and_never_whi
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its first steps copied all KV to larger memory where the book filled the cache: 0.2 s behind 32,768 tokens."""
-    monkeypatch.setattr(full, "_GROWTH", 64)
+    monkeypatch.setattr(full, "GROWTH", 64)
     happened: list[str] = []
     grow, decode = FullCache._grow, Bench.decode
 

@@ -89,8 +89,8 @@ def watched(patch: pytest.MonkeyPatch) -> Iterator[Waits]:
     for module in ("engine.model.pieces", "engine.decode.drafters"):
         patch.setattr(f"{module}.to_device", to_device)
     patch.setattr(distributions.native, "own", lambda: None)
-    patch.setattr(verify, "_waits_are_cheap", lambda _: False)
-    patch.setattr(RetrievalCache, "_only_changes", lambda *_: False)
+    patch.setattr(verify, "waits_are_cheap", lambda _: False)
+    patch.setattr(RetrievalCache, "only_changes", lambda *_: False)
     with waits:
         yield waits
 

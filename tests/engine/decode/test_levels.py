@@ -109,7 +109,7 @@ def test_slow_passes_are_not_all_timed_before_the_first_word(
 ) -> None:
     """With a model of 1.5 billion parameters the first word waited 5 s for a draft model that nobody asked, and for
     twelve passes that were timed."""
-    monkeypatch.setattr(levels, "_STARTED_AT_ONCE", 0.0)
+    monkeypatch.setattr(levels, "STARTED_AT_ONCE", 0.0)
     session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
     read(session, book)
     index = session.hierarchy.retrieval._index
@@ -196,7 +196,7 @@ def test_a_seed_repeats_a_text_whatever_the_clock_and_earlier_answers_say(
 ) -> None:
     """Fixed lengths were its way to be repeated: eight passes before every verification, whatever came of them."""
     monkeypatch.setattr(levels, "_COSTS_ITS_BYTES", 0)
-    monkeypatch.setattr(levels, "_STARTED_AT_ONCE", 0.0)
+    monkeypatch.setattr(levels, "STARTED_AT_ONCE", 0.0)
     session = load(tiny("llama", spread=0.1), tiny("llama", seed=1, layers=1, width=32))
     read(session, book)
     chosen: list[SpeculationPolicy] = []

@@ -166,7 +166,7 @@ def test_nucleus_equals_a_full_sort(spread: float, at_once: bool, monkeypatch: p
     """Peaked laws are cut among their likeliest tokens, flat ones after a sort; both as the definition says."""
     if at_once:
         monkeypatch.setattr(distributions.native, "own", lambda: None)
-        monkeypatch.setattr(verify, "_waits_are_cheap", lambda _: False)
+        monkeypatch.setattr(verify, "waits_are_cheap", lambda _: False)
     logits = spread * torch.randn(7, 1000, generator=torch.Generator().manual_seed(5))
     found = dense(Sampler(SamplingParams(temperature=1.0, top_p=0.9))(logits), 1000)
     for row, law in zip(found, torch.softmax(logits, -1), strict=True):
@@ -218,7 +218,7 @@ def test_a_draft_is_drawn_from_few_tokens_where_looking_at_all_costs_much(monkey
     sampler = Sampler(SamplingParams(temperature=1.0, top_p=0.9))
     monkeypatch.setattr(distributions.native, "own", lambda: None)
     assert torch.equal(dense(sampler.drafting()(logits), 1000), dense(sampler(logits), 1000))
-    monkeypatch.setattr(verify, "_waits_are_cheap", lambda _: False)
+    monkeypatch.setattr(verify, "waits_are_cheap", lambda _: False)
     drawn = dense(sampler.drafting().after(torch.tensor([1]))(logits), 1000)
     assert ((drawn > 0).sum(-1) == 128).all()
     assert torch.allclose(drawn.sum(-1), torch.ones(3))

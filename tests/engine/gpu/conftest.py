@@ -41,8 +41,8 @@ def little_measured() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "_PROBE_REPEATS", 1)
         patch.setattr(cuda, "measure", partial(cuda.measure, keys=512))
-        patch.setattr(cuda, "_MANY_KEYS", 512)
-        patch.setattr(cuda, "_MANY_ROWS", 512)
+        patch.setattr(cuda, "MANY_KEYS", 512)
+        patch.setattr(cuda, "MANY_ROWS", 512)
         yield
 
 

@@ -32,7 +32,7 @@ DRAFTED, PASSES = 3, 2
 
 GPU = torch.device("cuda", 0)
 _WORDS, _BOOK, _WINDOW, _SAID = 64, 200, 1024, 9
-_WARM, _RECORDED = 1, 4  # rounds before the one that is counted: caches catch up; all shapes are recorded
+_WARM, RECORDED = 1, 4  # rounds before the one that is counted: caches catch up; all shapes are recorded
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _counted(gpu: Gpu, hierarchy: Hierarchy, target: decoder.Decoder, full: Full
     ):
         speculation = hierarchy.speculation(hierarchy.fixed, None)
         made = rounds.hierarchical(context, hierarchy.retrieval, hierarchy.drafter, speculation)
-        for _ in range(_RECORDED if recorded else _WARM):
+        for _ in range(RECORDED if recorded else _WARM):
             next(made)
         spent |= dict.fromkeys(spent, Calls(0, 0))
         _await_copies(full)

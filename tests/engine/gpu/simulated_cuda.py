@@ -649,11 +649,11 @@ _ASKED = ("_local_scalar_dense", "equal", "item", "is_nonzero", "allclose")
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "matmul", "linear")
 _KERNELS = {
-    "_scaled_dot_product_flash_attention": "_flash",
+    "_scaled_dot_product_flash_attention": "flash_attention",
     "_flash_attention_forward": "_flash_of_lengths",
-    "_scaled_dot_product_efficient_attention": "_efficient",
+    "_scaled_dot_product_efficient_attention": "efficient_attention",
     "_convert_weight_to_int4pack": "_pack_tiles",
-    "_weight_int4pack_mm": "_tiles_product",
+    "_weight_int4pack_mm": "tiles_product",
 }
 _EMPTY = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
 
@@ -730,7 +730,7 @@ def _dispatch(gpu: Gpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     before = gpu.card_of()
     gpu.local.card = gpu.card_of(device if to_device else ours[0].device)
     try:
-        return _dispatch_here(gpu, func, args, kwargs, tensors, ours, device)
+        return dispatch_here(gpu, func, args, kwargs, tensors, ours, device)
     finally:
         gpu.local.card = before
 
@@ -758,7 +758,7 @@ def _operation(func: Any) -> _Operation:
     return _Operation(name, missing, schema.is_mutable, views, _KERNELS.get(name, ""))
 
 
-def _dispatch_here(
+def dispatch_here(
     gpu: Gpu,
     func: Any,
     args: Any,
@@ -904,7 +904,9 @@ def _check_flash(gpu: Gpu, *given: Any) -> None:
             raise RuntimeError("FlashAttention needs neighbouring components and 16-byte alignment")
 
 
-def _flash(gpu: Gpu, q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool = False, *_: Any, scale: float) -> Any:
+def flash_attention(
+    gpu: Gpu, q: Any, k: Any, v: Any, dropout: float = 0.0, causal: bool = False, *_: Any, scale: float
+) -> Any:
     """torch's flash kernel, with the constraints of ``mha_fwd`` in its flash_api.cpp."""
     _check_flash(gpu, q, k, v)
     if q.shape[3] % 8 or q.shape[3] > 256 or q.shape[1] % k.shape[1] or dropout:
@@ -957,7 +959,7 @@ def _flash_of_lengths(
     return out, lse, none, none, none
 
 
-def _efficient(
+def efficient_attention(
     gpu: Gpu,
     q: Any,
     k: Any,
@@ -1033,7 +1035,7 @@ def _pack_tiles(gpu: Gpu, quants: DeviceTensor, tiles: int) -> DeviceTensor:
     return made
 
 
-def _tiles_product(gpu: Gpu, x: DeviceTensor, words: DeviceTensor, group: int, scales: DeviceTensor) -> DeviceTensor:
+def tiles_product(gpu: Gpu, x: DeviceTensor, words: DeviceTensor, group: int, scales: DeviceTensor) -> DeviceTensor:
     """torch's product with such weights: x (n, in) in bfloat16, scales and middles (groups, out, 2)."""
     tiles, outs, width = 2 * words.shape[3], 8 * words.shape[0], x.shape[1]
     if gpu.capability < (8, 0):

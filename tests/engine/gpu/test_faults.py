@@ -61,7 +61,7 @@ def passes(model: decoder.Decoder, placement: Placement, folder: Path) -> list[i
 def test_memory_may_run_out_at_every_allocation(
     pair: tuple[str, str], placement: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offload, "_CUDA_PIECE", 1 << 16)
+    monkeypatch.setattr(offload, "CUDA_PIECE", 1 << 16)
     with simulated_cuda("eager") as gpu, torch.no_grad():
         model = loading.load(pair[0], window=1024, device=GPU, dtype="float32")
         gpu.allocations = 0

@@ -76,10 +76,10 @@ def test_keys_and_values_are_read_once() -> None:
 def test_a_kernel_with_a_bias_that_is_wrong_here_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = simulated_cuda_module._efficient
+    real = simulated_cuda_module.efficient_attention
     monkeypatch.setattr(
         simulated_cuda_module,
-        "_efficient",
+        "efficient_attention",
         lambda gpu, q, k, v, _, *more, **scale: real(gpu, q, k, v, None, *more, **scale),
     )
     q, k, v = tensors(2, 100, torch.bfloat16)

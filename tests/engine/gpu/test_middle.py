@@ -70,10 +70,10 @@ def test_the_product_of_8_bits_is_one_of_two_halves(width: int, rows: int) -> No
 
 
 def test_a_product_that_is_wrong_here_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = simulated_cuda_module._tiles_product
+    real = simulated_cuda_module.tiles_product
     with simulated_cuda("lazy"), torch.no_grad():
         assert multiplies_tiles(GPU)
-        monkeypatch.setattr(simulated_cuda_module, "_tiles_product", lambda *given: real(*given) * 1.1)
+        monkeypatch.setattr(simulated_cuda_module, "tiles_product", lambda *given: real(*given) * 1.1)
         assert not multiplies_tiles(GPU)
 
 

@@ -281,7 +281,7 @@ def test_memory_of_a_mac_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_doctor_says_that_they_are_untested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_PROBE_WIDTH", {"cpu": 8, "gpu": 8})
+    monkeypatch.setattr(hardware, "PROBE_WIDTH", {"cpu": 8, "gpu": 8})
     here = Machine("System", "3.11", "/python", "Processor", 2, 2, 1, 1, 1, "/data", (), None)
     for kind, words in (("mps", "Apple GPU, "), ("xpu", "simulated, ")):
         with simulated_gpu(kind):

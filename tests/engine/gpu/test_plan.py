@@ -231,7 +231,7 @@ def test_what_is_slow_once_is_in_no_figure(tiny: Callable[..., str], monkeypatch
     are kept for a week."""
     config = loading.settings_of(tiny(), None)
     seen: set[object] = set()
-    seconds, real = 0.0, simulated_cuda_module._dispatch_here
+    seconds, real = 0.0, simulated_cuda_module.dispatch_here
 
     def slow_once(gpu: Gpu, func: Any, args: Any, *rest: Any) -> Any:
         nonlocal seconds
@@ -244,7 +244,7 @@ def test_what_is_slow_once_is_in_no_figure(tiny: Callable[..., str], monkeypatch
     monkeypatch.setattr(probe, "_CONTEXT", 256)
     monkeypatch.setattr(probe, "_PROBE_BYTES", 1 << 20)
     with simulated_cuda("eager"):
-        monkeypatch.setattr(simulated_cuda_module, "_dispatch_here", slow_once)
+        monkeypatch.setattr(simulated_cuda_module, "dispatch_here", slow_once)
         found = probe.measure(config, torch.float32, torch.device("cuda"), clock=lambda: seconds)
     assert found.step.base < 0.01
     assert found.middle.base < 0.01

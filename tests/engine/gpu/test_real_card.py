@@ -158,8 +158,8 @@ def test_book_after_book_is_recorded_and_right(tiny: Callable[..., str], book: D
 def test_recordings_outgrow_their_span_and_their_memory(
     tiny: Callable[..., str], book: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(full, "_GROWTH", 128)
-    monkeypatch.setattr(full, "_RECORDED", 48)
+    monkeypatch.setattr(full, "GROWTH", 128)
+    monkeypatch.setattr(full, "RECORDED", 48)
     test_book_after_book_is_recorded_and_right(tiny, book)
 
 

@@ -33,8 +33,8 @@ MOST_LAUNCHES = 10
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room and spans so small that a few passes outgrow them."""
-    monkeypatch.setattr(full, "_GROWTH", 128)
-    monkeypatch.setattr(full, "_RECORDED", 48)
+    monkeypatch.setattr(full, "GROWTH", 128)
+    monkeypatch.setattr(full, "RECORDED", 48)
 
 
 @pytest.fixture

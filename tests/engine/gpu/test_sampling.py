@@ -24,7 +24,7 @@ def test_a_nucleus_is_selected_and_not_sorted(top_k: int | None, monkeypatch: py
     params = SamplingParams(temperature=0.7, top_p=0.9, top_k=top_k)
     ordered: list[int] = []
     added: list[int] = []
-    real = simulated_cuda_module._dispatch_here
+    real = simulated_cuda_module.dispatch_here
 
     def watched(gpu: Gpu, func: Any, args: Any, *rest: Any) -> Any:
         name = func.overloadpacket.__name__
@@ -34,7 +34,7 @@ def test_a_nucleus_is_selected_and_not_sorted(top_k: int | None, monkeypatch: py
             added.append(args[2].shape[-1])
         return real(gpu, func, args, *rest)
 
-    monkeypatch.setattr(simulated_cuda_module, "_dispatch_here", watched)
+    monkeypatch.setattr(simulated_cuda_module, "dispatch_here", watched)
     with simulated_cuda("lazy") as gpu:
         given, generator = logits.to(GPU), make_generator(1, GPU)
         waits = Counter(gpu.waits)

@@ -289,8 +289,8 @@ def test_a_kernel_for_which_there_is_no_memory_is_not_taken_for_wrong(caplog: py
 
 def test_a_prompt_takes_the_kernel_that_is_fastest_for_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest for a few rows, which read keys and compute little, once read the whole book."""
-    monkeypatch.setattr(cuda, "_MANY_ROWS", 600)
-    monkeypatch.setattr(cuda, "_MANY_KEYS", 16)
+    monkeypatch.setattr(cuda, "MANY_ROWS", 600)
+    monkeypatch.setattr(cuda, "MANY_KEYS", 16)
     kernels = {name: cuda.KERNELS[name] for name in ("flash", "efficient")}
     few, many = {"flash": 2.0, "efficient": 1.0}, {"flash": 1.0, "efficient": 2.0}
     names = {kernel: name for name, kernel in kernels.items()}
@@ -320,8 +320,8 @@ def test_where_no_kernel_is_right_the_plain_path_is_taken(monkeypatch: pytest.Mo
 
 def test_causal_attention_takes_no_kernel_that_failed_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flash that is there and wrong, as of a build for other cards: the other one is right."""
-    real = simulated_cuda_module._flash
-    monkeypatch.setattr(simulated_cuda_module, "_flash", lambda *call, scale: real(*call, scale=2 * scale))
+    real = simulated_cuda_module.flash_attention
+    monkeypatch.setattr(simulated_cuda_module, "flash_attention", lambda *call, scale: real(*call, scale=2 * scale))
     q, k, v = (torch.randn(1, 2, 5, 16).to(torch.bfloat16) for _ in range(3))
     expected = plain(q.float(), k.float(), v.float(), 0.25, torch.ones(5, 5, dtype=torch.bool).tril())[0]
     with simulated_cuda("eager"):

@@ -127,7 +127,7 @@ def test_doctor_and_page_say_who_holds_what(pair: tuple[str, str], monkeypatch: 
     monkeypatch.setattr(planner, "lay_out", lambda *_: planner.layout_of([Share(4, 2), Share(2, 2, 1)], CARDS))
     for name in ("_PROBE_BYTES", "_CUDA_BLOCK", "_CONTEXT"):
         monkeypatch.setattr(probe, name, 64)
-    monkeypatch.setattr(hardware, "_PROBE_WIDTH", {"cpu": 8, "gpu": 8})
+    monkeypatch.setattr(hardware, "PROBE_WIDTH", {"cpu": 8, "gpu": 8})
     with simulated_cuda("eager", cards=2), torch.no_grad():
         config = EngineConfig(model=pair[0], draft=pair[1], device="cuda:0,cuda:1", context=1024)
         target, seen = hardware.inspect_model(pair[0], config), hardware.probe_torch()
@@ -234,7 +234,7 @@ def test_two_buses_halve_what_a_pass_waits_for(pair: tuple[str, str], alone: tup
 def test_copies_follow_one_another_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes over the bus is turned into the kernels' order meanwhile. On one stream with the copies that took a
     sixteenth more, even if a byte of a card's memory takes no more than a 32nd of one that comes over the bus."""
-    monkeypatch.setattr(offload, "_CUDA_PIECE", 1 << 12)
+    monkeypatch.setattr(offload, "CUDA_PIECE", 1 << 12)
     shape, tokens = KvShape(4, 2, 32, torch.bfloat16, CARDS[0]), 1024
     with simulated_cuda("eager") as gpu, torch.no_grad():
         cache = FullCache(shape, tokens, Placement((Tier.HOST,) * 4), tmp_path)

@@ -156,8 +156,8 @@ def weights_are_right() -> None:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room and pieces so small that there are several of them."""
-    monkeypatch.setattr(full, "_GROWTH", 64)
-    monkeypatch.setattr(offload, "_CUDA_PIECE", 1)
+    monkeypatch.setattr(full, "GROWTH", 64)
+    monkeypatch.setattr(offload, "CUDA_PIECE", 1)
 
 
 def seeds(schedule: str) -> range:

@@ -124,7 +124,7 @@ def test_retrieval_holds_what_it_says(copied: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(cpu, "copy_chunks", lambda *given: done.append(kernel(*given)) or done[-1])
     else:
         monkeypatch.setattr(cpu, "copy_chunks", lambda *_: False)
-        monkeypatch.setattr(RetrievalCache, "_only_changes", lambda *_: copied == "what changed")
+        monkeypatch.setattr(RetrievalCache, "only_changes", lambda *_: copied == "what changed")
     chunk = 4
     cache = FullCache(SHAPE, 1000)
     fill(cache, 400)

@@ -213,7 +213,7 @@ KILLED = """
     import sys, torch
     from pathlib import Path
     from engine.kv import snapshot_io as snapshot
-    snapshot._SHARD_BYTES = 4096
+    snapshot.SHARD_BYTES = 4096
     import importlib.util
     spec = importlib.util.spec_from_file_location("t", {here!r})
     t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)
@@ -430,8 +430,8 @@ def test_a_turn_that_comes_back_by_half_is_as_if_it_had_never_been_asked_for(
 ) -> None:
     """Memory ends in the second shard of one branch: the other one, which the chat had named, was answered from it."""
     session = open_session(tiny, tmp_path)
-    monkeypatch.setattr(shards_module, "_SHARD_BYTES", 64 * session.full.shape.bytes_per_token)
-    monkeypatch.setattr(shards_module, "_SHARD_STEP", 16)
+    monkeypatch.setattr(shards_module, "SHARD_BYTES", 64 * session.full.shape.bytes_per_token)
+    monkeypatch.setattr(shards_module, "SHARD_STEP", 16)
     read(session, book)
     long = "Who lit the lamp, and who kept the log? " * 4
     _, left = ask(session, f"{long} On the left?")

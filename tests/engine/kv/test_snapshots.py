@@ -423,7 +423,7 @@ def test_closing_before_all_of_a_book_is_saved_keeps_what_is(
     tiny: Callable[..., str], book: Document, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_session(tiny, tmp_path)
-    monkeypatch.setattr(shards_module, "_SHARD_BYTES", 128 * first.full.shape.bytes_per_token)
+    monkeypatch.setattr(shards_module, "SHARD_BYTES", 128 * first.full.shape.bytes_per_token)
     monkeypatch.setattr("engine.session._SAVING_PATIENCE_S", 0.0)
     fast, enough = shards_module.write_synced, threading.Event()
 
@@ -450,7 +450,7 @@ KILLED = """
     import sys, torch
     from pathlib import Path
     from engine.kv import snapshot_io as snapshot
-    snapshot._SHARD_BYTES = 4096
+    snapshot.SHARD_BYTES = 4096
     sys.path.insert(0, {tests!r})
     import importlib.util
     spec = importlib.util.spec_from_file_location("t", {here!r})

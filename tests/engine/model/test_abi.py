@@ -14,7 +14,7 @@ from engine.decode import prefill
 from engine.kv.full import FullCache
 from engine.kv.retrieval import QueryRecorder, RetrievalCache
 from engine.model import loading
-from engine.model.kernels import abi, kept, native
+from engine.model.kernels import abi, native
 from engine.model.products.blocks import BlockLinear, Stored
 from engine.model.products.packed import PackedBlocks, Unpacked
 
@@ -86,7 +86,9 @@ def a_chat(name: str) -> list[torch.Tensor]:
         return [*found, model.layer(0, model.embed(ids[300:309]), rope, full.extend(300))]
 
 
-def test_slots_may_be_in_any_order(tiny: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_may_be_in_any_order(
+    tiny: Callable[..., str], keep_no_kernels: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = native.own()
     if known is None:
         pytest.skip("no kernels of our own on this processor")
@@ -101,7 +103,7 @@ def test_slots_may_be_in_any_order(tiny: Callable[..., str], monkeypatch: pytest
 
     monkeypatch.setattr(native.Native, "address", noted)
     monkeypatch.setattr(native.Native, "prepare", lambda *_: None)  # only what is used is compiled
-    monkeypatch.setattr(kept, "_folder", None)  # kernels on disk are found by the program's files, which stay
+    keep_no_kernels()  # they are found by the program's files, which stay
     for slots in abi.SLOTS:
         shuffle(slots, monkeypatch)
     own = native.Native(workers=2)
@@ -113,13 +115,15 @@ def test_slots_may_be_in_any_order(tiny: Callable[..., str], monkeypatch: pytest
     assert not left or not own.multiplies_pairs, f"{left} were not emitted"
 
 
-def test_a_kernel_that_was_compiled_reads_the_slots_of_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_was_compiled_reads_the_slots_of_that_time(
+    keep_no_kernels: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a slot that emitters number by themselves is missed by the test above."""
     if native.own() is None:
         pytest.skip("no kernels of our own on this processor")
     x, weight, own = numbers(3, 64), torch.ones(64), native.Native(workers=1)
     expected = own.norm(x, weight, 1e3)
-    monkeypatch.setattr(kept, "_folder", None)  # as above
+    keep_no_kernels()
     monkeypatch.setattr(abi.Norm, "EPSILON", abi.NUM_ARGUMENTS - 1)
     assert not torch.equal(own.norm(x, weight, 1e3), expected)
     assert torch.equal(native.Native(workers=1).norm(x, weight, 1e3), expected)

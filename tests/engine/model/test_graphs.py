@@ -310,7 +310,7 @@ def test_passes_are_recorded_between_two_answers(
 ) -> None:
     """An answer records nothing, not even where every shape is new to it, and says what it says without recordings."""
     pair, expected = unrecorded
-    monkeypatch.setattr(graphs, "_RECORD_AFTER", 10_000)
+    monkeypatch.setattr(graphs, "RECORD_AFTER", 10_000)
     recorder = taped(monkeypatch, TapeRecorder())
     session = load(*pair, **GIVEN)
     assert not list(session.work_ahead())
@@ -336,7 +336,7 @@ def test_recorded_passes_are_timed_before_the_next_answer(
 ) -> None:
     """Else a controller would decide by what passes cost before they were recorded."""
     pair, (expected, *_) = unrecorded
-    monkeypatch.setattr(graphs, "_RECORD_AFTER", 10_000)
+    monkeypatch.setattr(graphs, "RECORD_AFTER", 10_000)
     monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, slow_step_ms=math.inf))
     recorder = taped(monkeypatch, TapeRecorder())
     session = load(*pair, **{**GIVEN, "num_draft_tokens": None, "num_pending_tokens": None})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,12 @@ Start = Callable[[], int]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv(kept.VARIABLE)
-    monkeypatch.setattr(kept, "_folder", None)  # given back afterwards
     kept.keep_in(str(tmp_path / "kernels"))
-    return tmp_path / "kernels"
+    yield tmp_path / "kernels"
+    monkeypatch.undo()
+    kept.keep_in("")
 
 
 @pytest.fixture

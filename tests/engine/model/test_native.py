@@ -22,7 +22,7 @@ from engine.kv.full import FullCache, Observer, PassQueries
 from engine.model import attention, loading
 from engine.model.architectures import pick_dtype
 from engine.model.backends.program import pack
-from engine.model.kernels import abi, kept, native, own_attention
+from engine.model.kernels import abi, native, own_attention
 from engine.model.kernels.abi import BLOCK, PIECE
 from engine.model.kernels.emit.attention import LINE
 from engine.model.kernels.emit.emitter import I8, I64, PTR, Emitter, long
@@ -279,7 +279,7 @@ def test_newest_tokens_see_what_each_of_them_would_see_alone(
 
 @pytest.mark.parametrize(("head_dim", "dtype"), [(32, torch.bfloat16), (192, torch.bfloat16), (64, torch.float32)])
 def test_every_line_of_the_next_block_is_asked_for(
-    head_dim: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    head_dim: int, dtype: torch.dtype, keep_no_kernels: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines of two blocks are counted, and there is room behind them: the second block asks for the next piece,
     which begins there, because one worker takes all pieces. Where keys come before values, the first values too are
@@ -296,7 +296,7 @@ def test_every_line_of_the_next_block_is_asked_for(
         place = e.at(e.b.inttoptr(long(asked.data_ptr()), PTR), line, I8)
         e.store(e.b.add(e.load(place, I8, align=1), I8(1)), place, align=1)
 
-    monkeypatch.setattr(kept, "_folder", None)  # kept kernels are not emitted
+    keep_no_kernels()
     monkeypatch.setattr(Emitter, "prefetch", counted)
     kernels = native.Native(workers=1)
     for rows in (1, 3, 12, 40):
