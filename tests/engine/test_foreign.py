@@ -345,8 +345,9 @@ def test_one_without_a_template_for_chats(folder: Path) -> None:
 
 
 def test_the_demo_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
+    first = foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
     foreign._checks.clear()
     monkeypatch.setattr(foreign, "run_in_child", None)
-    foreign.check_tokenizer(DEMO_MODEL, str(tmp_path))
-    foreign.check_tokenizer(DEMO_DRAFT, str(tmp_path))  # the same tokenizer, beside other files
+    assert foreign.check_tokenizer(DEMO_MODEL, str(tmp_path)) == first
+    # the same tokenizer, beside other files
+    assert foreign.check_tokenizer(DEMO_DRAFT, str(tmp_path)) == first
