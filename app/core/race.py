@@ -95,7 +95,7 @@ class Race:
 
         Args:
             question: the question. If it is "", the race takes the newest question of the open chat that was answered
-                from the book, by an answer that nothing doubts. If there is none, the race takes a suggested question.
+                from the book, by an answer that nothing doubts. If there is none, it takes a suggested question.
 
         Raises:
             InputError: there is no question, no book is read, the book is read in parts, or the model is not on this
@@ -104,10 +104,11 @@ class Race:
         """
         chat = self._app_state.chat
         instead = ""
-        if not question.strip() and chat is not None and chat.exchanges:
-            told = _last_of(chat)
-            instead = "" if told else next(iter(self._others(False)), "")
-            question = told or instead or chat.exchanges[-1].question
+        if not question.strip():
+            told = _last_of(chat) if chat is not None else ""
+            other = "" if told else next(iter(self._others(False)), "")
+            instead = other if chat is not None and chat.exchanges else ""
+            question = told or other or (chat.exchanges[-1].question if chat is not None and chat.exchanges else "")
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
             raise InputError("There is no question to race with.", "Type one first.")

@@ -37,16 +37,9 @@ export function showRace(now) {
   }
 }
 
-function question() {
-  const typed = document.querySelector("#ask-box textarea")?.value.trim();
-  if (typed) return typed;
-  if (byId("trifold").dataset.turns === "some") return ""; // the server uses the last question of the chat
-  return document.querySelector("#suggestions button")?.textContent ?? "";
-}
-
 async function start() {
   opener = byId("race-start");
-  const asked = question();
+  const asked = document.querySelector("#ask-box textarea")?.value.trim() ?? ""; // if it is "", the server takes one
   cancelAnimationFrame(frame);
   show("running");
   showQuestion(asked);
