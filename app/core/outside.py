@@ -28,10 +28,11 @@ def text_record(part: Document, whole: Document | None, missing: Sequence[str] |
         missing: the words that the part lacks; None if it lacks nothing.
     """
     record = called_record(whole or part)
-    if missing is None or whole is None or whole is part or whole.sha256 != part.sha256 or not part.pages:
+    where = open_part(part, whole)
+    if missing is None or whole is None or not where:
         return record
     places = {word: page_of(whole, page, long=True) for word, page in _outside(missing, part, whole).items()}
-    return record | {"part": {"where": _where(part), "elsewhere": places}}
+    return record | {"part": {"where": where, "elsewhere": places}}
 
 
 def asked_record(question: str, part: Document, whole: Document | None) -> dict[str, Any]:
@@ -44,8 +45,10 @@ def asked_record(question: str, part: Document, whole: Document | None) -> dict[
     return {"missing": found, **record} if found else {}
 
 
-def _where(part: Document) -> str:
-    """The open pages, within a sentence."""
+def open_part(part: Document, whole: Document | None) -> str:
+    """The open pages of a book, within a sentence: "pages 48 to 69"; "" if all of it is open, or not known."""
+    if whole is None or whole is part or whole.sha256 != part.sha256 or not part.pages:
+        return ""
     numbers = [page.number for page in part.pages]
     together = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     if together and not part.members:

@@ -50,6 +50,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "book": "the book",
         "document": "the document",
         "whole": "Summarize {} in at most 60 words.",
+        "part": "Summarize these pages in at most 60 words.",
         "heading": "What does {} say in “{}”?",
         "name": "What does {} say about {}?",
         "term": "What does {} say about “{}”?",
@@ -59,6 +60,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "book": "das Buch",
         "document": "das Dokument",
         "whole": "Worum geht es? Fasse {} in höchstens 60 Wörtern zusammen.",
+        "part": "Worum geht es? Fasse diese Seiten in höchstens 60 Wörtern zusammen.",
         "heading": "Was sagt {} in „{}“?",
         "name": "Was sagt {} über {}?",
         "term": "Was sagt {} über „{}“?",
@@ -68,6 +70,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "book": "le livre",
         "document": "le document",
         "whole": "Résume {} en 60 mots au plus.",
+        "part": "Résume ces pages en 60 mots au plus.",
         "heading": "Que dit {} dans « {} » ?",
         "name": "Que dit {} de {} ?",
         "term": "Que dit {} de « {} » ?",
@@ -77,6 +80,7 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
         "book": "el libro",
         "document": "el documento",
         "whole": "Resume {} en 60 palabras como máximo.",
+        "part": "Resume estas páginas en 60 palabras como máximo.",
         "heading": "¿Qué dice {} en «{}»?",
         "name": "¿Qué dice {} sobre {}?",
         "term": "¿Qué dice {} sobre «{}»?",
@@ -86,7 +90,11 @@ _ASKED: Mapping[Language, Mapping[str, str]] = {
 """Questions, keyed by language. They are asked in the language of the book, because most users do so, and a model
 answers in the language of the question.
 """
-_SUMMARIES = frozenset(words["whole"].format(words[of]) for words in _ASKED.values() for of in ("book", "document"))
+_SUMMARIES = frozenset(
+    asked
+    for words in _ASKED.values()
+    for asked in (words["part"], *(words["whole"].format(words[of]) for of in ("book", "document")))
+)
 _OF_KIND: Mapping[Language, Mapping[Kind, tuple[str, ...]]] = {
     "en": {
         "story": ("How does the book begin?", "Who is named in the book?", "How does the book end?"),
@@ -242,7 +250,7 @@ _DESCRIPTION = "sample.json"
 _FORMS = (".pdf", ".epub", ".txt")
 
 
-def suggestions(document: Document, pages_read: int, *, general: bool = True) -> tuple[str, ...]:
+def suggestions(document: Document, pages_read: int, *, general: bool = True, is_part: bool = False) -> tuple[str, ...]:
     """Suggest questions about the pages of a document that have been read.
 
     Args:
@@ -251,6 +259,7 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
         general: whether to add questions that suit the kind of document, to ask in its language, and to begin with a
             request for a summary of at most 60 words, if all of it has been read. False for a model that only quotes
             passages, because it finds no passage for a general question and is trained on English.
+        is_part: whether the document is a part of a book. No question then asks how the book begins or ends.
     """
     language = (language_of_book(document) if general else None) or _ENGLISH
     words = _ASKED[language]
@@ -269,6 +278,8 @@ def suggestions(document: Document, pages_read: int, *, general: bool = True) ->
     fitting = _OF_KIND[language][kind]
     fitting = fitting if is_whole or kind != "story" else fitting[:-1]
     asked = asked if kind in ("story", "text") else asked[:_OWN]
+    if is_part:
+        return (words["part"], *[*asked, *(() if kind in ("story", "text") else fitting)][:MOST])
     return (*([words["whole"].format(of)] if is_whole else []), *[*asked, *fitting][:MOST])
 
 

@@ -23,6 +23,7 @@ from app.core.books import Book
 from app.core.chats import Chat, FoundMessage, all_messages
 from app.core.format import View
 from app.core.notes import NOTES
+from app.core.outside import open_part
 from app.core.state import AppState
 from app.core.suggestions import Sample, language_of_book, phrase_questions, suggestions
 from app.core.tried_questions import TriedQuestions
@@ -174,6 +175,7 @@ class Library:
         if document is None or current.book is None or not read or model is None:
             return []
         card = abilities(str(model.path))
+        is_part = bool(open_part(document, current.whole))
         is_sample = current.book.sha256 == self._sample.sha256 and document.kind != NOTES
 
         def own() -> tuple[str, ...]:
@@ -190,7 +192,7 @@ class Library:
             return self._tried.passed(document, str(model.path), card, candidates)
 
         def general() -> Sequence[str]:
-            return own() or (() if card.only_quotes else suggestions(document, read))
+            return own() or (() if card.only_quotes else suggestions(document, read, is_part=is_part))
 
         return self._made_aside(document, read, general, wait)
 

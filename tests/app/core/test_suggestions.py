@@ -92,6 +92,13 @@ def test_questions_fit_the_kind_of_a_document(text: str, kind: str, asked: str, 
     assert not any(never in question for question in found)
 
 
+def test_a_part_of_a_book_is_not_asked_as_the_book() -> None:
+    """Chapter 9 alone was asked to summarize the book, and how it begins."""
+    found = suggestions(Document.from_pages("Novel", [STORY] * 9), 9, is_part=True)
+    assert found[0] == "Summarize these pages in at most 60 words."
+    assert not any("begin" in question or "end" in question for question in found)
+
+
 def test_a_mail_is_a_letter() -> None:
     mail = replace(Document.from_pages("Re: boat", ["The boat is ready."]), kind="mail")
     assert kind_of(mail) == "letter"
