@@ -199,15 +199,11 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
     }
 
 
-def book_line(read: BookRead | None, document: Document, tokens: int, limit: int) -> str:
-    """Describe a book on one line: its pages, its tokens, and whether these fit into the window of ``limit`` tokens."""
-    parts = [document.extent()]
-    if tokens:
-        fits = "fits" if tokens <= limit else f"too long for {count(limit)}"
-        parts += [counted(tokens, "token"), fits]
-    if read is not None and read.stopped:
-        parts[-1:] = [f"read to {reached(document, read.pages_read)}"]
-    return " · ".join(parts)
+def book_line(read: BookRead | None, document: Document, extent: str) -> str:
+    """Describe a book on one line: its ``extent``, and how far it was read if the reading was stopped."""
+    if read is None or not read.stopped:
+        return extent
+    return " · ".join((extent, f"read to {reached(document, read.pages_read)}"))
 
 
 def read_line(read: BookRead, document: Document) -> str:

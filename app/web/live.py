@@ -36,6 +36,7 @@ from app.core.forecast import Range, stretch
 from app.core.format import PacePoint, View, counted, glow
 from app.core.notes import NOTES
 from app.core.open_book import OpenBook, Stage
+from app.core.outside import open_part
 from app.core.question import Ask
 from app.core.settings import model_name
 from app.core.state import AppState
@@ -193,7 +194,7 @@ def book_view(current: OpenBook) -> View:
     if current.document is not None:
         view["author"] = current.document.author
         view["warnings"] = list(current.document.warnings)
-        view["line"] = _book_line(current)
+        view["line"], view["figures"] = _book_line(current), _book_figures(current)
     if current.trouble is not None:
         view["trouble"] = {
             "cause": current.trouble.cause,
@@ -288,6 +289,11 @@ def _whole(current: OpenBook) -> str:
     return _THESE[called(whole) if whole is not None else "book"]
 
 
+def _part(current: OpenBook) -> str | None:
+    """The open pages, if they are a part of the book; otherwise None."""
+    return (open_part(current.document, current.whole) or None) if current.document is not None else None
+
+
 def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     """The hint in the question box: whether a question can be asked now, and which part of the book answers come from.
     For a model that only quotes, the hint proposes to ask where something is said. "" if nothing can be asked.
@@ -302,6 +308,8 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
     if current.stage is Stage.READY:
         partly = read is not None and read.stopped
         what = _first(current, read.pages_read) if read is not None and partly else _whole(current)
+        part = _part(current)
+        what = part if part and not partly else what
         what = "your notes" if current.before_notes else what
         quotes = status.model is not None and abilities(str(status.model.path)).only_quotes
         return f"Ask where something is said in {what}." if quotes else f"Ask anything about {what}."
@@ -309,7 +317,8 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
         return ""
     if current.document is not None and answers_at_once(current, asked):
         pages = current.document.extent()
-        if left := current.remaining.left or current.remaining.total:
+        left = current.remaining.left or current.remaining.total
+        if left and not current.remaining.slower:  # else the line above says that it takes longer
             return f"Answers from passages at once; after {stretch(left)} from all {pages}."
         return f"Answers from passages at once, and from all {pages} when these have been read."
     return "You can ask already: your question is answered as soon as all of it has been read."
@@ -323,11 +332,19 @@ def _first(current: OpenBook, pages: int) -> str:
 def _book_line(current: OpenBook) -> str:
     if current.document is None:
         return ""
-    tokens, limit = (current.fit.tokens, current.fit.room or current.fit.limit) if current.fit else (0, 0)
+    extent = _part(current) or current.document.extent()
     if current.stage is Stage.PARTS:
-        sizes = current.document.extent(), format.counted(tokens, "token")
-        return " · ".join((*sizes, f"in {format.counted(len(current.parts), 'part')}"))
-    return format.book_line(current.read, current.document, tokens, limit)
+        return " · ".join((extent, f"in {format.counted(len(current.parts), 'part')}"))
+    return format.book_line(current.read, current.document, extent)
+
+
+def _book_figures(current: OpenBook) -> str:
+    """What the demo view adds to the line: the tokens, and whether they fit."""
+    if current.fit is None or not current.fit.tokens:
+        return ""
+    tokens, limit = format.counted(current.fit.tokens, "token"), current.fit.room or current.fit.limit
+    fits = "fits" if current.fit.tokens <= limit else f"too long for {format.count(limit)}"
+    return tokens if current.stage is Stage.PARTS else f"{tokens} · {fits}"
 
 
 def _choice(current: OpenBook) -> View:

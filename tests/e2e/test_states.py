@@ -246,7 +246,7 @@ def test_books_that_need_something(page: Page) -> None:
     page.fill("#choose-last", "44")
     page.click("#choose-form button")
     page.wait_for_selector('#trifold[data-stage="ready"]')
-    assert page.inner_text("#book-line").startswith("40 pages")
+    assert page.inner_text("#book-line").startswith("pages 5 to 44")
 
     give_text(page, "BROKEN book")
     page.wait_for_selector("#trouble-cause", state="visible")

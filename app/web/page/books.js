@@ -2,7 +2,7 @@
 import { bindChapters, showChapters } from "./chapters.js";
 import { confirmed } from "./confirm.js";
 import { addToOpen, offered, together } from "./documents.js";
-import { byId, post, tell } from "./frame.js";
+import { byId, made, post, tell } from "./frame.js";
 import { closePage } from "./pages.js";
 
 const MOST_BYTES = 200_000_000;
@@ -72,6 +72,7 @@ function draw() {
   byId("book-title").textContent = current.title || "";
   byId("book-title").title = [current.title, current.author].filter(Boolean).join(", ");
   byId("book-line").textContent = current.line || "";
+  if (current.figures) byId("book-line").append(made("span", ` · ${current.figures}`, "figures"));
   const said = (current.warnings || []).join("\n");
   byId("book-line").title = said;
   byId("hint-said").hidden = !said;

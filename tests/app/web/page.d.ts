@@ -60,6 +60,7 @@ interface View {
     stage: string;
     title: string;
     line: string;
+    figures?: string;
     id?: string;
     author?: string;
     trouble: (Trouble & { action: string }) | null;

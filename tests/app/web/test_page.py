@@ -312,7 +312,7 @@ def test_chapters_are_chosen_with_their_sizes_before(
     assert fit is not None
     assert (sizes["room"], sizes["around"] + sum(sizes["tokens"])) == (fit.room, fit.tokens)
     assert 0 < sizes["room"] <= 3900 < sum(sizes["tokens"])
-    assert page_view(state.current, state.engine.status())["book"]["line"].endswith(f"too long for {fit.room:,}")
+    assert page_view(state.current, state.engine.status())["book"]["figures"].endswith(f"too long for {fit.room:,}")
     assert browser.post("/reading/chapters", json={"pages": []}).status_code == 400
     assert browser.post("/reading/chapters", json={"pages": [[2, 3], [7, 7], [900, 10**9]]}).status_code == 200
     wait_for(lambda: state.current.stage is Stage.READY)
@@ -431,10 +431,15 @@ def test_what_can_be_asked_already_is_said_as_it_is() -> None:
     assert hint(12, 50.0) == ("Answers from passages at once, and from all 60 sections when these have been read.")
     left = Remaining(Range(400.0, 420.0))
     assert hint(12, 50.0, remaining=left) == "Answers from passages at once; after about 7 min from all 60 sections."
+    late = dataclasses.replace(left, slower=True)  # "at least 15 min left" stood above "after 4 to 15 min"
+    assert "after" not in hint(12, 50.0, remaining=late)
     read = BookRead(10, 100, 6, 60, 1.0, 1.0, KvBytes(), stopped=True)
     assert hint(stage=Stage.READY, read=read) == "Ask anything about the first 6 sections."
     whole = dataclasses.replace(read, stopped=False)
     assert hint(stage=Stage.READY, read=whole) == "Ask anything about this book."
+    chapter = dataclasses.replace(document, pages=document.pages[4:8])
+    told = hint(stage=Stage.READY, read=whole, document=chapter, whole=document)
+    assert told == "Ask anything about section 5 – section 8."
     two = dataclasses.replace(
         book(60), members=(Member("A", "", "txt", "a", "page", 0), Member("B", "", "txt", "b", "page", 30))
     )
