@@ -21,7 +21,9 @@ from engine.document import Document
 from engine.languages import language_of_question
 
 _MENTIONED = r"(?:mentioned|named|found|discussed|erwähnt|genannt|vor)"
-_WANTED = r"[\"“”„«» ]*+(?:the |a |an |der |die |das )?([^\"“”„«»?]{2,80}?)[\"“”„«» ]*"
+_WANTED = (
+    r"[\"“”„«» ]*+(?:the words? |d[ae][sm] wort |the |a |an |der |die |das )?[\"“”„«»]?([^\"“”„«»?]{2,80}?)[\"“”„«» ]*"
+)
 # A question for all places with some words. Singular "page" asks for a fact instead.
 _PLACES = tuple(
     re.compile(rf"\W*{asked.replace('WANTED', _WANTED)}\W*$", re.IGNORECASE)
@@ -31,11 +33,11 @@ _PLACES = tuple(
         r"(?:which|how many) pages (?:mention|contain|name|have|discuss) WANTED",
         rf"how (?:often|many times) (?:is|are) WANTED {_MENTIONED}",
         r"how (?:often|many times) (?:does|do) WANTED (?:appear|occur|come up)",
-        r"(?:list|show|find|give|name)(?: me)? (?:all|every)(?: the)? (?:pages?|places?|mentions?|occurrences?) "
+        r"(?:(?:list|show|find|give|name)(?: me)? )?(?:all|every)(?: the)? (?:pages?|places?|mentions?|occurrences?) "
         r"(?:with|of|for|containing|mentioning|that (?:mention|contain|have)) WANTED",
         rf"(?:auf welchen seiten|wie oft) (?:wird|werden|kommt|kommen) WANTED {_MENTIONED}",
         r"(?:auf welchen seiten|wie oft) (?:steht|stehen) WANTED",
-        r"(?:liste|zeige?|nenne|finde)(?: mir)? alle (?:seiten|stellen|erwähnungen) (?:mit|von) WANTED",
+        r"(?:(?:liste|zeige?|nenne|finde)(?: mir)? )?alle (?:seiten|stellen|erwähnungen) (?:mit|von) WANTED",
     )
 )
 _KINDS = {

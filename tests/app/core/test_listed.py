@@ -19,6 +19,7 @@ PAGES = [
     [
         ("On which pages is the north light mentioned?", "3 places on 2 pages, found by search:", ["1", "2"]),
         ("List all places with “whale”.", "1 place on 1 page, found by search:", ["2"]),
+        ("All pages with the word whale", "1 place on 1 page, found by search:", ["2"]),
         ("How often does the north light appear?", "3 places on 2 pages, found by search:", ["1", "2"]),
         ("Auf welchen Seiten steht north light?", "3 Stellen auf 2 Seiten, durch Suche gefunden:", ["1", "2"]),
         ("How many tables are there in the report?", "2 labels, found by search:", ["1", "2"]),
