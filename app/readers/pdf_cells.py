@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -48,6 +48,8 @@ Cells = list[list[Line]]
 """The pieces of a row, one list per column."""
 # matches an item of a list that has its mark in the same piece of text
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○☐☑☒\uf0b7]|\d{1,2}[.)]) ?[^\W\d_]|[☐☑☒•] ?\S|[-–—*] [^\W\d_]")
+_MARK = re.compile(r"[•·▪◦‣■□●○☐☑☒\uf0b7*–—-]|\d{1,2}[.)]")
+_MARK_REACH = 3.0  # maximum distance, in line heights, from a list's mark to its item
 _FEWEST_ITEMS = 2  # minimum items of a list that stands beside another
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 _STOPS = (".", "!", "?", ":", "。")  # characters with which a sentence ends
@@ -395,33 +397,57 @@ def is_prose(column: Sequence[Line]) -> bool:
 
 
 def in_columns(rows: Sequence[list[Line]], start: int) -> list[Cells]:
-    """Return the cells of the rows, from ``start``, whose pieces begin where those of the first row do. A row far below
-    the row before is no longer one of them.
+    """Return the cells of the rows, from ``start``, whose pieces begin where those of the first row do, or where the
+    text of a list's item does. A row far below the row before is no longer one of them.
     """
     if len(rows[start]) < 2:
         return []
-    starts = [piece.x0 for piece in rows[start]]
-    apart = all(two.x0 - one.x1 > _BETWEEN * one.height for one, two in pairwise(rows[start]))
-    if not apart or any(piece.row or MARKER.match(piece.text) for piece in rows[start]):
+    first = _with_marks(rows[start])
+    starts = [group[0].x0 for group in first]
+    apart = all(two[0].x0 - one[-1].x1 > _BETWEEN * one[0].height for one, two in pairwise(first))
+    if len(first) < 2 or not apart or any(len(group) == 1 and MARKER.match(group[0].text) for group in first):
         return []
     cells: list[Cells] = []
+    items: dict[int, float] = {}  # where the text of the last item begins, keyed by the column
+    ends = [*starts[1:], math.inf]
     step = _NEXT_LINE * rows[start][0].height
     for above, row in pairwise([rows[start], *rows[start:]]):
         pitch = row[0].top - above[0].top
-        places = [bisect_left(starts, piece.x0 - _SAME_START) for piece in row]
-        ends = [*starts[1:], math.inf]
         if cells and not 0 < pitch <= step:
             break
-        if any(
-            at == len(starts) or abs(starts[at] - piece.x0) > _SAME_START or piece.x1 > ends[at] or piece.row
-            for at, piece in zip(places, row, strict=True)
-        ) or len(set(places)) < len(places):
+        found: dict[int, list[Line]] = {}
+        for group in _with_marks(row):
+            at = bisect_right(starts, group[0].x0 + _SAME_START) - 1
+            begins = (starts[at], items.get(at, starts[at])) if at >= 0 else ()
+            if not any(abs(group[0].x0 - x) <= _SAME_START for x in begins) or group[-1].x1 > ends[at] or at in found:
+                return cells
+            found[at] = group
+            items[at] = _item_start(group) or items.get(at, starts[at])
+        if any(piece.row for piece in row):
             break
         step = min(step, _SAME_PITCH * pitch) if cells else step
-        cells.append(
-            [[piece for at, piece in zip(places, row, strict=True) if at == column] for column in range(len(starts))]
-        )
+        cells.append([found.get(column, []) for column in range(len(starts))])
     return cells
+
+
+def _with_marks(row: Sequence[Line]) -> list[list[Line]]:
+    """Put the mark of a list's item and the item together."""
+    groups: list[list[Line]] = []
+    for piece in row:
+        last = groups[-1][-1] if groups else None
+        if last is not None and _MARK.fullmatch(last.text) and piece.x0 - last.x1 < _MARK_REACH * last.height:
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
+def _item_start(group: Sequence[Line]) -> float | None:
+    """Return where the text of a list's item begins behind its mark; None if there is no mark."""
+    words = group[0].words
+    if len(group) > 1:
+        return group[1].x0
+    return words[1][1] if len(words) > 1 and _MARK.fullmatch(words[0][0]) else None
 
 
 def are_columns_of_text(rows: Sequence[Cells]) -> bool:

@@ -182,6 +182,21 @@ def test_lists_side_by_side_may_have_items_of_several_lines(files: Any) -> None:
     assert _read(files, spots) == " ".join([*left, *right])
 
 
+def test_lines_of_items_may_begin_where_their_text_does(files: Any) -> None:
+    """Two lists of a slide were a table, whose cells began at two places."""
+    left = ["\u2022 The old quay with its", "ring and its steps", "\u2022 The lamp of 1846"]
+    right = ["\u2022 The shed, which has to", "be painted white yet", "again this year", "\u2022 The ramp"]
+    spots: Spots = []
+    for row in range(4):
+        for x, column in ((60, left), (330, right)):
+            for text in column[row : row + 1]:
+                spots += [(x, 600 - 18 * row, "\u2022")] if text.startswith("\u2022") else []
+                spots.append((x + 12, 600 - 18 * row, text.removeprefix("\u2022 ")))
+    read = _read(files, spots)
+    assert " | " not in read
+    assert _in_order(read, ["old quay", "ring", "1846", "shed", "painted", "again", "ramp"])
+
+
 @pytest.mark.parametrize("by_column", [False, True])
 def test_columns_of_text_with_a_table_right_below_them(files: Any, by_column: bool) -> None:
     """Their lines stood as the table's cells, and its own columns were lost."""
