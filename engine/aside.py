@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from engine.config import GREEDY, EngineConfig, SamplingParams
+from engine.config import EngineConfig, SamplingParams
 from engine.decode import prefill, rounds
 from engine.decode.loops import LoopDetector
 from engine.decode.quotations import Quotable
@@ -68,7 +68,7 @@ class Aside:
         asked = time.perf_counter()
         conversation, prompt = self._composed(question)
         tokens, begun, form = list(prompt.tokens), prompt.begun_tokens, conversation.form.thinking
-        sampling = question.sampling.over(self._target.sampling).over(GREEDY)
+        sampling = self._target.sampling_of(question.sampling, form)
         check_wanted(form, sampling.think)
         quotable = self._quotable(conversation) if sampling.exact_quotes else None
         meter = Meter("plain", len(tokens), len(tokens), self._target.window)

@@ -365,11 +365,19 @@ class ModelInfo:
     middle_note: str = ""
     """A sentence about the weights that passes over the retrieval cache use; empty if they are the target's own."""
     sampling: SamplingParams | None = None
-    """The model's own sampling settings; None if they are applied by another machine."""
+    """The sampling settings of the model's maker for an answer without a thought; None if they are applied by another
+    machine.
+    """
+    sampling_after_thought: SamplingParams | None = None
+    """Those for an answer after a thought; None if they are the same."""
     can_quote: bool = True
     """Whether the model's quotations can be restricted to the book's own words."""
     thinking: str = ""
     """Whether the model can think before it answers, as a sentence; empty if it cannot, or if nothing is known."""
+
+    def own_sampling(self, think: bool | None) -> SamplingParams | None:
+        """The maker's sampling settings for an answer after a thought, or without one."""
+        return (think and self.sampling_after_thought) or self.sampling
 
 
 @dataclass(frozen=True)

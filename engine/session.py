@@ -32,7 +32,7 @@ import torch
 from engine import devices as kinds
 from engine.aside import Aside
 from engine.chat_template import ChatFormat
-from engine.config import GREEDY, EngineConfig, Mode
+from engine.config import EngineConfig, Mode
 from engine.decode import prefill
 from engine.decode.levels import Hierarchy
 from engine.decode.quotations import Quotable
@@ -338,8 +338,8 @@ class Session:
         asked = time.perf_counter()
         question = Question.of(question)
         mode = question.mode
-        sampling = question.sampling.over(self.target.sampling).over(GREEDY)
         conversation, prompt = self._compose(question)
+        sampling = self.target.sampling_of(question.sampling, conversation.form.thinking)
         check_wanted(conversation.form.thinking, sampling.think)
         quotable = self._quotable(conversation) if sampling.exact_quotes else None
         kept = self._recall(question.chat, conversation, _turns_in_cache(question))
@@ -400,7 +400,7 @@ class Session:
     ) -> Generation:
         """An answer of which nothing is made yet, to a question that was asked at ``asked``."""
         pages = PageScores(conversation.book.page_starts, conversation.read, self.hierarchy.retrieval.chunk_size)
-        sampling = question.sampling.over(self.target.sampling).over(GREEDY)
+        sampling = self.target.sampling_of(question.sampling, conversation.form.thinking)
         thoughts = Thoughts.of(self.tokenizer, conversation.form.thinking, prompt, sampling)
         return Generation(meter, self.tokenizer.stream_after(prompt, question), pages, asked, thoughts)
 

@@ -568,6 +568,7 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
     from engine.plan.planner import devices_in_words, weights_note  # imported here, because packages may be missing
 
     target, draft = session.target, session.draft
+    thinking = session.tokenizer.format_for("").thinking
     return ModelInfo(
         name=f"{target.name} (8-bit KV)" if session.full.shape.quantized else target.name,
         path=config.model,
@@ -583,7 +584,8 @@ def describe(session: Session, config: EngineConfig) -> ModelInfo:
         kv_note=KV_NOTES[config.kv],
         weights_note=weights_note(session.config, target.config, target.device),
         middle_note=session.hierarchy.middle_note,
-        sampling=target.sampling,
+        sampling=target.advised(thinking, think=False),
+        sampling_after_thought=target.advised(thinking, think=True),
         can_quote=session.tokenizer.bytes_of is not None,
-        thinking=thinking.sentence if (thinking := session.tokenizer.format_for("").thinking) else "",
+        thinking=thinking.sentence if thinking else "",
     )

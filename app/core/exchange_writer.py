@@ -154,7 +154,7 @@ class ExchangeWriter:
     def begin(self, in_parts: bool = False) -> None:
         """Record the model, its options and the number of pages read for the question that is about to be sent."""
         read, model = self._state.current.read, self._state.engine.status().model
-        self._made |= _how(self.ask.sampling, model.sampling if model else None)
+        self._made |= _how(self.ask.sampling, model.own_sampling(self.ask.sampling.think) if model else None)
         if model is not None:
             name = model_name(model.name, str(model.path))
             draft = model.draft_name if self._made["mode"] != "plain" and name == model.name else None

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -166,13 +166,18 @@ def sampling_view(status: Status) -> View:
     """The sampling defaults as far as they are known, whether the model or a server sets them, whether quotations can
     be restricted to the book's words, and whether the model can think before it answers, as far as that is known.
     """
-    own = status.model.sampling if status.model is not None else SamplingParams()
-    can_quote = status.model is None or status.model.can_quote
-    if own is None:
-        return {"own": {}, "whose": "the server's own", "can_quote": can_quote, "can_think": True}
-    said = {name: value for name in OWN_SAMPLING if (value := getattr(own, name)) is not None}
-    can_think = status.model is not None and bool(status.model.thinking)
-    return {"own": said, "whose": "the model's own", "can_quote": can_quote, "can_think": can_think}
+    model = status.model
+    can_quote = model is None or model.can_quote
+    if model is not None and model.sampling is None:
+        view: View = {"own": {}, "own_after_thought": {}, "whose": "the server's own"}
+        return {**view, "can_quote": can_quote, "can_think": True}
+    own, after = (_known(model.own_sampling(think) if model else None) for think in (False, True))
+    view = {"own": own, "own_after_thought": after, "whose": "the model's own"}
+    return {**view, "can_quote": can_quote, "can_think": model is not None and bool(model.thinking)}
+
+
+def _known(own: SamplingParams | None) -> dict[str, Any]:
+    return {name: value for name in OWN_SAMPLING if (value := getattr(own, name, None)) is not None}
 
 
 def book_view(current: OpenBook) -> View:

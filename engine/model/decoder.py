@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.config import SamplingParams, own_sampling
+from engine.config import GREEDY, SamplingParams, own_sampling
 from engine.devices import KINDS, empty_caches, trim_heap
 from engine.errors import ModelError
 from engine.model import experts
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from engine.model.backends import Backend
     from engine.model.pieces import Rope
     from engine.model.view import View
+    from engine.thinking import ThinkingForm
 
 
 class Decoder(Pieces):
@@ -173,6 +174,27 @@ class Decoder(Pieces):
         """The sampling settings in the model's own files (``generation_config.json``)."""
         own = getattr(self.model, "generation_config", None)
         return own_sampling({} if own is None else own.to_dict())
+
+    def advised(self, form: ThinkingForm | None, think: bool) -> SamplingParams:
+        """The sampling settings that the model's maker recommends: those in the model's files, or of its card where it
+        has others for answers with or without a thought (``Family.card``).
+
+        Args:
+            form: how the model is told to think; None if it knows no thoughts.
+            think: whether a thought is wanted.
+        """
+        if form is None or not form.can_think:
+            return self.sampling
+        thinks = think or not form.can_stop
+        if thinks and self.sampling.temperature is not None:
+            return self.sampling
+        card = FAMILIES[self.config.model_type].card.get(thinks, {})
+        return own_sampling({"do_sample": True, **card}).over(self.sampling) if card else self.sampling
+
+    def sampling_of(self, asked: SamplingParams, form: ThinkingForm | None) -> SamplingParams:
+        """Every sampling option of an answer: as it is asked for, or as the maker recommends, or greedy."""
+        think = form is not None and form.wants(asked.think, asked.think_tokens)
+        return asked.over(self.advised(form, think)).over(GREEDY)
 
     @property
     def num_passages(self) -> int:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import EngineConfig, SamplingParams
+from engine.config import GREEDY, EngineConfig, SamplingParams
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import AnswerDone, Event, PlainLane, StopReason, TextDelta, ThoughtDelta
 from engine.prompt import Question, Turn
 from engine.session import Session
+from engine.worker import describe
 from tests.engine import thinking_templates as made
 
 HEAD = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}<|end|>\n{% endfor %}"
@@ -302,3 +303,31 @@ def test_an_excerpt_is_answered_by_the_same_law(think: bool | None, thinker: Mak
     assert isinstance(done, AnswerDone)
     assert done.token_ids == expected.token_ids
     assert (done.thought and done.thought.text) == (expected.thought and expected.thought.text)
+
+
+def test_the_makers_settings_of_an_answer_depend_on_its_thought(thinker: Make, book: Document) -> None:
+    """The files of Qwen 3 have those of a thought; the others are on the maker's card."""
+    of_thought, quiet = (0.6, 0.95, 20), (0.7, 0.8, 20)
+
+    def said(folder: str, think: bool | None, **asked: Any) -> tuple[float | None, ...]:
+        session = loaded(folder, book)
+        info = describe(session, session.config)
+        form = session.tokenizer.format_for("").thinking
+        found = session.target.sampling_of(SamplingParams(think=think, **asked), form)
+        if not asked:
+            assert (told := info.own_sampling(think)) is not None
+            assert told.over(GREEDY).temperature == found.temperature
+        return found.temperature, found.top_p, found.top_k
+
+    folder = thinker("qwen3", SWITCHED)
+    assert said(folder, None) == quiet, "also where the files have none, as in many GGUF files"
+    assert said(folder, True) == of_thought
+    settings = Path(folder) / "generation_config.json"
+    own = {**json.loads(settings.read_text("utf-8")), "do_sample": True, "temperature": 0.5, "top_p": 0.95, "top_k": 30}
+    settings.write_text(json.dumps(own), encoding="utf-8")
+    assert said(folder, True) == (0.5, 0.95, 30), "what the files say of a thought goes before the card"
+    assert said(folder, False) == quiet
+    assert said(folder, False, temperature=0.0) == (0.0, 0.8, 20), "what is asked for goes before both"
+    (Path(folder) / "chat_template.jinja").write_text(HEAD, encoding="utf-8")
+    assert said(folder, None) == (0.5, 0.95, 30), "a model that cannot think has one way of answering"
+    assert said(thinker("llama", SWITCHED), None) == (0.0, 1.0, 0), "no card, no settings: greedy"

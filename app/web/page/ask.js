@@ -137,7 +137,8 @@ async function beginChat() {
 
 // Answer settings -----------------------------------------------------------------------------------------------------
 
-let own = {}; // the model's default settings by name; empty for a remote server, whose defaults are unknown
+let advice = { own: {}, own_after_thought: {} }; // the model's default settings, without a thought and after one
+let own = {}; // those of the next answer, by name; empty for a remote server, whose defaults are unknown
 let whose = "";
 const chosen = new Set(); // names of the settings that the person changed
 
@@ -163,9 +164,18 @@ const valueOf = (field) => (field.type === "checkbox" ? field.checked : settle(f
 // Shows the default settings of a new model. Settings that the person changed stay.
 /** @param {View["sampling"]} now */
 export function showSampling(now) {
-  ({ own, whose } = now);
+  advice = now;
+  whose = now.whose;
   document.querySelector('[data-setting="exact_quotes"]').hidden = !now.can_quote;
-  document.querySelector('[data-setting="think"]').hidden = !now.can_think;
+  thinking().hidden = !now.can_think;
+  showAdvice();
+}
+
+const thinking = () => document.querySelector('[data-setting="think"]');
+
+function showAdvice() {
+  const thinks = !thinking().hidden && thinking().querySelector("input").checked;
+  own = thinks ? advice.own_after_thought : advice.own;
   settings().forEach(showOwn);
 }
 
@@ -274,7 +284,8 @@ function bindCheckbox(setting, field) {
   }
   field.addEventListener("change", () => {
     chosen.add(name);
-    showOwn(setting);
+    if (setting === thinking()) showAdvice();
+    else showOwn(setting);
     try {
       if (!isOwn) localStorage.setItem(key, field.checked ? "yes" : "no");
     } catch {

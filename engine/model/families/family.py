@@ -95,6 +95,8 @@ class Family:
         positive: the family's own settings that are positive numbers.
         state_settings: those of ``sizes`` that a layer's recurrent state follows from.
         defaults: values of settings that ``config.json`` may leave out.
+        card: the sampling options that the makers' cards recommend for answers after a thought (True) and without one
+            (False), where they differ. The model's files hold those of one kind only, or none.
     """
 
     title: str
@@ -129,6 +131,7 @@ class Family:
     positive: tuple[str, ...] = ()
     state_settings: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    card: Mapping[bool, Mapping[str, float]] = field(default_factory=dict)
 
     def norm_offset_of(self, path: str) -> float:
         """Return the number that the RMS norm at ``path`` in a causal LM adds to its weights."""

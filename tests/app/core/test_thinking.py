@@ -135,5 +135,23 @@ def test_the_switch_is_shown_where_a_model_can_think() -> None:
     assert "Can think before it answers" in live.model_view(engine_status(model=can))["parts"]
 
 
+def test_the_makers_settings_are_shown_for_answers_with_and_without_a_thought(ready: Make) -> None:
+    quiet, thoughtful = SamplingParams(temperature=0.7, top_p=0.8), SamplingParams(temperature=0.6, top_p=0.95)
+    model = model_info(thinking="Can think before it answers", sampling=quiet, sampling_after_thought=thoughtful)
+    shown = live.sampling_view(engine_status(model=model))
+    assert shown["own"] == {"temperature": 0.7, "top_p": 0.8}
+    assert shown["own_after_thought"] == {"temperature": 0.6, "top_p": 0.95}
+    shown = live.sampling_view(engine_status(model=model_info(sampling=quiet)))
+    assert shown["own"] == shown["own_after_thought"], "no other settings are known"
+    engine = thinking()
+    engine.now = engine_status(model=model)
+    state = ready(engine)
+    for asked, temperature in ((THINK, 0.6), (Ask("Who?"), 0.7)):
+        list(chat_run.ask(state, asked))
+        notes = state.chat.exchanges[-1].notes
+        assert notes is not None
+        assert notes["made"]["temperature"] == temperature
+
+
 def test_a_thought_without_words_is_counted_in_tokens() -> None:
     assert format.thought_line({"text": "", "tokens": 3, "seconds": 0.0, "open": True}).startswith("Thinks, 3 tokens")

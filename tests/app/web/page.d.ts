@@ -55,7 +55,7 @@ interface RaceRun {
 }
 interface View {
   model: { state: string; line: string; detail: string; parts: string[]; here?: boolean; draft?: boolean };
-  sampling: { own: Record<string, number>; whose: string; can_quote: boolean; can_think: boolean };
+  sampling: { own: Record<string, number>; own_after_thought: Record<string, number>; whose: string; can_quote: boolean; can_think: boolean };
   book: {
     stage: string;
     title: string;
