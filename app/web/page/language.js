@@ -18,7 +18,7 @@ const ANOTHERS = [
   ".chapter .open > span, #find-hits button, #chats .open > span, #choose-list span, #offer-files span, .names > strong",
 ].join(", ");
 // Elements inside ANOTHERS that are translated nevertheless.
-const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .parts > summary, .part > b, .passages > summary, .thought > summary), #find-hits small";
+const OURS = "#chat :is(.actions, .cite, .under, .above, .trouble, .waiting, .live, .parts > summary, .part > b, .passages > summary, .first-answer > summary, .thought > summary), #find-hits small";
 
 // English source and shown translation, keyed by text node, or by element and attribute name.
 const sources = new WeakMap();

@@ -563,6 +563,14 @@ def _composed(plain: frozenset[str], fewest: int) -> re.Pattern[str]:
     return re.compile("|".join(".+".join(map(re.escape, text.split("{}"))) for text in made), re.I)
 
 
+def test_the_heads_of_folded_parts_of_an_answer_are_translated() -> None:
+    """ "The first answer, from 2 passages" was English on a German page."""
+    heads = re.findall(r'<details class="([\w-]+)"', (ROOT / "app" / "web" / "messages.py").read_text(encoding="utf-8"))
+    ours = (PAGE / "language.js").read_text(encoding="utf-8")
+    assert len(heads) > 2
+    assert [head for head in heads if f".{head} > summary" not in ours] == []
+
+
 def test_what_is_asked_is_named_in_german_in_every_hint() -> None:
     begun = ("Ask anything about", "Ask where something is said in")
     hints = [f"{words} {what}." for words in begun for what in (*_THESE.values(), "your notes")]
