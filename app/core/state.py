@@ -539,7 +539,7 @@ class AppState:
             if not gives_way:
                 self._let_give_way()
             if self._asking is not None:
-                raise Busy("Another tab is asking a question.", "Wait for its answer, or stop it.")
+                raise Busy("Another question is being answered.", "Wait for its answer, or stop it.")
             self._asking, self._gives_way = threading.Event(), gives_way
             begun = replace(self.current, asking=True, asked_by=tab, waiting="", cited=None)
             self.current = replace(begun, figures=None, pace=())

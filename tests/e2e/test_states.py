@@ -173,7 +173,7 @@ def test_another_tab_sees_an_answer_grow_and_can_take_over(page: Page, scripted:
     assert second.get_attribute("#chat .bot .caret", "class") == at, "it was laid out again for that"
     ask(second, "Me too?")
     second.wait_for_selector("#chat .trouble")
-    assert "Another tab is asking" in second.locator("#chat .trouble").inner_text()
+    assert "Another question is being answered" in second.locator("#chat .trouble").inner_text()
     assert second.input_value("#ask-box textarea") == "Me too?"
     second.get_by_role("button", name="Stop that answer and ask mine").click()
     until(second, lambda: "Me too?" in second.locator("#chat .user").last.inner_text())
