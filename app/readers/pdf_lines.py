@@ -61,6 +61,7 @@ _FIGURE = re.compile(r"[\d—–−]")  # matches what a cell of figures has
 _TAB = 1.2  # maximum gap, in line heights, within a run of text; a wider gap may separate columns, so the run is split
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
+_FIELD_REACH = 6.0  # maximum distance, in heights of the field, between a field and its name that runs out of the page
 _MARK_REACH = 3.0  # maximum distance, in line heights, from a list marker to its item
 # Maximum distance, in line heights, by which a line may begin above the preceding line and belong to the same block.
 _ROW = 0.5
@@ -132,7 +133,7 @@ def page_lines(
     for (x0, x1, top, bottom), ticked in shapes.boxes:
         _joins_its_words(pieces, Line(TICKS[ticked], x0, x1, top, bottom, size=bottom - top))
     with_dots(pieces, shapes.dots)
-    pieces = _with_values(pieces, values)
+    pieces = _with_values(pieces, values, page.get_width())
     pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
     return with_charts(_with_tables_beside(_arranged(_columns(pieces)), beside), drawn)
 
@@ -455,12 +456,19 @@ def same_row(one: Line, two: Line) -> bool:
     return overlap > 0.5 * (bottom - top) or overlap > 0.5 * (lower - upper)
 
 
-def _with_values(pieces: list[Line], values: Sequence[Line]) -> list[Line]:
+def _with_values(pieces: list[Line], values: Sequence[Line], width: float) -> list[Line]:
     """Insert each filled-in value after the text to its left. If there is none, insert the value before the first piece
     of text that is not above it. A tick is joined to the text next to it instead. Lines outside of the page, of which a
-    field of a million letters has thousands, have no place and follow at the end.
+    field of a million letters has thousands, have no place and follow at the end. The name beside a field counts as
+    shown if any of it is on the page, which has the given width.
     """
     pieces, beyond = list(pieces), [value for value in values if not value.shown]
+    for name in [piece for piece in pieces if not piece.shown and piece.x1 > 0 and piece.x0 < width]:
+        name.shown = any(
+            same_row(name, value) and max(name.x0 - value.x1, value.x0 - name.x1) < _FIELD_REACH * value.height
+            for value in values
+            if value.shown
+        )
     for value in values:
         if not value.shown:
             continue

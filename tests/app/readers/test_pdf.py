@@ -402,6 +402,13 @@ def test_what_was_filled_in_is_read_where_it_stands(files: Any, make_stream: Any
     assert drawn_page != render_page(_form(files, make_stream, [(y, "/FT /Tx /F 4") for y, _ in fields]), 1, width=300)
 
 
+def test_the_name_of_a_field_may_run_out_of_the_page() -> None:
+    """It was left out, and the value had no name; other text that runs out of the page still is."""
+    lines = [Line("Arrival day", -40, 25, 100, 112, shown=False), Line("Nobody", -40, 2, 300, 312, shown=False)]
+    found = pdf_lines._with_values(lines, [Line("3 May", 72, 100, 100, 112)], 612)
+    assert [line.shown for line in found if line.x0 < 0] == [True, False]
+
+
 def test_lines_of_a_field_outside_of_the_page_are_not_placed(
     files: Any, make_stream: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
