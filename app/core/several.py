@@ -1,7 +1,7 @@
 """Computes the cost of reading several documents as one book, before they are read. The cost depends on their order.
 
     cost = cost_of(state, [sha256, ...])
-    cost.sentence    "3,120 tokens to read, about 2 min. From disk, where they were read before: 8,400 tokens."
+    cost.sentence    "To read: about 2 min. The rest was read before and comes back from disk."
     cost.fitting     the hashes of documents that fit together, if all documents together do not fit
     cost.recognises  the hashes of documents with scanned pages, which are recognised before the reading
 
@@ -100,8 +100,8 @@ def cost_of(state: AppState, documents: Sequence[str]) -> Cost:
     if not anew and not first:
         return Cost("All of it was read before and comes back from disk.", fits=True)
     time = state.experience.reading_on(model, fit)
-    said = f"{counted(anew, 'token')} to read{f', {stretch(time)}' if time else ''}."
-    back = f" From disk, where they were read before: {counted(fit.kept, 'token')}." if fit.kept else ""
+    said = f"To read: {stretch(time) if time else counted(anew, 'token')}."
+    back = " The rest was read before and comes back from disk." if fit.kept else ""
     more = " The words in these pictures come on top of that." if first else ""
     return Cost(f"{first}{said}{back}{more}", fits=True, recognises=recognises)
 

@@ -134,7 +134,6 @@ class Library:
         several, pages = len(self._state.books.listed(book)), self._extent(book)
         counts = [format.counted(several, "document")] if several else []
         counts += [pages] if pages else []
-        counts += [format.counted(book.tokens, "token")] if book.tokens else []
         counts += ["recognised from pictures"] if book.pages and self._is_recognised(book) else []
         return {
             "id": book.sha256,
