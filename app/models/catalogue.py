@@ -39,6 +39,8 @@ _PICKLED = "Published as pickled weights, which are never opened: the hub's own 
 _GATED = "Its maker wants the licence accepted on the hub first."
 _NOT_LOOKED_UP = "Its size is counted from its numbers, and was not looked up."
 _RUN = "tested with these weights"
+_FIGURES = {"shape": "Layers and widths", "size": "Size", "window": "Window", "licence": "Licence"}
+_OF_A_FILE = "lists in other programs"  # the source of a GGUF file's size
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Model:
         gated: whether the user must accept the licence on the hub before the download.
         pickled: whether the maker publishes the weights only as pickles. The hub's conversion to safetensors is then
             downloaded, if there is one.
+        sources: where the figures were looked up, each as words for people.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Model:
     licence: str
     gated: bool = False
     pickled: bool = False
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,12 @@ def _model(name: str, row: Mapping[str, Any]) -> Model:
         numbers["state"] = StateSize(**numbers["state"])
     if "sliding_kv" in numbers:
         numbers["sliding_kv"] = tuple(numbers["sliding_kv"])
-    return Model(name, ModelShape(**numbers), row["licence"], row.get("gated", False), row.get("pickled", False))
+    shape, sources = ModelShape(**numbers), _sources(row["sources"])
+    return Model(name, shape, row["licence"], row.get("gated", False), row.get("pickled", False), sources)
+
+
+def _sources(found: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{words}: {found[name]}" for name, words in _FIGURES.items() if name in found)
 
 
 def _pair(row: Mapping[str, Any], models: Mapping[str, Model], rows: Mapping[str, Any]) -> Pair:
@@ -147,7 +156,8 @@ def _file(row: Mapping[str, Any], original: Model, rows: Mapping[str, Any]) -> P
     shape = replace(original.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
     if row.get("kept_on_card", False):
         shape = replace(shape, on_card=card_bytes_per_weight(stored, ()))
-    model = Model(row["name"], shape, original.licence)
+    sources = [words for words in original.sources if not words.startswith(_FIGURES["size"])]
+    model = Model(row["name"], shape, original.licence, sources=(*sources, *_sources({"size": _OF_A_FILE})))
     note = f"{rows['remarks']['file']} {row['note']}".strip()
     return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])
 

@@ -237,6 +237,7 @@ def _option(
         "present": _is_present(pair, present),
         "here": _is_here(local_models, pair),
         "tested": pair.tested,
+        "sources": pair.target.sources,
         "numbers": None,
     }
     target = shape_at_hand(pair.target, local_models)

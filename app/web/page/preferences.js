@@ -130,7 +130,7 @@ function facts(model) {
   };
   const more = made("details");
   more.dataset.id = model.id;
-  more.append(made("summary", "Details"), list([`window ${tokens}`, `cache ${kv}`, gpu, model.tested]));
+  more.append(made("summary", "Details"), list([`window ${tokens}`, `cache ${kv}`, gpu, model.tested, ...model.sources]));
   return [list([size, licence, gated ? "licence to be accepted on the hub" : ""]), more];
 }
 

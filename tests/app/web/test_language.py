@@ -25,6 +25,7 @@ from pathlib import Path
 from playwright._impl._driver import compute_driver_executable
 
 from app.core.question import Ask
+from app.models.catalogue import pairs
 from app.readers.file_formats import FORMATS
 from app.web.live import _THESE
 from app.web.server import start_page
@@ -280,6 +281,10 @@ def html_texts() -> tuple[str, ...]:
     return tuple(map(normal, texts.found))
 
 
+def sources_of_models() -> set[str]:
+    return {normal(words) for pair in pairs() for words in pair.target.sources}
+
+
 @cache
 def entries() -> dict[str, str]:
     found: dict[str, str] = json.loads((PAGE / "de.json").read_text(encoding="utf-8"))
@@ -296,6 +301,7 @@ def test_every_string_of_the_page_has_a_german_entry() -> None:
     known = {normal(key) for key in entries()}
     shown = {text: where for text, where in strings().items() if is_sentence(text)}
     shown |= dict.fromkeys(html_texts(), "frame.html")
+    shown |= dict.fromkeys(sources_of_models(), "catalogue.json")
     missing = {
         text: where
         for text, where in shown.items()
@@ -541,6 +547,7 @@ def test_no_german_entry_is_left_of_a_string_that_is_gone() -> None:
         plain |= of_module(module) | refusals(module)
     catalogue = (ROOT / "app" / "models" / "catalogue.json").read_text(encoding="utf-8")
     plain |= set(map(normal, re.findall(r'"((?:\\\\.|[^"\\\\])*)"', catalogue.replace("{asked:.1f}", "{}"))))
+    plain |= sources_of_models()
     plain |= set(map(os.strerror, errno.errorcode))  # the system's own words
     plain |= {text.replace(book, notes) for text in plain for book, notes in OF_TEXT}
     plain |= {sentence for text in plain for sentence in sentences(text)}
