@@ -39,7 +39,12 @@ _PICKLED = "Published as pickled weights, which are never opened: the hub's own 
 _GATED = "Its maker wants the licence accepted on the hub first."
 _NOT_LOOKED_UP = "Its size is counted from its numbers, and was not looked up."
 _RUN = "tested with these weights"
-_FIGURES = {"shape": "Layers and widths", "size": "Size", "window": "Window", "licence": "Licence"}
+_FIGURES = {
+    "shape": "Source of layers and widths",
+    "size": "Source of the size",
+    "window": "Source of the window",
+    "licence": "Source of the licence",
+}
 _OF_A_FILE = "lists in other programs"  # the source of a GGUF file's size
 
 

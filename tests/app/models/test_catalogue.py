@@ -434,14 +434,14 @@ def test_experts_that_a_token_does_not_ask_take_memory_and_no_time() -> None:
 def test_where_the_figures_of_a_model_come_from_is_said() -> None:
     by_id = {pair.id: pair for pair in catalogue.pairs()}
     assert by_id["qwen3-1.7b"].target.sources == (
-        "Layers and widths: counted by others in its weights",
-        "Licence: copies and lists",
+        "Source of layers and widths: counted by others in its weights",
+        "Source of the licence: copies and lists",
     )
     files = [pair.target for pair in by_id.values() if pair.target.name.endswith(".gguf")]
     assert files
     for model in files:
-        sizes = [words for words in model.sources if words.startswith("Size: ")]
-        assert sizes == ["Size: lists in other programs"], "the size of a file is not that of the folder"
+        sizes = [words for words in model.sources if words.startswith("Source of the size: ")]
+        assert sizes == ["Source of the size: lists in other programs"], "the size of a file is not that of the folder"
 
 
 def test_what_a_model_was_tested_with_is_said() -> None:
