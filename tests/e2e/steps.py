@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from app.web.auth import opening_address
 from tests.nursery import Nursery
@@ -206,3 +206,12 @@ def _set(page: Page, **fields: int) -> None:
         field.fill(str(value))
         field.press("Tab")
     page.click("#how > button")
+
+
+def fits_only_rounded(route: Route, model: str) -> None:
+    """Answer a request for the settings as a machine does on which a model fits only with rounded weights and KV."""
+    told = route.fetch()
+    shown = told.json()
+    option = next(one for one in shown["models"] if one["id"] == model)
+    option["numbers"]["rounded"] = {"weights": "8bit", "kv": "8bit", "words": "8-bit weights and an 8-bit cache"}
+    route.fulfill(response=told, json=shown)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page
 from pypdf import PdfWriter
 
 from app.core.abilities import abilities
@@ -26,6 +26,7 @@ from tests.e2e.steps import (
     answered,
     ask,
     clean_page,
+    fits_only_rounded,
     give,
     last_answer,
     read_text,
@@ -220,15 +221,7 @@ def supported(page: Page, fact: str) -> None:
 
 def round_it(page: Page, data: Path) -> None:
     """Click the button of a model that fits only rounded: the stretched starter, on a machine that says so."""
-
-    def tight(route: Route) -> None:
-        told = route.fetch()
-        shown = told.json()
-        option = next(one for one in shown["models"] if one["id"] == STARTER_LONG)
-        option["numbers"]["rounded"] = {"weights": "8bit", "kv": "8bit", "words": "8-bit weights and an 8-bit cache"}
-        route.fulfill(response=told, json=shown)
-
-    page.route("**/preferences", tight)
+    page.route("**/preferences", lambda route: fits_only_rounded(route, STARTER_LONG))
     page.click("#open-preferences")
     page.get_by_text("All models", exact=True).click()
     page.get_by_role("button", name="Use rounded", exact=True).click()

@@ -10,7 +10,7 @@ from playwright.sync_api import APIResponse, Page, Route
 from app.core.settings import STARTER_LONG
 from app.models.catalogue import pairs
 from engine.version import VERSION
-from tests.e2e.steps import Scheme, until
+from tests.e2e.steps import Scheme, fits_only_rounded, until
 from tests.e2e.test_states import CONTRAST
 
 TABS = ("models", "reading", "api", "remote", "help")
@@ -174,18 +174,11 @@ def test_a_model_that_fits_only_rounded_is_used_so(page: Page) -> None:
     """What loading it so gives is tested with the engine; ``TRIFOLD_LONG=1`` clicks the button with real weights."""
     asked: list[object] = []
 
-    def tight(route: Route) -> None:
-        told = route.fetch()
-        shown = told.json()
-        option = next(one for one in shown["models"] if one["id"] == STARTER_LONG)
-        option["numbers"]["rounded"] = {"weights": "8bit", "kv": "8bit", "words": "8-bit weights and an 8-bit cache"}
-        route.fulfill(response=told, json=shown)
-
     def used(route: Route) -> None:
         asked.append(route.request.post_data_json)
         route.fulfill(json={})
 
-    page.route("**/preferences", tight, times=1)
+    page.route("**/preferences", lambda route: fits_only_rounded(route, STARTER_LONG), times=1)
     page.route("**/models/use", used, times=1)
     opened(page)
     page.click("#all-models > summary")
