@@ -57,9 +57,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         finder = first.finder
         words, count = finder.prepare(document).result().words, min(question.parts, len(parts))
         choice = choose_parts(question.text, parts, words, count)
-        for mention in choice.mentions:  # mentions are found by text search before any part is read
-            say(mentioned(mention, choice.reach, document))
-        _say_choice(engine, choice, parts)
+        _say_choice(engine, document, choice, parts)
         status = engine.status()
         card = first.card
         try:
@@ -127,8 +125,14 @@ def report_of(
     }
 
 
-def _say_choice(engine: Engine, choice: PartsChoice, parts: tuple[Part, ...]) -> None:
-    """Tell how many parts there are, which of them are asked, and how long it takes to read a part."""
+def _say_choice(engine: Engine, document: Document, choice: PartsChoice, parts: tuple[Part, ...]) -> None:
+    """Tell what could not be read of the document, how many parts there are, which of them are asked, and how long it
+    takes to read a part.
+    """
+    for warning in document.warnings:
+        say(f"Note: {warning}")
+    for mention in choice.mentions:  # mentions are found by text search before any part is read
+        say(mentioned(mention, choice.reach, document))
     largest = max(choice.parts, key=lambda part: part.tokens)
     seconds = engine.measure(largest.document).reading_s
     time = f" A part takes {stretch(Range.about(seconds, PROBED))} to read the first time." if seconds else ""

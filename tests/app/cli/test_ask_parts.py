@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     for module in (ask, ask_parts):
         monkeypatch.setattr(module, "loaded_engine", loaded)
     monkeypatch.setattr(ask, "abilities", lambda _: Abilities())
-    monkeypatch.setattr(ask, "open_books", lambda *_, **__: Document.from_pages("The Mill", PAGES))
+    document = replace(Document.from_pages("The Mill", PAGES), warnings=("Page 4 could not be read.",))
+    monkeypatch.setattr(ask, "open_books", lambda *_, **__: document)
     return scripted
 
 
@@ -43,6 +45,7 @@ def test_the_answer_with_its_pages_and_what_was_not_asked(
     assert main(["ask", "mill.pdf", "When does the goose first appear?", "--parts", "--model", "demo"]) == 0
     printed, told = capfd.readouterr()
     assert printed == f"{ANSWER}\n"
+    assert "Note: Page 4 could not be read.\n" in told
     assert "It is read in 3 parts; up to 2 asked." in told
     assert "Part 2, page 2: Marta sold Jonas a goose at the bridge." in told
     assert "[p. 2]" in told
