@@ -349,7 +349,7 @@ class ExchangeWriter:
     def begin_again(self) -> None:
         """Begin to ask once more, without the earlier answers."""
         self.again = self.done = False
-        self._alone, self._citations, self._denials = True, None, None
+        self._alone, self._citations, self._denials, self._pace = True, None, None, ()
         self.begun, self.waiting = self.abilities.lead(self.ask.text), "Reading the question…"
         self._add(answer="", stages="", figures=None)
         self._thought_before = self._thought = {}
@@ -382,6 +382,8 @@ class ExchangeWriter:
             self.cite()
         else:
             self._parts.ended()
+            if not self._exchange.answer:
+                self._add(figures=None)  # those of a part are not the answer's
             self.write_parts()
 
     def _note(self, event: Event) -> None:
