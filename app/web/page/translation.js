@@ -68,6 +68,7 @@ function phrase(words) {
   if (words.includes("\n")) return words.split("\n").map(translated).join("\n");
   const one = whole(words.replace(/\s+/g, " "));
   if (one !== null) return one;
+  if (words.startsWith("· ")) return `· ${phrase(words.slice(2))}`; // the rest of a line begun by another element
   if (words.includes(" · ")) return words.split(" · ").map(phrase).join(" · ");
   const sentences = words.match(SENTENCES) ?? [words];
   if (sentences.length > 1) return sentences.map(translated).join("");

@@ -46,7 +46,6 @@ OTHERS = (
     "suggestions",
     "languages",
     "settings",
-    "trial",
     "references",
     "question",
     "versions",  # in the language of the question
@@ -503,6 +502,9 @@ def test_what_is_put_together_of_several_strings_is_german_as_a_whole() -> None:
     # The parts of a line are translated one by one: this one's end was taken for "{} repeated itself".
     texts.append("9 words · 2.8 times faster than plain · stopped, it only repeated itself")
     made[texts[-1]] = "format.py"
+    # The rest of a line is an element of its own: the mark at its begin was taken for a part of the number.
+    texts.append("· 31,753 tokens · fits")
+    made[texts[-1]] = "books.js"
     texts.append("The first 251 of 352 pages fit. Expect 2 to 6 min to read, then 2 to 9 words a second.")
     made[texts[-1]] = "planner.py"
     keys = [re.sub(r"\{n?\}", "7", re.sub(r"^\{\} (?=[A-Z][a-z]+ [a-z])", "Xyz. ", key)) for key in entries()]
