@@ -318,7 +318,7 @@ def test_a_second_tab_is_told_at_once(ready: Make) -> None:
     state = ready(ScriptedEngine(answer=LONG))
     steps = ask(state)
     next(steps)
-    with pytest.raises(Busy, match="Another tab"):
+    with pytest.raises(Busy, match="Another question"):
         next(ask(state, "Me too?"))
     assert len(state.chat.exchanges) == 1
     steps.close()  # type: ignore[attr-defined]

@@ -735,7 +735,7 @@ def test_one_question_at_a_time_on_all_tabs(browser: TestClient, state: AppState
     with_book(state)
     asks(browser, tab="mine")
     refused = asks(browser, question="And I?", tab="other")
-    assert "Another tab" in refused["cause"]
+    assert "Another question" in refused["cause"]
     assert refused["busy"] is True
     state.stop_asking(wait=5.0)
 
