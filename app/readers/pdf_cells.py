@@ -455,7 +455,19 @@ def are_columns_of_text(rows: Sequence[Cells]) -> bool:
     if len(rows) < 2:
         return False
     columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
-    return are_woven(rows) or all(map(is_prose, columns)) or _go_on_together(rows)
+    return are_woven(rows) or all(is_prose(one) and _has_words(one) for one in columns) or _go_on_together(rows)
+
+
+def _has_words(column: Sequence[Line]) -> bool:
+    """Whether most lines of a column have several words, or are in a script that has no blanks. Lines of one sign row
+    each, such as names of files and settings, are cells of a table.
+    """
+    texts = [line.text for line in column]
+    return 2 * sum(" " in text or _is_uncased(text[0]) for text in texts) > len(texts)
+
+
+def _is_uncased(letter: str) -> bool:
+    return letter.isalpha() and not (letter.isupper() or letter.islower())
 
 
 def _go_on_together(rows: Sequence[Cells]) -> bool:

@@ -64,6 +64,14 @@ def test_a_glossary_of_two_columns_is_not_torn(files: Any) -> None:
     assert _text(files, _spots(rows * 2, (60, 260), 22)) == "\n".join(" | ".join(row) for row in rows * 2)
 
 
+def test_two_rows_of_a_table_without_words_are_no_columns_of_text(files: Any) -> None:
+    """Names of commands and of settings were read column by column, so that nothing told which belonged together."""
+    rows = [[f"2{at} /symbols/of/{name}/centred", f"/kinds/binary/{at}{at}/sign"] for at, name in enumerate("abcd")]
+    across = [(60.0, 24.0, "22 /symbols/of/lozenges/which/are/black /kinds/ordinary/07/sign")]
+    text = _text(files, [*_spots(rows[:2], (60, 330), 12), *across, *_spots(rows[2:], (60, 330), 12, top=36)])
+    assert [line for line in text.split("\n") if " | " in line] == [" | ".join(row) for row in rows]
+
+
 @pytest.mark.parametrize("ruled", [True, False])
 def test_empty_cells_are_kept(files: Any, ruled: bool) -> None:
     rows = [
