@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from app.readers import formulas
 from app.readers.pdf_grids import Box
-from app.readers.pdf_signs import BREAK, CharacterBoxes
+from app.readers.pdf_signs import BREAK, CharacterBoxes, NewText
 
 _SIGNS = "∏∐∑∫∬∭∮⋀⋁⋂⋃⨀⨁⨂⨄"
 _WORDS = ("lim", "max", "min", "sup", "inf")  # pdfium puts what stands under such a word on a line of its own
@@ -49,24 +49,13 @@ def with_limits(text: str, boxes: CharacterBoxes) -> str:
     found = list(_all(text, boxes)) if may_be and boxes.upright else []
     if not found:
         return text
-    signs: list[str] = []
-    numbers: list[int] = []
-    places: dict[int, Box] = {}
-    at = 0
+    new = NewText(text)
     for one in found:
-        signs += text[at : one.start]
-        numbers += range(at, one.start)
-        x0, x1, top, bottom = one.box
-        step = (x1 - x0) / len(one.text)
-        for place in range(len(one.text)):
-            places[len(signs) + place] = x0 + place * step, x0 + (place + 1) * step, top, bottom
-        signs += f"{one.text} "
-        numbers += [one.start] * (len(one.text) + 1)
-        at = one.end
-    signs += text[at:]
-    numbers += range(at, len(text))
-    boxes.number(numbers, places)
-    return "".join(signs)
+        new.keep(one.start)
+        new.write(one.text, one.start, one.box)
+        new.write(" ", one.start)
+        new.at = one.end
+    return new.end(boxes)
 
 
 def _all(text: str, boxes: CharacterBoxes) -> Iterator[_Written]:

@@ -20,7 +20,7 @@ import pypdfium2.raw as raw
 from app.readers import cleaning, formulas, pdf_calls, struck
 from app.readers.layout import Line
 from app.readers.pdf_grids import Box, Path, turned
-from app.readers.pdf_signs import BREAK, RAISED, WORD, CharacterBoxes, is_raised, with_raised
+from app.readers.pdf_signs import BREAK, RAISED, WORD, CharacterBoxes, NewText, is_raised, with_raised
 
 _MOST = 2_000  # maximum drawn objects examined on a page
 _MOST_BARS = 200  # maximum fraction bars on a page; a page with more is a drawing or a table
@@ -231,37 +231,24 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
     found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
     if not found:
         return text
-    signs: list[str] = []
-    numbers: list[int] = []
-    places: dict[int, Box] = {}
-    at = 0
+    new = NewText(text)
     for one in found:
-        if one.start < at:
+        if one.start < new.at:
             continue
-        before = text[at : one.start]
         if one.joins[0]:
-            before = before.rstrip() or before[:0]
-            before += " " if before[-1:].isalnum() or text[one.start - 1].isspace() else ""
-        signs += before
-        numbers += range(at, min(at + len(before), one.start))
-        numbers += [one.start] * (at + len(before) - one.start)
-        x0, x1 = one.bar[:2]
-        step = (x1 - x0) / len(one.text)
-        for place in range(len(one.text)):
-            places[len(signs) + place] = x0 + place * step, x0 + (place + 1) * step, *one.span
-        signs += one.text
-        numbers += [one.start] * len(one.text)
-        at = one.end
+            new.keep(new.at + len(before := text[new.at : one.start].rstrip()))
+            if before[-1:].isalnum() or text[one.start - 1].isspace():
+                new.write(" ", new.at)
+        else:
+            new.keep(one.start)
+        new.write(one.text, one.start, (*one.bar[:2], *one.span))
+        new.at = one.end
         if one.joins[1]:
-            while at < len(text) and text[at] in "\r\n":
-                at += 1
-            if text[at : at + 1].strip() and text[at] not in _CLOSING:
-                signs.append(" ")
-                numbers.append(at)
-    signs += text[at:]
-    numbers += range(at, len(text))
-    boxes.number(numbers, places)
-    return "".join(signs)
+            while new.at < len(text) and text[new.at] in "\r\n":
+                new.at += 1
+            if text[new.at : new.at + 1].strip() and text[new.at] not in _CLOSING:
+                new.write(" ", new.at)
+    return new.end(boxes)
 
 
 def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:

@@ -687,3 +687,37 @@ class CharacterBoxes:
             return right, right + width, low, low + height
         high = self._top - y1
         return high, high + height, right, right + width
+
+
+class NewText:
+    """A page's text while words of it are written anew. Renumbers the boxes of its characters in the end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._signs: list[str] = []
+        self._numbers: list[int] = []
+        self._places: dict[int, Box] = {}
+        self.at = 0
+        """Index in the old text up to which it has been kept or replaced."""
+
+    def keep(self, end: int) -> None:
+        """Take over the old text up to ``end``."""
+        self._signs += self._text[self.at : end]
+        self._numbers += range(self.at, end)
+        self.at = end
+
+    def write(self, words: str, number: int, box: Box | None = None) -> None:
+        """Add words that take the number of an old character, spread evenly over ``box`` if one is given."""
+        if box is not None:
+            x0, x1, top, bottom = box
+            step = (x1 - x0) / len(words)
+            for place in range(len(words)):
+                self._places[len(self._signs) + place] = x0 + place * step, x0 + (place + 1) * step, top, bottom
+        self._signs += words
+        self._numbers += [number] * len(words)
+
+    def end(self, boxes: CharacterBoxes) -> str:
+        """Take over the rest of the old text, and return the new one."""
+        self.keep(len(self._text))
+        boxes.number(self._numbers, self._places)
+        return "".join(self._signs)
