@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -50,6 +51,8 @@ from engine.document import Document
 from engine.events import Figures
 from engine.plan import BookFit
 
+logger = logging.getLogger(__name__)
+
 
 class Panel(Protocol):
     """A self-contained part of the page: its routes, and its keys of the live stream."""
@@ -69,6 +72,9 @@ class Panel(Protocol):
 _LOADING = "The model is being loaded. You can open a book already."
 _THESE = {"book": "this book", "document": "this document", "documents": "these documents"}
 _DENSE = 1.25  # minimum tokens of a page, relative to a printed page, that is called dense
+
+
+logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -482,6 +488,7 @@ class Live:
         self._mapped: tuple[Document | None, View] | None = None
         self._glowing: tuple[tuple[float, ...], list[int]] | None = None
         self._formatted: tuple[Exchange | None, str, int] = None, "", 0
+        self._failed: list[Panel] = []  # panels whose error is in the log
         self._open = 0  # number of open streams
         self._away_seconds = away_seconds
         self._leaving: asyncio.TimerHandle | None = None
@@ -493,8 +500,18 @@ class Live:
         # The map comes first: its highlights need the number of pages.
         view = {"map": self._map(current), **page, **self._writing(current, chat), "scores": self._glow(current)}
         for panel in self._panels:
-            view.update(panel.view())
+            view.update(self._shown_by(panel))
         return view
+
+    def _shown_by(self, panel: Panel) -> View:
+        """What a panel shows; nothing if it fails. Its part of the page then stays as it was, and all others go on."""
+        try:
+            return panel.view()
+        except Exception:  # an error here would end the stream, and with it everything that the page shows
+            if panel not in self._failed:
+                logger.exception("%s cannot be shown.", type(panel).__name__)
+                self._failed.append(panel)
+            return {}
 
     def route(self) -> PageRoute:
         async def live(request: Request) -> StreamingResponse:

@@ -576,6 +576,25 @@ def test_where_the_engine_computes_on_the_processor_the_page_moves_more_seldom()
     assert chat_run.OWN.words < chat_run.BESIDE.words < chat_run.SHARED.words
 
 
+def test_an_error_in_a_panel_takes_nothing_from_the_others(ready: Callable[..., AppState], caplog: Any) -> None:
+    """It ended the stream, and the page waited for ever without a word."""
+
+    class _Panel:
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+        def routes(self) -> tuple[()]:
+            return ()
+
+        def view(self) -> dict[str, Any]:
+            return {self.key: 1 // (self.key != "broken")}
+
+    stream = live.Live(ready(), [_Panel("broken"), _Panel("sound")])
+    shown = [stream.view() for _ in range(3)]
+    assert all(one["sound"] == 1 and "broken" not in one and "book" in one for one in shown)
+    assert len([one for one in caplog.records if one.exc_info]) == 1, "the log has it once"
+
+
 def test_news_come_at_once_while_the_engine_has_nothing_to_do(state: AppState) -> None:
     stream = live.Live(state)
     assert stream._throttle(card=False) == chat_run.OWN
