@@ -23,9 +23,10 @@ from app.core.abilities import Abilities
 from app.core.part_run import shifted
 from app.core.question import Ask
 from app.core.versions import plain, subject
+from app.trust.book_words import BookWords
 from app.trust.citations import CitationFinder
 from engine import HANDOVER_S, EngineLike
-from engine.document import Document, Member
+from engine.document import Document, Member, Page
 from engine.events import AnswerDone, Event, StopReason, TextDelta
 from engine.languages import language_of_question
 
@@ -40,6 +41,10 @@ _TOKENS = 96
 _SHORT = best_passages.MOST_READ * best_passages.LONGEST
 """Maximum characters of a document that is given whole to a question without points, because the passages of a longer
 one are as long, and a lease names its parties without the word "parties".
+"""
+_BEGINNING = 2 * best_passages.LONGEST
+"""Characters of the beginning of a longer document that are given with its passages to a question without points: who
+wrote it and how it begins stand there, in other words than those of the question.
 """
 NOTHING = "–"
 """The cell of a document that has no word of the question."""
@@ -148,8 +153,7 @@ class SideBySide:
             words = finder.prepare(part).result().words
             for row, point in enumerate(self.points):
                 question = about.format(point) if point else self.question
-                short = not point and part.characters <= _SHORT
-                excerpt = part if short else best_passages.excerpt(words, point or question)
+                excerpt = best_passages.excerpt(words, point) if point else _with_beginning(part, words, question)
                 if excerpt.pages and not cancel.is_set():
                     request = engine.ask(replace(asked, text=f"{question} {added}", excerpt=excerpt), cancel=cancel)
                     yield from self._follow(request, (row, column))
@@ -203,6 +207,15 @@ def _alone(document: Document, member: Member) -> Document:
         if document.member_at(page.number) is member
     )
     return Document(member.title, member.author, pages, member.kind, member.sha256, member.unit)
+
+
+def _with_beginning(part: Document, words: BookWords, question: str) -> Document:
+    """What is given of a document to a question without points: all of it if it is short."""
+    if part.characters <= _SHORT:
+        return part
+    excerpt = best_passages.excerpt(words, question)
+    texts = [part.text[:_BEGINNING], *(page.text for page in excerpt.pages)]
+    return replace(excerpt, pages=tuple(Page(at, str(at), text) for at, text in enumerate(texts, start=1)))
 
 
 def _evidence(part: Document, finder: CitationFinder, question: str, cell: str) -> list[dict[str, Any]]:

@@ -84,6 +84,17 @@ def test_a_short_document_is_given_whole_to_a_question_without_points() -> None:
     assert cells.count("It is Hollis.") == 2
 
 
+def test_of_a_long_document_a_question_without_points_gets_the_beginning() -> None:
+    """How two novels begin was told from passages of their middle that have the word "begin"."""
+    engine, asked = ScriptedEngine("Ada wakes."), Ask("How does each book begin?")
+    pages = ["Ada woke at noon.", *["They begin to row, as the book of tides told them. " * 20] * 20]
+    table = SideBySide.of(Document.together([Document.from_pages(name, pages) for name in "AB"]), asked, Abilities())
+    assert table is not None
+    for _ in table.ask(engine, asked, threading.Event()):
+        pass
+    assert [one.excerpt is not None and one.excerpt.pages[0].text[:17] for one in engine.asked] == [pages[0]] * 2
+
+
 def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:
     table, stop = SideBySide.of(LEASES, Ask("Which lease has the lower rent?"), Abilities()), threading.Event()
     assert table is not None
