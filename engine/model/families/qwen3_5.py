@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.model.families.family import RECURRENT, Family
 from engine.model.families.gguf_layout import NAMES_AFTER_ATTENTION, STATE_NORM, GgufLayout, Header
+from engine.model.families.qwen import CARD
 from engine.quantization import StateSize
 
 _DEFAULTS = {
@@ -145,6 +146,7 @@ FAMILIES = {
         _WITH_EXPERTS,
         title="Qwen3-Next",
         wrapper="",
+        card=CARD,
         defaults={**_WITH_EXPERTS.defaults, "num_experts_per_tok": 10, "num_hidden_layers": 48},
     ),
 }
