@@ -214,7 +214,7 @@ def _with_beginning(part: Document, words: BookWords, question: str) -> Document
     if part.characters <= _SHORT:
         return part
     excerpt = best_passages.excerpt(words, question)
-    texts = [part.text[:_BEGINNING], *(page.text for page in excerpt.pages)]
+    texts = [f"[The beginning]\n{part.text[:_BEGINNING]}", *(page.text for page in excerpt.pages)]
     return replace(excerpt, pages=tuple(Page(at, str(at), text) for at, text in enumerate(texts, start=1)))
 
 
