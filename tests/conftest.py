@@ -29,6 +29,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GPU
     os.environ["TRITON_INTERPRET"] = "1"
+gc.disable()  # until all is collected: what is imported is no garbage, and looking for some takes an eighth of the time
 # Tiny tensors gain nothing from threads. Where processes share the cores, an operation takes ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -164,8 +165,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_finish() -> None:
     """All tests and modules stay to the end: whoever looks for garbage need not look through them. A second otherwise,
     each time that a session or a probe collects."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -28,7 +28,7 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SAMPLE = ASSETS / "sample"
 ASKED = json.loads((SAMPLE / "sample.json").read_text(encoding="utf-8"))
 LONG = bool(os.environ.get("TRIFOLD_LONG"))
-PAGES = 10  # of the sample book; all of them with TRIFOLD_LONG=1, which takes minutes
+PAGES = 6  # of the sample book; all of them with TRIFOLD_LONG=1, which takes minutes
 MARKS = "“”… "
 EVENT_S = 120
 KERNELS = {"pairs of bfloat16": ("bfloat16", ""), "float32": ("float32", ""), "AVX2": ("auto", AVX2)}

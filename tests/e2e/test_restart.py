@@ -29,8 +29,8 @@ from tests.e2e.steps import (
 from tests.nursery import Nursery
 from tests.processes import app_command, free_port
 
-CHARACTERS = 14_000  # long enough that a question is less than a hundredth of it
-MOST_READ_AGAIN = 0.01
+CHARACTERS = 7_000  # long enough that a question is less than a fiftieth of it
+MOST_READ_AGAIN = 0.02
 REUSED = re.compile(r"([\d,]+) new tokens? read for this question, ([\d,]+) kept from before")
 
 
