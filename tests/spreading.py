@@ -1,8 +1,8 @@
 """How the tests are spread over several processes: whole files, each process with a kind of its own to begin with.
 
 Browsers and programs that tests start and kill are waited for most of the time, and products are computed all of it. So
-one process of three drives the browser, one starts programs, and one computes: that keeps two cores busy, and no more
-than one of them is asked for much at a time. Who has nothing left of his kind takes of the others'.
+one process drives the browser, one starts programs, and one computes. A fourth takes what is there, as does who has
+nothing left of his kind: that keeps two cores busy while others wait.
 """
 
 from __future__ import annotations
