@@ -17,7 +17,6 @@ import ast
 import json
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -327,9 +326,9 @@ def question_path(root: Path = ROOT) -> QuestionPath:
     from playwright.sync_api import sync_playwright
 
     from tests.e2e import steps
-    from tests.processes import free_port, is_up
+    from tests.processes import browser_path, free_port, is_up
 
-    chromium = os.environ.get("TRIFOLD_CHROMIUM") or shutil.which("chromium") or "google-chrome"
+    chromium = browser_path() or "google-chrome"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         port = free_port()
         command = [sys.executable, __file__, "--record", str(root), "--no-browser", "--port", str(port)]

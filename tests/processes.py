@@ -21,15 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 240  # a busy machine takes its time
 END_SECONDS = 10
 SAID = "said.txt"  # what a program writes to the terminal, in its data folder
-# Chromium without windows, made for tests, comes first: it takes an eighth less processor time for the same pages.
-BROWSERS = (
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-)
 
 # Below what systems give to those who do not ask for a number, above the last one that browsers refuse (10,080).
 _FIRST_PORT, _SHARES, _SHARE = 11_000, 10, 2_000
@@ -38,7 +29,9 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def browser_path() -> str | None:
-    """The Chromium of this machine that tests drive: what ``TRIFOLD_CHROMIUM`` names, or the first of ``BROWSERS``."""
+    """The Chromium of this machine that tests drive: what ``TRIFOLD_CHROMIUM`` names, or the first that is found."""
+    from app.core.diagnostics import BROWSERS
+
     return os.environ.get("TRIFOLD_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 

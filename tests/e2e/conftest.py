@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from app.core.diagnostics import BROWSERS
 from tests.app.running import Running
 from tests.e2e.steps import (
     DEMO_VIEW,
@@ -31,7 +32,7 @@ from tests.e2e.steps import (
     serving,
 )
 from tests.nursery import Nursery
-from tests.processes import BROWSERS, app_command, browser_path, free_port
+from tests.processes import app_command, browser_path, free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

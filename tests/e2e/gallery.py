@@ -6,7 +6,6 @@ and ``test_states`` look at the same states with rules.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from tests.e2e.steps import (
     scripted_command,
     serving,
 )
-from tests.processes import free_port
+from tests.processes import browser_path, free_port
 
 SAMPLE = Path(__file__).resolve().parents[2] / "assets" / "sample" / "the-lamplighters-of-orre.pdf"
 QUESTION = "Where does it say that Maren Holt kept the north light?"
@@ -309,4 +308,4 @@ def main(folder: Path, chromium: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else SCREENSHOTS, shutil.which("chromium") or "chromium")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else SCREENSHOTS, browser_path() or "chromium")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from tests.e2e.steps import DEMO_VIEW, PHONE, WIDE, Server, answered, ask, clean_page, give, until
-from tests.processes import ROOT, free_port, is_up
+from tests.processes import ROOT, browser_path, free_port, is_up
 
 PICTURES = ROOT / "assets" / "screenshots"
 SECOND = ROOT / "engine" / "README.md"
@@ -180,4 +179,4 @@ def save(page: Page, name: str, scheme: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "", shutil.which("chromium") or "chromium")
+    main(sys.argv[1] if len(sys.argv) > 1 else "", browser_path() or "chromium")
