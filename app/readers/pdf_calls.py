@@ -8,7 +8,7 @@ reading time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import PYFUNCTYPE, c_float, c_int, c_size_t, c_ulong, c_void_p, cast
+from ctypes import PYFUNCTYPE, addressof, c_float, c_int, c_size_t, c_uint, c_ulong, c_void_p, cast, sizeof
 from typing import Any
 
 import pypdfium2.raw as raw
@@ -48,6 +48,13 @@ segment = _by_address(raw.FPDFPath_GetPathSegment, c_void_p, c_void_p, c_int)
 segment_point = _by_address(raw.FPDFPathSegment_GetPoint, c_int, c_void_p, c_void_p, c_void_p)
 segment_kind = _by_address(raw.FPDFPathSegment_GetType, c_int, c_void_p)
 segment_closes = _by_address(raw.FPDFPathSegment_GetClose, c_int, c_void_p)
+
+
+def colour_of(item: int) -> tuple[int, ...]:
+    """Return the red, green and blue (0 to 255) with which an object is filled; () if there is none."""
+    colour = (c_uint * 4)()
+    places = [addressof(colour) + sizeof(c_uint) * at for at in range(4)]
+    return tuple(colour[:3]) if fill_colour(item, *places) else ()
 
 
 class Floats:

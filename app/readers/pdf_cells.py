@@ -49,7 +49,7 @@ Cells = list[list[Line]]
 # matches an item of a list that has its mark in the same piece of text
 _ITEM = re.compile(r"(?:[•·▪◦‣■□●○☐☑☒\uf0b7]|\d{1,2}[.)]) ?[^\W\d_]|[☐☑☒•] ?\S|[-–—*] [^\W\d_]")
 _MARK = re.compile(r"[•·▪◦‣■□●○☐☑☒\uf0b7*–—-]|\d{1,2}[.)]")
-_MARK_REACH = 3.0  # maximum distance, in line heights, from a list's mark to its item
+MARK_REACH = 3.0  # maximum distance, in line heights, from a list's mark to its item
 _FEWEST_ITEMS = 2  # minimum items of a list that stands beside another
 MARKER = re.compile(r"^(?:[•·▪◦‣■□●○–—*\uf0b7-]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):]|[(\[]\w{1,4}[)\]]|\d{1,3})$")
 _STOPS = (".", "!", "?", ":", "。")  # characters with which a sentence ends
@@ -435,7 +435,7 @@ def _with_marks(row: Sequence[Line]) -> list[list[Line]]:
     groups: list[list[Line]] = []
     for piece in row:
         last = groups[-1][-1] if groups else None
-        if last is not None and _MARK.fullmatch(last.text) and piece.x0 - last.x1 < _MARK_REACH * last.height:
+        if last is not None and _MARK.fullmatch(last.text) and piece.x0 - last.x1 < MARK_REACH * last.height:
             groups[-1].append(piece)
         else:
             groups.append([piece])

@@ -20,7 +20,7 @@ import pypdfium2 as pdfium
 from app.readers import cleaning, pdf_calls
 from app.readers.inner_pictures import Image
 from app.readers.layout import Doubt, Line, is_initial
-from app.readers.pdf_cells import MARKER, are_columns_of_text, in_columns, is_prose
+from app.readers.pdf_cells import MARK_REACH, MARKER, are_columns_of_text, in_columns, is_prose
 from app.readers.pdf_charts import boxes_of, charts, gridded, with_charts
 from app.readers.pdf_comments import TICKS
 from app.readers.pdf_glyphs import PageFonts, with_signs
@@ -62,7 +62,6 @@ _TAB = 1.2  # maximum gap, in line heights, within a run of text; a wider gap ma
 _LIST_MARK = re.compile(r"(?:[•·▪◦‣■□●○\uf0b7]|\(?(?:\d{1,3}|[A-Za-z]|[ivxlc]{1,5})[.):])$")
 _FAR_BOX = 8.0  # maximum distance of a checkbox from its text, as a factor of the box's height
 _FIELD_REACH = 6.0  # maximum distance, in heights of the field, between a field and its name that runs out of the page
-_MARK_REACH = 3.0  # maximum distance, in line heights, from a list marker to its item
 # Maximum distance, in line heights, by which a line may begin above the preceding line and belong to the same block.
 _ROW = 0.5
 # Maximum distance, in line heights, by which a line may begin below the preceding line and belong to the same block.
@@ -525,7 +524,7 @@ def _with_markers(pieces: list[Line]) -> list[Line]:
 
 def _is_marked(mark: Line, item: Line) -> bool:
     """Whether a list item starts right after a list marker."""
-    return same_row(mark, item) and -0.1 * mark.height < item.x0 - mark.x1 < _MARK_REACH * mark.height
+    return same_row(mark, item) and -0.1 * mark.height < item.x0 - mark.x1 < MARK_REACH * mark.height
 
 
 def _from_above(lines: list[Line]) -> list[Line]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import addressof, c_int, c_uint, sizeof
+from ctypes import addressof, c_int
 from dataclasses import dataclass, replace
 
 import pypdfium2 as pdfium
@@ -144,7 +144,7 @@ def _slice(item: int, turn: Callable[[float, float, float, float], Box]) -> _Sli
         return None
     # the path may begin within the arc
     first = next((at for at in range(1, len(arcs)) if abs(_turn(arcs[at][0] - arcs[at - 1][1])) > _ROUND), 0)
-    return _Slice(x, y, outer, arcs[first][0] + sum(steps) / 2, size, _colour(item))
+    return _Slice(x, y, outer, arcs[first][0] + sum(steps) / 2, size, pdf_calls.colour_of(item))
 
 
 def _turn(angle: float) -> float:
@@ -211,12 +211,6 @@ def _circle(curves: Sequence[_Curve], corners: Sequence[Point]) -> tuple[float, 
     x = (one * (by - cy) + two * (cy - ay) + three * (ay - by)) / twice
     y = (one * (cx - bx) + two * (ax - cx) + three * (bx - ax)) / twice
     return x, y, math.dist((x, y), (ax, ay))
-
-
-def _colour(item: int) -> tuple[int, ...]:
-    colour = (c_uint * 4)()
-    places = [addressof(colour) + sizeof(c_uint) * at for at in range(4)]
-    return tuple(colour[:3]) if pdf_calls.fill_colour(item, *places) else ()
 
 
 def _pies(slices: Sequence[_Slice]) -> list[list[_Slice]]:
@@ -380,7 +374,7 @@ def _legend(
         return {}
     for item, *edges in paths[:_MOST_PATHS]:
         x0, x1, top, bottom = turn(*edges)
-        if x1 - x0 > _SMALLEST or bottom - top > _SMALLEST or (at := colours.get(_colour(item))) is None:
+        if x1 - x0 > _SMALLEST or bottom - top > _SMALLEST or (at := colours.get(pdf_calls.colour_of(item))) is None:
             continue
         y = (top + bottom) / 2
         beside = [one for one in pieces if one.top < y < one.bottom and 0 < one.x0 - x1 < _SWATCH * one.height]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from ctypes import addressof, c_int, c_uint, sizeof
+from ctypes import addressof, c_int
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -118,9 +118,7 @@ def _is_box(ground: Path, frame: Path) -> bool:
     parts = pdf_calls.count_segments(ground[0])
     if parts < _CORNERS or parts != pdf_calls.count_segments(frame[0]):
         return False
-    colour = (c_uint * 4)()
-    places = [addressof(colour) + sizeof(c_uint) * at for at in range(4)]
-    return bool(pdf_calls.fill_colour(ground[0], *places)) and min(colour[:3]) >= _WHITE
+    return min(pdf_calls.colour_of(ground[0]), default=0) >= _WHITE
 
 
 def _is_tick(path: Path, frame: Path) -> bool:
