@@ -304,10 +304,9 @@ def _say_end(engine: EngineLike, first: FirstPassages, record: dict[str, Any], d
     say("\n".join(lines_of(done, first.card)))
     if done.stop_reason is StopReason.LOOP:
         say(f"Note: {_LOOPED}")
-    for line in (
-        _premise_lines(checked(engine, document, first.question.text, record), document.unit) if looks_up else ()
-    ):
-        say(line)
+    if looks_up:
+        for line in _premise_lines(checked(engine, document, first.question.text, record), document.unit):
+            say(line)
 
 
 def ask_whole(

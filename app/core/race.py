@@ -31,7 +31,7 @@ from typing import Any
 
 from app.core import format, speed
 from app.core.abilities import Abilities, abilities
-from app.core.chats import Chat, Trouble
+from app.core.chats import Exchange, Trouble
 from app.core.forecast import identity
 from app.core.open_book import Stage
 from app.core.state import AppState
@@ -105,10 +105,11 @@ class Race:
         chat = self._app_state.chat
         instead = ""
         if not question.strip():
-            told = _last_of(chat) if chat is not None else ""
+            turns = chat.exchanges if chat is not None else ()
+            told = _last_of(turns)
             other = "" if told else next(iter(self._others(False)), "")
-            instead = other if chat is not None and chat.exchanges else ""
-            question = told or other or (chat.exchanges[-1].question if chat is not None and chat.exchanges else "")
+            instead = other if turns else ""
+            question = told or other or (turns[-1].question if turns else "")
         question = question.strip()[:_LONGEST_QUESTION]
         if not question:
             raise InputError("There is no question to race with.", "Type one first.")
@@ -227,11 +228,11 @@ class Race:
         return self._app_state.engine.ask(asked, cancel=claim)
 
 
-def _last_of(chat: Chat) -> str:
+def _last_of(turns: Sequence[Exchange]) -> str:
     """Return the newest question of a chat that was answered from the book; "" if there is none. A refusal, an answer
     that repeated itself, or one that the text does not support does not count, because a race shows its texts large.
     """
-    told = (turn.question for turn in reversed(chat.exchanges) if not _is_doubted(turn.notes or {}))
+    told = (turn.question for turn in reversed(turns) if not _is_doubted(turn.notes or {}))
     return next(told, "")
 
 

@@ -290,20 +290,15 @@ def _about_several(document: Document, language: Language) -> tuple[str, ...]:
     two = (_ASKED[language]["two"],) if len(document.members) == 2 else ()
     compared = _compared_terms(document, language)
     asked = [_list_of(compared, language)] if compared and language in _COMPARE else []
-    kinds = {kind_of(Document("", "", pages, document.kind, "")) for pages in _by_member(document)}
+    kinds = {kind_of(Document("", "", one.pages, document.kind, "")) for one in document.stretches}
     return (*two, *asked, *_OF_EACH[language][kinds.pop() if len(kinds) == 1 else "text"])
-
-
-def _by_member(document: Document) -> list[tuple[Page, ...]]:
-    members = document.members
-    return [tuple(page for page in document.pages if document.member_at(page.number) is one) for one in members]
 
 
 def _compared_terms(document: Document, language: Language) -> list[str]:
     """Nouns beside which each of several documents has figures, and not the same ones, such as "rent", the best first.
     A noun that stands mostly in other sentences, or beside figures that all documents have, is left out ("tenant").
     """
-    texts = ["\n".join(page.text for page in pages) for pages in _by_member(document)]
+    texts = ["\n".join(page.text for page in one.pages) for one in document.stretches]
     nouns = {noun for text in texts for noun in _NOUN[language].findall(text)}
     nouns = {noun for noun in nouns if not says_nothing(fold_word(noun)) and not unit_of(fold_word(noun))}
     beside: dict[str, list[set[str]]] = {noun: [set() for _ in texts] for noun in sorted(nouns)}
