@@ -161,8 +161,8 @@ def _file(row: Mapping[str, Any], original: Model, rows: Mapping[str, Any]) -> P
     shape = replace(original.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
     if row.get("kept_on_card", False):
         shape = replace(shape, on_card=card_bytes_per_weight(stored, ()))
-    sources = [words for words in original.sources if not words.startswith(_FIGURES["size"])]
-    model = Model(row["name"], shape, original.licence, sources=(*sources, *_sources({"size": _OF_A_FILE})))
+    sources = _sources({**rows["models"][row["of"]]["sources"], "size": _OF_A_FILE})
+    model = Model(row["name"], shape, original.licence, sources=sources)
     note = f"{rows['remarks']['file']} {row['note']}".strip()
     return Pair(row["id"], row["title"], model, None, note, rows["tested"][row["tested"]])
 

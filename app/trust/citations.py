@@ -1,10 +1,10 @@
 """Finds the evidence for an answer in the book: pages for quotations, and passages for the other sentences. Also
 records which model or lookup proposed each token of the answer.
 
-    finder = CitationFinder()                   one per program
+    finder = CitationFinder()                     one per program
     citations = finder.begin(document, question)  one per answer
-    citations.take(event)                       every event of the engine; True if citations may have changed
-    citations.record()                          plain JSON, kept with the exchange
+    citations.take(event)                         every event of the engine; True if citations may have changed
+    citations.record()                            plain JSON, kept with the exchange
 
 A quotation is looked up in the text of the pages (``app.trust.quoted``). So it is certain whether the book has the
 quotation.

@@ -74,9 +74,6 @@ _THESE = {"book": "this book", "document": "this document", "documents": "these 
 _DENSE = 1.25  # minimum tokens of a page, relative to a printed page, that is called dense
 
 
-logger = logging.getLogger(__name__)
-
-
 @runtime_checkable
 class Growing(Protocol):
     """A value of the live stream that is sent in part: a tab gets only what is new in the value."""
@@ -173,13 +170,15 @@ def sampling_view(status: Status) -> View:
     be restricted to the book's words, and whether the model can think before it answers, as far as that is known.
     """
     model = status.model
-    can_quote = model is None or model.can_quote
-    if model is not None and model.sampling is None:
-        view: View = {"own": {}, "own_after_thought": {}, "whose": "the server's own"}
-        return {**view, "can_quote": can_quote, "can_think": True}
+    elsewhere = model is not None and model.sampling is None  # a server does not tell its settings
     own, after = (_known(model.own_sampling(think) if model else None) for think in (False, True))
-    view = {"own": own, "own_after_thought": after, "whose": "the model's own"}
-    return {**view, "can_quote": can_quote, "can_think": model is not None and bool(model.thinking)}
+    return {
+        "own": own,
+        "own_after_thought": after,
+        "whose": "the server's own" if elsewhere else "the model's own",
+        "can_quote": model is None or model.can_quote,
+        "can_think": elsewhere or (model is not None and bool(model.thinking)),
+    }
 
 
 def _known(own: SamplingParams | None) -> dict[str, Any]:
@@ -415,6 +414,11 @@ def _millions(parameters: int) -> str:
     return f"{parameters / 1e6:.1f} million"
 
 
+def _growing(turns: Sequence[Exchange]) -> int | None:
+    """The position of the answer that is being written; None if there is none."""
+    return next((at for at, turn in enumerate(turns) if turn.stopped is None), None)
+
+
 def _speed(current: OpenBook, chat: Chat | None) -> tuple[Figures | None, Sequence[PacePoint], str]:
     """The figures of the growing answer, its pace curve (milliseconds per token along the answer), and why its speed
     does not count. If no answer is being written, those of the last answer in the shown chat.
@@ -425,7 +429,7 @@ def _speed(current: OpenBook, chat: Chat | None) -> tuple[Figures | None, Sequen
     why_not = str((turns[-1].notes or {}).get("uncounted", "")) if turns else ""
     if current.asking and current.figures is not None:
         return current.figures, current.pace, why_not
-    written = next((at for at, turn in enumerate(turns) if turn.stopped is None), None) if current.asking else None
+    written = _growing(turns) if current.asking else None
     if written is not None:
         measured = (turn.figures for turn in reversed(turns[: written + 1]) if turn.figures)
         return next(measured, None), format.kept_pace(turns[written].notes), why_not
@@ -554,7 +558,7 @@ class Live:
         the last look-up are sent unformatted.
         """
         turns = chat.exchanges if chat and current.asking else ()
-        turn = next((at for at, each in enumerate(turns) if each.stopped is None), None)
+        turn = _growing(turns)
         if turn is None:
             return {"writing": None, "provenance": None}
         answer, cited = turns[turn], current.cited
