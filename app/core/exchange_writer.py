@@ -237,7 +237,7 @@ class ExchangeWriter:
             "read": format.read_until(document, done),
             "reading": current.stage is Stage.READING,
             "of": document.extent(),
-            "never": current.stage is Stage.UNREAD,
+            "never": current.stage is Stage.UNREAD and current.read is None,
             "parts": _parts_offer(self._state, self.ask.text),
         }
 

@@ -201,7 +201,7 @@ def reading_view(progress: ReadingProgress, document: Document, remaining: Remai
 
 def book_line(read: BookRead | None, document: Document, extent: str) -> str:
     """Describe a book on one line: its ``extent``, and how far it was read if the reading was stopped."""
-    if read is None or not read.stopped:
+    if read is None or not read.stopped or not read.pages_read:
         return extent
     return " · ".join((extent, f"read to {reached(document, read.pages_read)}"))
 
@@ -214,11 +214,13 @@ def read_line(read: BookRead, document: Document) -> str:
             return f"{opened}: it was read before."
         return f"{opened}: they were read before."
     if not read.stopped and read.tokens_restored:
-        anew = counted(read.tokens - read.tokens_restored, "token")
-        return f"Read {anew} in {duration(read.seconds)}; {count(read.tokens_restored)} came back from disk."
+        known = percent(_share(read.tokens_restored, read.tokens))
+        return f"Opened {document.extent(read.pages_read)} in {duration(read.seconds)}: {known} had been read before."
     if not read.stopped:
         took = f"Read {document.extent(read.pages_read)} in {duration(read.seconds)}."
         return f"{took} {'It stays' if read.pages_read == 1 else 'They stay'} in memory for every question."
+    if not read.pages_read:
+        return "Stopped before a page was read. Answers come from passages."
     return f"Stopped at {reached_of(document, read)}. Questions are answered from what was read."
 
 

@@ -29,8 +29,8 @@ class Stage(str, Enum):
     CHOOSING = "choosing"  # the book does not fit into the window, and the person chooses pages
     WAITING = "waiting"  # the book waits for the model to be loaded
     READING = "reading"  # the model reads the book
-    # questions are answered from passages, because the settings say that no book is read, or the reading waits for a
-    # question (``AppState.read_for``)
+    # questions are answered from passages, because the settings say that no book is read, the reading waits for a
+    # question (``AppState.read_for``), or the person stopped it before a page was read
     UNREAD = "unread"
     READY = "ready"  # the person can ask questions about the book
     # the book does not fit into the window; a question goes to parts of it, each of which is read when first needed

@@ -272,7 +272,9 @@ class AppState:
                 self.current = replace(self.current, book=book)
 
     def read_for(self, asked: Ask) -> None:
-        """Begin to read an open book whose reading waits for a question. Its pictures waited too."""
+        """Begin to read an open book whose reading waits for a question. Its pictures waited too. A reading that the
+        person stopped does not begin again by itself.
+        """
 
         def look(job: Job) -> None:
             _look_at_pictures(self, job, _recognition(self, job, recognise=False))
@@ -280,7 +282,7 @@ class AppState:
         with self._lock:
             current = self.current
             waits = current.stage is Stage.UNREAD and self.source is not AnswersFrom.PASSAGES
-            if waits and not asked.now and not current.asking and current.document is not None:
+            if waits and not asked.now and not current.asking and current.document is not None and current.read is None:
                 self._read(current.document, look)
 
     def choose(self, first: int, last: int) -> None:
@@ -801,15 +803,17 @@ def _read(state: AppState, job: Job, document: Document) -> None:
 
 
 def _finish(state: AppState, job: Job, read: BookRead) -> None:
-    if read.pages_read or read.tokens:
-        state.set(job, stage=Stage.READY, read=read)
-        book = state.current.book
-        document = state.current.document
-        if book is not None and document is not None and document.kind != NOTES:
-            state.set(job, book=state.books.read(book, tokens=read.tokens_total, pages_read=read.pages_read))
-    else:
-        nothing = Trouble("The reading was stopped before anything was read.", "")
-        state.set(job, stage=Stage.FAILED, trouble=nothing, action=Action.READ_AGAIN)
+    """Keep the result of a reading. If the person stopped it before a page was read, questions are answered from
+    passages, and the reading waits until the person begins it (``AppState.read_again``).
+    """
+    if read.stopped and not read.pages_read:
+        state.set(job, stage=Stage.UNREAD, read=read)
+        return
+    state.set(job, stage=Stage.READY, read=read)
+    book = state.current.book
+    document = state.current.document
+    if book is not None and document is not None and document.kind != NOTES:
+        state.set(job, book=state.books.read(book, tokens=read.tokens_total, pages_read=read.pages_read))
 
 
 def _guarded(state: AppState, job: Job, work: Callable[[], None]) -> None:

@@ -313,6 +313,8 @@ def _hint(current: OpenBook, status: Status, asked: Ask) -> str:
         return "Answers from passages at once; from all its parts if you ask for that."
     if current.stage is Stage.UNREAD and asked.now:
         return "Answers from passages at once. Your settings say that nothing is read."
+    if current.stage is Stage.UNREAD and current.document is not None and current.read is not None:
+        return f"Answers from passages at once, and from all {current.document.extent()} when these have been read."
     if current.stage is Stage.UNREAD and current.document is not None:
         return f"Your first question begins the reading of all {current.document.extent()}, if it needs that."
     if current.stage is Stage.READY:

@@ -74,7 +74,7 @@ export function showRead(count) {
 export function showReading(now, line) {
   if (line === undefined) reading = now;
   else readLine = line;
-  const partly = read > 0 && read < pages;
+  const partly = (read > 0 && read < pages) || byId("trifold").dataset.stage === "unread";
   byId("map-words").textContent = reading ? [reading.where, reading.pace].filter(Boolean).join(" · ") : readLine;
   byId("stop-reading").hidden = !reading;
   byId("read-rest").hidden = Boolean(reading) || !readLine || !partly;

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.core import chat_run, exchange_writer
+from app.core import chat_run, exchange_writer, format
 from app.core.abilities import FIT_BEST, LIMITS
 from app.core.chats import Exchange, all_messages
 from app.core.exchange_writer import unread
@@ -25,6 +25,7 @@ from app.core.question import AnswersFrom, Ask
 from app.core.signal import Signal
 from app.core.state import AppState
 from app.web import openai_api
+from app.web.live import page_view
 from app.web.messages import absent, marked
 from engine import Question
 from engine.config import SamplingParams
@@ -569,6 +570,30 @@ def test_a_waiting_question_can_be_stopped(make_state: Make, a_file: Path) -> No
     assert state.current.stage is Stage.READING
     state.stop_reading()
     wait_for(lambda: state.current.stage is not Stage.READING)
+
+
+def test_a_reading_stopped_at_once_is_no_error(make_state: Make, a_file: Path) -> None:
+    """It stood as an error on the page. A question that waited is answered from passages, and the next one too."""
+    engine = ScriptedEngine(reading_seconds=60)
+    state = make_state(engine, reader=lambda path, password=None: book(10))
+    state.open(state.books.copy_in(a_file))
+    wait_for(lambda: state.current.stage is Stage.READING)
+    steps = chat_run.ask(state, Ask("Where is lamp7?", whole=True))
+    next(steps)
+    state.stop_reading()
+    list(steps)
+    list(ask(state, "And lamp8?"))
+    assert [turn.answer for turn in state.chat.exchanges] == [engine.answer] * 2
+    noted = (state.chat.exchanges[1].notes or {})["first"]
+    assert format.first_line(noted).endswith(" Nothing else has been read.")
+    assert (state.current.stage, state.current.trouble, len(engine.readings)) == (Stage.UNREAD, None, 1)
+    view = page_view(state.current, engine.status())
+    assert view["read"] == "Stopped before a page was read. Answers come from passages."
+    assert view["hint"] == "Answers from passages at once, and from all 10 pages when these have been read."
+    assert view["book"]["line"] == "10 pages"
+    state.read_again()
+    wait_for(lambda: len(engine.readings) == 2)
+    state.stop_reading()
 
 
 def test_without_a_book_there_is_nothing_to_ask(make_state: Make) -> None:

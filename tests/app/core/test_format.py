@@ -95,8 +95,10 @@ def test_how_the_reading_went() -> None:
     part = BookRead(100, 200, 84, 212, 4.2, 6800.0, KvBytes(), True)
     assert format.read_line(whole, book(212)).startswith("Read 212 pages in 4.2 s. They stay in memory")
     kept = replace(whole, source="snapshot", tokens_restored=whole.tokens)
-    added = replace(kept, tokens_restored=kept.tokens - 900)
-    assert format.read_line(added, book(212)) == f"Read 900 tokens in 4.2 s; {kept.tokens - 900:,} came back from disk."
+    added = replace(kept, tokens_restored=190)
+    assert (
+        format.read_line(added, book(212)) == f"Opened 212 pages in 4.2 s: {format.percent(0.95)} had been read before."
+    )
     assert format.read_line(kept, book(212)) == "Opened 212 pages in 4.2 s: they were read before."
     kept = replace(kept, pages_read=1)
     assert format.read_line(kept, book(1)) == "Opened 1 page in 4.2 s: it was read before."
