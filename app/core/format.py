@@ -491,9 +491,12 @@ def brief_answer_line(
 
 
 def _written(answer: str, tokens: int) -> str:
-    """The length of an answer in words. If the answer has no spaces between words, the length in tokens."""
-    words = words_of(answer)
-    return counted(words, "word") if words else counted(tokens, "token")
+    """The length of an answer in words, or in characters if it has no spaces between words. If only its number of
+    tokens is known, that number.
+    """
+    if words := words_of(answer):
+        return counted(words, "word")
+    return counted(len(answer), "character") if answer else counted(tokens, "token")
 
 
 def _pace(figures: Figures, tokens: int) -> str:

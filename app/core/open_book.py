@@ -69,12 +69,11 @@ class Recognising:
 @dataclass(frozen=True)
 class Pictured:
     """The open book with the words of its pictures, which were recognised after it had been read. ``pictures``: how
-    many have words. ``tokens`` and ``time``: what reading them takes.
+    many have words. ``time``: what reading them takes.
     """
 
     document: Document
     pictures: int
-    tokens: int
     time: Range | None
 
 

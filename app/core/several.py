@@ -100,7 +100,7 @@ def cost_of(state: AppState, documents: Sequence[str]) -> Cost:
     if not anew and not first:
         return Cost("All of it was read before and comes back from disk.", fits=True)
     time = state.experience.reading_on(model, fit)
-    said = f"To read: {stretch(time) if time else counted(anew, 'token')}."
+    said = f"To read: {stretch(time) if time else document.extent()}."
     back = " The rest was read before and comes back from disk." if fit.kept else ""
     more = " The words in these pictures come on top of that." if first else ""
     return Cost(f"{first}{said}{back}{more}", fits=True, recognises=recognises)

@@ -738,7 +738,7 @@ def _look_at_pictures(
     model = state.engine.status().model
     fit = state.experience.corrected(model, state.engine.measure(found))
     time = state.experience.reading_on(model, fit)
-    state.set(job, pictured=Pictured(found, pictures, fit.tokens - fit.kept, time))
+    state.set(job, pictured=Pictured(found, pictures, time))
     if state.source is AnswersFrom.PASSAGES and not job.cancelled:
         state.read_pictured()
 

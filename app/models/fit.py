@@ -82,10 +82,10 @@ def gain_in_words(target: ModelShape, found: ModelFit) -> str:
     gain = retrieval_gain(target, found)
     if gain is None:
         return ""
+    pages = pages_of(min(BOOK_TOKENS, target.window))
     return (
-        f"{target.reading_layers} of its {target.layers} layers read the whole book: after "
-        f"{min(BOOK_TOKENS, target.window):,} tokens the retrieval cache makes answers {gain:.1f} times as fast at "
-        f"most. Quotations gain as with other models."
+        f"{target.reading_layers} of its {target.layers} layers read the whole book: after {pages:,} pages the "
+        f"retrieval cache makes answers {gain:.1f} times as fast at most. Quotations gain as with other models."
     )
 
 
@@ -118,7 +118,7 @@ def pages_of(tokens: int) -> int:
 
 
 def _books(tokens: int) -> str:
-    return f"about {pages_of(tokens):,} pages ({tokens:,} tokens)"
+    return f"about {pages_of(tokens):,} pages"
 
 
 @dataclass(frozen=True)

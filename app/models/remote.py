@@ -391,10 +391,9 @@ def fit_of(document: Document, limit: int) -> BookFit:
     tokens, pages = sum(each), sum(end <= room for end in accumulate(each))
     sizes = [sum(guess_tokens(page.text) for page in stretch.pages) for stretch in document.stretches]
     fit = BookFit(tokens, limit, tokens <= room, pages, 0, "", page_tokens=each, room=room)
-    count = f"{document.extent()}, about {tokens:,} tokens"
     if fit.fits:
-        return replace(fit, sentence=f"{count} of {limit:,}: it fits.")
-    cause = f"{count}: too long for the window of {limit:,}."
+        return replace(fit, sentence=f"{document.extent()}, about {tokens:,} tokens of {limit:,}: it fits.")
+    cause = f"{document.extent()}: too long for the window."
     if len(sizes) > 1:
         cause += f" {leaving_out([stretch.title for stretch in document.stretches], sizes, room)}"
         return replace(fit, sentence=cause, leave_out=to_leave_out(sizes, room))

@@ -244,9 +244,8 @@ def _pictures(current: OpenBook) -> View | None:
     """What the recognition of pictures beside the text will take, its progress, or the offer to read their words."""
     if (pictured := current.pictured) is not None:
         said = f"Pictures with words: {pictured.pictures:,}."
-        time = f", {stretch(pictured.time)}" if pictured.time else ""
-        cost = f"{format.counted(pictured.tokens, 'token')} to read{time}."
-        return {"line": f"{said} {cost}", "found": True, "waits": False}
+        cost = f" Reading them takes {stretch(pictured.time)}." if pictured.time else ""
+        return {"line": f"{said}{cost}", "found": True, "waits": False}
     now = current.recognising
     if now is None and current.unseen and current.stage in (Stage.WAITING, Stage.READING, Stage.UNREAD):
         seconds = SECONDS_A_PICTURE * current.unseen
@@ -387,12 +386,8 @@ def _why_fewer(fit: BookFit, unit: str) -> str:
     if mean < _DENSE * TOKENS_PER_PAGE:
         return ""
     printed = counted(fit.room // TOKENS_PER_PAGE, "page")
-    if unit != "page":
-        return f"That room is for {printed} of a printed book, with {TOKENS_PER_PAGE} tokens each."
-    return (
-        f"Its pages are dense, with about {mean:,} tokens each: {printed} of a printed book would fit, with "
-        f"{TOKENS_PER_PAGE} each."
-    )
+    room = f"That room is for {printed} of a printed book."
+    return f"Its pages are dense. {room}" if unit == "page" else room
 
 
 def _model_parts(model: ModelInfo) -> list[str]:

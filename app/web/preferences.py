@@ -182,7 +182,7 @@ def sized(
             milder, held = mildest
             sentence += (
                 f" They differ less with {rounding_in_words(milder)} ({rounding_options(milder)} in the terminal), "
-                f"for books of up to {held.tokens:,} tokens instead of {found.tokens:,}."
+                f"for books of up to {pages_of(held.tokens):,} pages instead of {pages_of(found.tokens):,}."
             )
     if found.verdict != "none" and (gain := gain_in_words(target, found)):
         sentence += f" {gain}"

@@ -197,12 +197,11 @@ def start_page(files: Mapping[str, Path]) -> str:
 
 
 def option_controls(options: Iterable[Option]) -> str:
-    """The controls of the answer settings as HTML: the checkboxes, then the numbers. An option that the model's own
-    settings can give has a button that returns to them; the numbers of such options are folded.
+    """The controls of the answer settings as HTML: the checkboxes, then the numbers, which are folded. An option that
+    the model's own settings can give has a button that returns to them.
     """
     boxes: list[str] = []
-    plain: list[str] = []
-    advanced: list[str] = []
+    numbers: list[str] = []
     for one in options:
         begin = f'data-setting="{one.name}"><label>'
         own = '<button class="tf-link" type="button" hidden></button>' if one.is_models else ""
@@ -213,14 +212,14 @@ def option_controls(options: Iterable[Option]) -> str:
         elif isinstance(one.page, Slider):
             label, value = one.page.label, one.off if one.is_models else one.default
             span = f'min="{one.page.low:g}" max="{one.page.high:g}" step="{one.page.step:g}" value="{value:g}"'
-            (advanced if one.is_models else plain).append(
+            numbers.append(
                 f'<div class="setting" {begin}<span>{label}</span>'
                 f'<input type="number" {span} aria-label="number input for {label}"></label>'
                 f"<small><span>{one.page.hint}</span>{own}</small>"
                 f'<input type="range" {span} aria-label="range slider for {label}"></div>'
             )
-    folded = '<details id="advanced"><summary>Advanced</summary><div class="numbers">', *advanced, "</div></details>"
-    return "\n".join([*boxes, '<div class="numbers">', *plain, "</div>", *folded])
+    folded = '<details id="advanced"><summary>Advanced</summary><div class="numbers">', *numbers, "</div></details>"
+    return "\n".join([*boxes, *folded])
 
 
 def _own_routes(port: int, tokens: LoginTokens) -> list[PageRoute]:

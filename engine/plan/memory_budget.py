@@ -119,15 +119,14 @@ def to_leave_out(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def leaving_out(titles: Sequence[str], sizes: Sequence[int], most: int) -> str:
-    """Make the sentence that tells the person by how many tokens several documents exceed the maximum ``most``, and
-    which documents to leave out.
+    """Make the sentence that tells the person which documents to leave out, because all of them exceed the maximum of
+    ``most`` tokens.
     """
-    over = f"{sum(sizes) - most:,} tokens too many."
     left = to_leave_out(sizes, most)
     if len(left) == len(sizes):
-        return f"{over} Each of them is too long by itself."
-    named = " and ".join(f"“{titles[place]}” ({sizes[place]:,} tokens)" for place in left)
-    return f"{over} Leave out {named}, and the others fit."
+        return "Each of them is too long by itself."
+    named = " and ".join(f"“{titles[place]}”" for place in left)
+    return f"Leave out {named}, and the others fit."
 
 
 @dataclass(frozen=True)

@@ -594,11 +594,11 @@ def tiers_in_words(kv: KvBytes) -> str:
 def _sentence(document: Document, book: BookTokens, limit: int, longest: int, pages: int, kv: KvBytes) -> str:
     tokens = len(book.ids)
     several = f"{len(book.sizes)} documents, " if book.borders else ""
-    head = f"{several}{document.extent()}, {tokens:,} tokens"
+    head = f"{several}{document.extent()}"
     if tokens <= longest:
-        return f"{head} of {limit:,}: it fits ({tiers_in_words(kv)} for its cache)."
+        return f"{head}, {tokens:,} tokens of {limit:,}: it fits ({tiers_in_words(kv)} for its cache)."
     short = "the window" if longest + MIN_CHAT_TOKENS >= limit else "the free memory"
-    cause = f"{head}: too long for {short}, which holds {max(0, longest):,} tokens of a book."
+    cause = f"{head}: too long for {short}."
     if several:
         titles = [stretch.title for stretch in document.stretches]
         return f"{cause} {leaving_out(titles, book.sizes, longest - book.head)}"

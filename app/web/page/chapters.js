@@ -1,5 +1,5 @@
-// Choice of chapters, for a book that is too long and in the table of contents. Every tick updates the tokens and
-// minutes.
+// Choice of chapters, for a book that is too long and in the table of contents. Every tick updates the share of what
+// fits and the minutes.
 import { byId, made, post } from "./frame.js";
 
 const FEWEST = 2;
@@ -42,17 +42,23 @@ export class Ticks {
     return sum;
   }
 
+  // Returns a chapter's share of what fits.
   sizeOf(at) {
     const { first, last } = this.boxes[at];
-    return `${this.tokensOf([[first, last]]).toLocaleString("en")} tokens`;
+    return this.share(this.tokensOf([[first, last]]));
+  }
+
+  share(tokens) {
+    const part = (100 * tokens) / Math.max(1, this.sizes.room);
+    return part > 0 && part < 1 ? "< 1 %" : `${Math.round(part).toLocaleString("en")} %`;
   }
 
   count() {
     const { around, room, seconds } = this.sizes;
     const tokens = this.chosen.length && this.tokensOf(this.chosen) + around;
     const over = tokens - room;
-    const parts = [`${tokens.toLocaleString("en")} of ${room.toLocaleString("en")} tokens`];
-    if (over > 0) parts.push(`${over.toLocaleString("en")} too many`);
+    const parts = [`${this.share(tokens)} of what fits`];
+    if (over > 0) parts.push("too much");
     else if (tokens && seconds) parts.push(`${stretch(...seconds.map((each) => each * tokens))} to read`);
     this.counted(parts.join(", "), tokens > 0 && over <= 0);
   }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from app.core import settings as choice
 from app.core.settings import DEMO_DRAFT, DEMO_MODEL, ModelChoice, Remote
 from app.models import catalogue, fit, switch
-from app.models.fit import fit_in_words, pace, rounding_in_words, rounding_options
+from app.models.fit import fit_in_words, pace, pages_of, rounding_in_words, rounding_options
 from app.models.local import LocalModels
 from app.web.preferences import model_options
 from engine import Status
@@ -358,9 +358,7 @@ def test_what_the_middle_level_can_gain_where_few_layers_read_the_book() -> None
     for quantization, gain in (("stored", 1.2), ("4bit", 1.6)):
         free = FreeMemory(48 * 10**9, 0, on_gpu=True, quantization=quantization)
         said = fit.gain_in_words(target, fit_pair(target, None, free))
-        assert said.startswith(
-            "8 of its 32 layers read the whole book: after 120,000 tokens the retrieval cache makes "
-        )
+        assert said.startswith("8 of its 32 layers read the whole book: after 300 pages the retrieval cache makes ")
         assert f"answers {gain} times as fast at most" in said
     llama = ModelShape(32, 8, 128, 8 * 10**9, 0, 131_072)
     assert fit.gain_in_words(llama, fit_pair(llama, None, free)) == ""
@@ -458,7 +456,7 @@ def test_fit_is_weights_and_cache_against_what_is_free(monkeypatch: pytest.Monke
     left = model_fit.usable(24 * 10**9 - 16_000_000_000 - retrieval)
     index = 32 * 8 * (128 + 2) / CHUNK  # a mean key in 8 bits for every eight tokens
     assert part.tokens == pytest.approx(left / (128 * KIB + index), rel=0.001)
-    assert f"{part.tokens:,}" in fit_in_words(part)
+    assert f"{pages_of(part.tokens):,} pages" in fit_in_words(part)
     assert part.kv_per_1k == 1000 * 128 * KIB
     spilled = fit_pair(target, None, FreeMemory(24 * 10**9, 10**12, on_gpu=True))
     assert spilled.tokens == part.tokens
@@ -775,7 +773,7 @@ def test_the_rounding_that_is_proposed_holds_a_book_where_one_does(local_models:
         assert milder == Rounding(mildest, "")
         words = (
             "They differ less with 8-bit weights (--weights 8bit in the terminal), for books of up to "
-            f"{held.tokens:,} tokens instead of 131,072."
+            f"{pages_of(held.tokens):,} pages instead of 327."
         )
         assert (words in numbers["sentence"]) == ("differ less" in numbers["sentence"]) == (proposed != mildest)
 
