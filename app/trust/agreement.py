@@ -14,10 +14,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from app.language.tokens import tokenize
 from app.language.words import fold_word, is_first_name, numbers_in, says_nothing, without_ending
 from app.trust.figures import Quantity, differs_in_unit, figures, stems
+from engine.languages import sentence_ends
 
 _SEGMENT = re.compile(
     r"[,;:)\]](?!\d)|\s[–—-]\s|\b(?:and|or|to|than|but|while|whereas|from|versus|vs|compared|up|down"
@@ -123,11 +125,18 @@ def _only(text: str) -> set[str]:
 
 
 def _has_opposite(sentence: str, passage: str) -> bool:
-    """Whether a sentence has a word of ``_OPPOSITES``, and the passage only the opposite one."""
-    said, there = stems(sentence), stems(passage)
-    return any(
-        said & first and not said & second and there & second and not there & first for first, second in _OPPOSITES
-    )
+    """Whether a sentence has a word of ``_OPPOSITES``, and the passage only the opposite one, or the sentence of the
+    passage that has most of the other words.
+    """
+    said = stems(sentence)
+    parts = [stems(passage[start:end]) for start, end in pairwise((0, *sentence_ends(passage), len(passage)))]
+    for first, second in _OPPOSITES:
+        if not said & first or said & second:
+            continue
+        nearest = max(parts, key=lambda part: len(part & said - first))
+        if any(there & second and not there & first for there in (stems(passage), nearest)):
+            return True
+    return False
 
 
 def _counts_otherwise(sentence: str, passage: str) -> bool:

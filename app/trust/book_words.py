@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Literal
 
 from app.language.tokens import tokenize
@@ -109,6 +109,12 @@ _DENIED = re.compile(
     r"(?:\b(?:not?|never|cannot|nicht|nie|niemals|keine?[mnrs]?|ohne|without)|n['’]t)"
     r"(?!(?: [^\W\d_]+){0,4} (?:until|before|bis|bevor)\b)"
     r"((?: (?!(?:only|just|merely|but|nur|bloß|erst)\b)[^\W\d_]+){1,3})",
+    re.IGNORECASE,
+)
+# "but diving is not": the word before a "not" at the end of a clause, which leaves out the verb
+_DENIED_BEFORE = re.compile(
+    r"(?<![^\W_])([^\W\d_]++) (?:is|are|was|were|do|does|did|has|have|had|will|can|may|must)(?: not|n['’]t)"
+    r"(?=[.,;:!?)]|$)",
     re.IGNORECASE,
 )
 _HE = re.compile(rf"\b(?:{THIRD_PERSON}|his|her|its|their|him|them|ihr|sein)\b", re.IGNORECASE)
@@ -319,12 +325,12 @@ class BookWords:
         return frozenset(key for key in self._keys(list(tokenize(title))) if key)
 
     def denied_in(self, passage: str) -> Iterator[str]:
-        """Yield the key of the first meaningful word after each "not". A word that occurs again later is left out,
-        because it occurs without "not" there.
+        """Yield the key of the first meaningful word after each "not", or of the word before a "not" at the end of a
+        clause. A word that occurs again later is left out, because it occurs without "not" there.
         """
         text = " ".join(passage.split())
         last = dict(self.words_of(text))
-        for match in _DENIED.finditer(text):
+        for match in chain(_DENIED.finditer(text), _DENIED_BEFORE.finditer(text)):
             first = next((key for raw in match[1].split() for key, _, _ in self._words(raw)), "")
             if first and last.get(first, 0) < match.end():
                 yield first

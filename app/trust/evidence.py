@@ -30,7 +30,7 @@ from typing import Literal
 from app.language.sentences import is_ended
 from app.language.tokens import tokenize
 from app.language.words import is_german
-from app.trust import roles, table_rows
+from app.trust import provisions, roles, table_rows
 from app.trust.agreement import disagrees, exchanges
 from app.trust.book_words import AROUND, FEW_WORDS, BookWords, PageRange, Passage, Term, is_negated, is_title
 from app.trust.not_found import FAR, Absence, Premise, is_generic, nouns_of, only_repeats, says_little
@@ -321,9 +321,16 @@ class EvidenceIndex:
         if missing and not talk:
             return Evidence(sentence, "not found", missing=missing)
         best = self._best(question, sentence, terms, asked, favour, places)
+        if passive := provisions.passive(sentence):
+            said = self._best(question, passive, self.words.terms(passive), asked, favour, places)
+            row = self.words.row(said.place) if said is not None and said.level == "says so" else ""
+            if said is not None and provisions.states(row, passive, self.words.words_of):
+                return Evidence(sentence, "says so", (self.words.passage(said.place),))
+            best = best and replace(best, level=best.level and "near")
         if best is not None and best.level == "says so":
-            repeats = only_repeats(question, sentence, terms, asked)
-            return Evidence(sentence, "near" if repeats else "says so", (self.words.passage(best.place),))
+            if only_repeats(question, sentence, terms, asked):
+                return Evidence(sentence, "", claims=False)  # true, but no answer
+            return Evidence(sentence, "says so", (self.words.passage(best.place),))
         if talk:
             return Evidence(sentence, "", claims=False)
         # A heading and a fragment state nothing that the book could lack.
@@ -507,7 +514,9 @@ class EvidenceIndex:
         unknown = 0
         for term in part.terms:
             near = {"word": meant, "name": around, "number": own}[term.kind]
-            is_near = term.key in near and (term.key in question or self.words.is_of_title(term))
+            # an answer's "is required" has to stand in the passage itself, though the question has it too
+            is_asked = term.key in question and not provisions.is_verb(term.whole)
+            is_near = term.key in near and (is_asked or self.words.is_of_title(term))
             if term.key in own or is_near or self.words.is_narrator(term, place):
                 continue
             if self._is_subject(term, part, place):

@@ -529,12 +529,42 @@ BARBER = (
         ("When the barber came, was David in Edinburgh?", "Yes, David was in Edinburgh.", "near"),
         ("Where is Edinburgh and did David attend a university?", "David attended a university.", "near"),
         ("Which university did the barber attend in peace and war?", "The barber attended a university.", "not found"),
-        ("Who wore a white wig on his rounds?", "He wore a white wig on his rounds.", "near"),
+        ("Who wore a white wig on his rounds?", "He wore a white wig on his rounds.", ""),
     ],
 )
 def test_an_answer_that_only_repeats_its_question_needs_a_passage(question: str, sentence: str, level: str) -> None:
-    """Such an answer was near, whatever it was asked for."""
+    """Such an answer was near, whatever it was asked for. What the book states is no answer, but true."""
     assert EvidenceIndex(Document.from_text("Kidnapped", BARBER)).find(question, sentence).level == level
+
+
+RULES = (
+    "Dogs and cats are allowed in the garden. Swimming is allowed from the jetty, but diving is not. Nets are "
+    "prohibited. Subletting is permitted with the consent of the landlord. Smoking is not permitted indoors. Bear "
+    "spray is recommended, not required. Spray painting is forbidden in the loft. A deposit of 40 dollars is required."
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence", "level"),
+    [
+        ("Which lease allows dogs?", "The lease allows dogs.", "says so"),
+        ("Are dogs allowed?", "Yes, the lease allows dogs in the garden.", "says so"),
+        ("Is smoking permitted?", "The rules do not permit smoking indoors.", "says so"),
+        ("Is a deposit required?", "The contract requires a deposit of 40 dollars.", "says so"),
+        ("Which lease allows smoking?", "The lease allows smoking.", "not found"),
+        ("Are nets allowed?", "The rules allow nets.", "near"),
+        ("Is diving allowed?", "The rules allow diving from the jetty.", "near"),
+        ("Is diving allowed?", "Diving is allowed from the jetty.", "near"),
+        ("Is spray painting allowed?", "Spray painting is allowed in the loft.", "near"),
+        ("Is subletting permitted?", "The lease does not permit subletting.", "near"),
+        ("Is bear spray required?", "The rules require bear spray.", "near"),
+    ],
+)
+def test_what_a_document_allows_is_stated_where_it_is_allowed(question: str, sentence: str, level: str) -> None:
+    """A sentence that says so of the lease was red, because no passage names the lease. What a passage forbids was
+    stated if its next sentence allows something else.
+    """
+    assert EvidenceIndex(Document.from_text("Rules", RULES)).find(question, sentence).level == level
 
 
 def test_a_title_of_one_of_several_documents_belongs_to_each_of_its_passages() -> None:
