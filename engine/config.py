@@ -175,6 +175,8 @@ MIN_TOP_P = 1e-6
 """Minimum top_p. A lower one selects no token in float32."""
 MIN_PENALTY = 0.1
 """Minimum repetition penalty. Penalties below 1 favour repetition."""
+MAX_PRESENCE = 2
+"""Maximum presence penalty, and minus the minimum, as in OpenAI's protocol."""
 MAX_COUNT = 1_000_000
 """Maximum value of settings that count tokens. No window or vocabulary is larger."""
 
@@ -235,6 +237,19 @@ class SamplingParams:
         said="repetition penalty {:g}",
         said_if_off=False,
         page=Slider("Repetition penalty", "1: words may come again", 1, 2, 0.05),
+    )
+    presence_penalty: float | None = option(
+        None,
+        kind=float,
+        low=-MAX_PRESENCE,
+        high=MAX_PRESENCE,
+        off=0.0,
+        if_greedy=True,
+        help="is subtracted from the logits of tokens that the answer has already",
+        in_openai=True,
+        said="presence penalty {:g}",
+        said_if_off=False,
+        page=Slider("Presence penalty", "0: words may come again", 0, MAX_PRESENCE, 0.1),
     )
     exact_quotes: bool | None = option(
         None,

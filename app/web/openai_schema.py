@@ -136,7 +136,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "audio": (),

@@ -4,15 +4,15 @@ no model.
 Given tokens x_1..x_n, each drawn from its proposal distribution q_i, and the target distributions p_1..p_{n+1}: accept
 x_i with probability min(1, p_i(x_i) / q_i(x_i)); at the first rejection draw from the residual norm(max(p_i - q_i, 0));
 if all are accepted draw a bonus token from p_{n+1}. The tokens then have exactly the distribution p, whatever q was.
-Every level maps logits by the same ``Sampler`` (repetition penalty, then temperature, top-k and top-p, in transformers'
+Every level maps logits by the same ``Sampler`` (penalties, then temperature, top-k and top-p, in transformers'
 order), so that p and q are of the same kind: a tensor of probabilities, or, on a CPU, rows that are computed on demand
 (``distributions``). In greedy decoding every distribution is a point mass, and only its one token is stored. To make a
 row of zeros over the whole vocabulary instead would take a tenth of a small model's plain step.
 
-The repetition penalty makes a distribution depend on earlier tokens, including proposals: row i of a pass counts the
-answer so far and the proposals x_1..x_{i-1}. p_i is used only if these proposals were accepted, so it is the
-distribution of plain decoding at that place. The penalty counts only tokens of the answer, like transformers'
-``prompt_ignore_length``, because the prompt is a whole book and nearly every word would be penalised.
+The repetition penalty and the presence penalty make a distribution depend on earlier tokens, including proposals: row
+i of a pass counts the answer so far and the proposals x_1..x_{i-1}. p_i is used only if these proposals were accepted,
+so it is the distribution of plain decoding at that place. The penalties count only tokens of the answer, like
+transformers' ``prompt_ignore_length``, because the prompt is a whole book and nearly every word would be penalised.
 
 The restriction of quotations to the book's words (``quotations``) depends on earlier tokens in the same way: within a
 quotation, tokens with which it would not occur in the book are masked in each row. The host finds these tokens, so with
@@ -80,8 +80,8 @@ class Sampler:
 
     Args:
         params: settings of sampling. A temperature of None means greedy; any other option that is None is off.
-        seen: (m,) int64 on the device of the logits: the answer's tokens for the repetition penalty, possibly with
-            duplicates. None if there is no penalty.
+        seen: (m,) int64 on the device of the logits: the answer's tokens for the penalties, possibly with duplicates.
+            None if there is no penalty.
         quotations: whether the text ends within a quotation, and with which words; None if quotations need not be in
             the book.
     """
@@ -91,7 +91,8 @@ class Sampler:
     ) -> None:
         self.params = params
         self._temperature, self._top_k = params.temperature or 0.0, params.top_k or 0
-        self._top_p, self._penalty = params.top_p or 1.0, params.repetition_penalty or 1.0
+        self._top_p = params.top_p or 1.0
+        self._penalty, self._presence = params.repetition_penalty or 1.0, params.presence_penalty or 0.0
         self._seen = seen
         self._quotations = quotations
 
@@ -154,7 +155,7 @@ class Sampler:
 
     def _penalised(self, logits: torch.Tensor, seen: torch.Tensor, proposed: torch.Tensor | None) -> PatchedLogits:
         """Return the ids of tokens that the text already has, and their logits after the repetition penalty (Keskar et
-        al. 2019, arXiv 1909.05858).
+        al. 2019, arXiv 1909.05858) and then the presence penalty. vLLM and llama.cpp have the same order.
         """
         ids = seen.expand(logits.shape[0], -1)
         if proposed is not None and (count := proposed.shape[0]):
@@ -164,7 +165,7 @@ class Sampler:
         # Negative logits are multiplied by the penalty, positive logits divided by it. For a penalty above 1, the
         # result is the smaller of the product and the quotient; for a penalty below 1, it is the larger.
         chosen = torch.minimum if self._penalty > 1.0 else torch.maximum
-        return ids, chosen(found * self._penalty, found / self._penalty)
+        return ids, chosen(found * self._penalty, found / self._penalty) - self._presence
 
 
 class DraftSampler(Sampler):
@@ -187,7 +188,7 @@ def make_sampler(params: SamplingParams, answer: torch.Tensor, book: Quotable | 
         book: the text from which quotations must come; None if anything may be quoted.
     """
     seen = None
-    if (params.repetition_penalty or 1.0) != 1.0:
+    if (params.repetition_penalty or 1.0) != 1.0 or params.presence_penalty:
         seen = answer[:0]
     return Sampler(params, seen, None if book is None else book.begin([])).after(answer)
 

@@ -206,7 +206,7 @@ def test_a_tokenizer_of_another_kind_is_refused(
 
 
 def test_a_model_says_it_itself(tmp_path: Path) -> None:
-    assert [one.name for one in options_of(SamplingParams) if one.if_greedy] == ["repetition_penalty", "exact_quotes"]
+    assert "exact_quotes" in {one.name for one in options_of(SamplingParams) if one.if_greedy}
     assert own_sampling({"exact_quotes": True}).exact_quotes is True
     assert own_sampling({"exact_quotes": 1}).exact_quotes is None
     assert own_sampling({}).exact_quotes is None

@@ -1,5 +1,5 @@
 """What depends on the tokens before, as a part of the distribution, exact whatever was proposed: the repetition penalty
-(transformers' own) and quotations that hold the book's words alone."""
+(transformers' own), the presence penalty and quotations that hold the book's words alone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from tests.engine.decode.test_paths import CPU, LONG, SHORT, VOCABULARY, AnyPlan
 from tests.engine.dense import dense
 from tests.engine.test_equality import TOKENS, answer, load, read
 
-PENALISED = SamplingParams(temperature=0.7, top_k=5, top_p=0.95, repetition_penalty=1.8)
+PENALISED = SamplingParams(temperature=0.7, top_k=5, top_p=0.95, repetition_penalty=1.8, presence_penalty=0.4)
 
 
 def transformers_law(scores: torch.Tensor, ids: list[int], ignored: int, params: Any) -> torch.Tensor:
     """The distribution (vocabulary,) of the next token, by the processors of transformers in their order there."""
     from transformers import (
+        LogitsProcessor,
         LogitsProcessorList,
         RepetitionPenaltyLogitsProcessor,
         TemperatureLogitsWarper,
@@ -43,9 +44,15 @@ def transformers_law(scores: torch.Tensor, ids: list[int], ignored: int, params:
         TopPLogitsWarper,
     )
 
+    class Presence(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            said = torch.zeros_like(scores).index_fill_(1, input_ids[0, ignored:], params.presence_penalty or 0.0)
+            return scores - said
+
     steps: Any = LogitsProcessorList(
         [
-            RepetitionPenaltyLogitsProcessor(params.repetition_penalty, prompt_ignore_length=ignored),
+            RepetitionPenaltyLogitsProcessor(params.repetition_penalty or 1.0, prompt_ignore_length=ignored),
+            Presence(),
             TemperatureLogitsWarper(params.temperature),
             TopKLogitsWarper(params.top_k),
             TopPLogitsWarper(params.top_p),
@@ -54,9 +61,11 @@ def transformers_law(scores: torch.Tensor, ids: list[int], ignored: int, params:
     return torch.softmax(steps(torch.tensor([ids]), scores.unsqueeze(0)), dim=-1)[0]
 
 
-@pytest.mark.parametrize("penalty", [1.3, 0.7])
-def test_every_row_is_the_law_of_transformers_behind_the_tokens_before_it(penalty: float) -> None:
-    params = SamplingParams(temperature=0.7, top_k=9, top_p=0.9, repetition_penalty=penalty)
+@pytest.mark.parametrize(("penalty", "presence"), [(1.3, None), (0.7, 0.5), (None, 1.5), (1.2, -2.0)])
+def test_every_row_is_the_law_of_transformers_behind_the_tokens_before_it(
+    penalty: float | None, presence: float | None
+) -> None:
+    params = SamplingParams(temperature=0.7, top_k=9, top_p=0.9, repetition_penalty=penalty, presence_penalty=presence)
     logits = 2.0 * torch.randn(6, 24, generator=torch.Generator().manual_seed(1))
     likely = logits.topk(3).indices
     prompt, said = [0, 1, 2, 3, int(likely[0, 0])], [int(likely[0, 1]), int(likely[1, 0]), 4]
@@ -71,8 +80,9 @@ def test_every_row_is_the_law_of_transformers_behind_the_tokens_before_it(penalt
     assert not torch.allclose(rows, dense(Sampler(params)(logits), 24), atol=0.01), "without its text it is another law"
 
 
-def test_a_penalty_of_one_keeps_nothing() -> None:
-    sampler = make_sampler(SamplingParams(temperature=1.0, repetition_penalty=1.0), torch.tensor([3]))
+def test_penalties_without_effect_keep_nothing() -> None:
+    without = SamplingParams(temperature=1.0, repetition_penalty=1.0, presence_penalty=0.0)
+    sampler = make_sampler(without, torch.tensor([3]))
     assert not sampler.remembers
     assert sampler.after(torch.tensor([4])) is sampler
 
