@@ -220,8 +220,10 @@ def joint(lines: Sequence[Line], index: int, margin: Margins, pitch: float, vers
         return "break"
     shift = 0.0 if flush else line.x0 - _base(lines, index)
     indented = abs(shift) > _INDENT * line.height
-    if not ended:
-        return "paragraph" if indented and is_line_ended(above.text) else "join"
+    if not ended and indented and is_line_ended(above.text):
+        return "paragraph"
+    if not (ended or _has_room_below(above, line, margin)):
+        return "join"
     if indented and shift > 0:
         return "paragraph"
     return "break"
@@ -329,6 +331,13 @@ def _short_edges(pages: Sequence[Sequence[Line]], long: Mapping[int, int]) -> di
 def _fits(above: Line, line: Line, margin: Margins) -> bool:
     """Whether the first word of ``line`` would have fit at the end of ``above``."""
     return _has_room(above, line, margin.right(above))
+
+
+def _has_room_below(above: Line, line: Line, margin: Margins) -> bool:
+    """Whether ``line`` starts at the left of ``above`` and its first word would have fit there in the column of
+    ``line``. A displayed formula or a caption is centred, so that few lines of a book start where it starts.
+    """
+    return above.x0 - line.x0 > _INDENT * line.height and _has_room(above, line, margin.right(line))
 
 
 def _has_room(above: Line, line: Line, edge: float) -> bool:

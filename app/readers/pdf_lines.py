@@ -641,7 +641,8 @@ def _merged(pieces: list[Line]) -> list[Line]:
         last.x0, last.x1 = min(last.x0, piece.x0), max(last.x1, piece.x1)
         if len(piece.text) > 2:
             last.top, last.bottom = min(last.top, piece.top), max(last.bottom, piece.bottom)
-        last.size = max(last.size, piece.size)
+        if any(map(str.isalnum, piece.text)):  # not a tall bracket or a sign of a formula
+            last.size = max(last.size, piece.size)
         last.doubled += piece.doubled
         last.monospaced = last.monospaced and piece.monospaced
         last.cut = piece.cut

@@ -74,6 +74,17 @@ def test_an_item_begins_left_of_the_lines_of_the_one_before() -> None:
     assert text == f"1. {_FULL} {_FULL}.\n2. {_FULL}"
 
 
+def test_a_centred_line_ends_where_the_column_of_the_next_line_has_room() -> None:
+    formulas = [_line("f(x) = g(x) + h(x) + k(x), ", 2 * at, x0=200) for at in range(30, 33)]
+    margin = Margins([[_line(_FULL, at) for at in range(20)], formulas])
+    for formula, below, x0 in (
+        ("f(x) = g(x) + h(x), (1)", "and so it", 72),
+        ("(a) a rod (b) a ring", "Figure 3: Bodies", 116),
+    ):
+        lines = [_line(formula, 0, x0=206), _line(below, 1.3, x0=x0)]
+        assert reflow(lines, Counter(), margin) == f"{formula}\n{below}"
+
+
 def test_items_that_count_on_are_lines_however_full_they_are() -> None:
     rows = [
         "1. Note one: see the log of 1841, page 1 of it.",

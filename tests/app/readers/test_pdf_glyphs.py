@@ -195,3 +195,11 @@ def test_what_stands_around_a_sign_in_text_of_one_size_is_no_limit(files: Any) -
     text = _parsed(files, _placed(*spots), b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text
     assert "_" not in text
     assert "^" not in text
+
+
+def test_a_tall_bracket_leaves_its_line_in_the_paragraph(files: Any) -> None:
+    line = b"(Let the set be given of all the points of the plane that are as far from one as from the other point,)"
+    tall = b"BT 160 684 Td /F1 30 Tf (\\{) Tj ET\nBT 220 686 Td /F1 12 Tf (x, y > 0) Tj ET\n"
+    content = _row(700, (b"F1", line)) + _row(686, (b"F1", b"(and also the)")) + tall
+    text = _parsed(files, content, b"/Subtype /Type1 /BaseFont /Courier").sections[0].text
+    assert "\n" not in text
