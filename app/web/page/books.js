@@ -146,7 +146,8 @@ async function takeIn(files, sending, what = "") {
   if (!files.length) return;
   setLocal(null);
   if (files.length === 1 && !what) return send(files[0], sending, false);
-  const wanted = files.length > 1 ? await offered(files) : { files, what };
+  const several = files.length > 1;
+  const wanted = several ? await offered(files) : { files, what };
   if (!wanted) return;
   const ids = [];
   for (const file of wanted.files) {
@@ -155,8 +156,8 @@ async function takeIn(files, sending, what = "") {
   }
   const all = ids.length === wanted.files.length; // otherwise the page shows the error
   if (!all || wanted.what === "keep") return;
-  if (wanted.what === "add") await addToOpen(ids, ids.length > 1 ? `${ids.length} documents` : `“${wanted.files[0].name}”`);
-  else await together(ids);
+  if (wanted.what !== "add") await together(ids);
+  else await addToOpen(ids, ids.length > 1 ? `${ids.length} documents` : `“${wanted.files[0].name}”`, several);
 }
 
 // Uploads a file. Returns the id of its book, or "" or undefined if the upload failed.

@@ -79,8 +79,9 @@ async function rearrange(wanted, question) {
   tell(await post("/documents", { ids: wanted, anew: false, of }));
 }
 
-// Fetches the cost of a change, asks for consent, and makes the change.
-async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
+// Fetches the cost of a change, asks for consent, and makes the change. ``agreed``: whether the person has agreed to the
+// reading already; then only a stopped answer and the recognition of scans are asked about.
+async function change(wanted, question, { yes = "Do it", anew = false, agreed = false } = {}) {
   const of = book.id; // sent along, because another tab may open another book in the meantime
   tell({ cause: "Counting what is to be read…" });
   const cost = await call("/documents/cost", { ids: wanted });
@@ -89,7 +90,8 @@ async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
   const { recognise } = cost;
   const busy = byId("trifold").dataset.asking === "yes" ? " The answer that is being written is stopped." : "";
   if (cost.fits) {
-    const said = await confirmed(question, `${cost.said}${busy}`, { yes, no: "Cancel" });
+    const clear = agreed && !busy && !recognise.length;
+    const said = clear ? "yes" : await confirmed(question, `${cost.said}${busy}`, { yes, no: "Cancel" });
     return said === "yes" ? tell(await post("/documents", { ids: wanted, anew, of, recognise })) : undefined;
   }
   const some = cost.without.length && cost.without.length < wanted.length;
@@ -97,13 +99,15 @@ async function change(wanted, question, { yes = "Do it", anew = false } = {}) {
   if (said === "yes" && some) tell(await post("/documents", { ids: cost.without, anew, of, recognise }));
 }
 
-export function addToOpen(added, title) {
+export function addToOpen(added, title, agreed = false) {
   const fresh = added.filter((id) => !isShown(id));
   if (!fresh.length) return tell({ cause: "It is open already." });
-  return change([...ids(), ...fresh], `Add ${title} to “${book.title}”?`, { yes: "Add" });
+  return change([...ids(), ...fresh], `Add ${title} to “${book.title}”?`, { yes: "Add", agreed });
 }
 
-export const together = (wanted) => change(wanted, `Read ${wanted.length} documents together?`, { yes: "Read them", anew: true });
+export function together(wanted) {
+  return change(wanted, `Read ${wanted.length} documents together?`, { yes: "Read them", anew: true, agreed: true });
+}
 
 // Asks which of the files to take in, and how. Returns { files, what }; ``what`` is "together", "add" or "keep".
 // Returns null if the dialog was closed.
