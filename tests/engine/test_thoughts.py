@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import GREEDY, EngineConfig, SamplingParams
+from engine.config import GREEDY, EngineConfig, SamplingParams, own_sampling
 from engine.document import Document
 from engine.errors import OptionError
 from engine.events import AnswerDone, Event, PlainLane, StopReason, TextDelta, ThoughtDelta
+from engine.model.families import FAMILIES
 from engine.prompt import Question, Turn
 from engine.session import Session
 from engine.worker import describe
@@ -331,3 +332,6 @@ def test_the_makers_settings_of_an_answer_depend_on_its_thought(thinker: Make, b
     (Path(folder) / "chat_template.jinja").write_text(HEAD, encoding="utf-8")
     assert said(folder, None) == (0.5, 0.95, 30), "a model that cannot think has one way of answering"
     assert said(thinker("llama", SWITCHED), None) == (0.0, 1.0, 0), "no card, no settings: greedy"
+    for card in (card for family in FAMILIES.values() for card in family.card.values()):
+        taken = own_sampling({"do_sample": True, **card})
+        assert {name: getattr(taken, name) for name in card} == card, "every setting of a card counts"
