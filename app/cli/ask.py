@@ -40,7 +40,7 @@ from app.core.outside import asked_record, text_record
 from app.core.premise import checked, is_looked_up, without_doubt
 from app.core.question import Ask
 from app.core.settings import DEMO, READER, READER_LONG, STARTER, STARTER_LONG, Settings, model_name
-from app.core.side_by_side import SideBySide
+from app.core.side_by_side import SIDE_BY_SIDE, SideBySide
 from app.launcher.console import ProgressLine, say, write, write_json
 from app.models import reader
 from app.readers.file_formats import suffixes
@@ -262,7 +262,7 @@ def ask_each(engine: Engine, table: SideBySide, question: Ask, *, as_json: bool)
         pass
     chips = table.chips if question.evidence else []
     text = table.answer if as_json else "\n".join(table.lines)
-    _write_made(table.document, "side_by_side", text, chips, as_json=as_json)
+    _write_made(table.document, SIDE_BY_SIDE, text, chips, as_json=as_json)
 
 
 def _write_made(

@@ -2,6 +2,7 @@
 
     if (table := SideBySide.of(document, asked, card)) is not None:
         for _ in table.ask(engine, asked, cancel): ...      yields whenever the table has grown
+        table.written     its beginning that no longer changes, for a stream
         table.answer      "| | Lease A | Lease B |\\n|---|---|---|\\n| **rent** | It is 890 euros. | It is 980 euros. |"
         table.chips       the evidence of each cell, as ``Citations.record`` has it
 
@@ -16,6 +17,8 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 from app.core import best_passages
@@ -26,10 +29,12 @@ from app.core.versions import plain, subject
 from app.trust.book_words import BookWords
 from app.trust.citations import CitationFinder
 from engine import HANDOVER_S, EngineLike
-from engine.document import Document, Member, Page
-from engine.events import AnswerDone, Event, StopReason, TextDelta
+from engine.document import Document, Page
+from engine.events import AnswerDone, Event, Figures, StopReason, TextDelta
 from engine.languages import language_of_question
 
+SIDE_BY_SIDE = "side_by_side"
+"""How an answer of this module is called in JSON."""
 MOST = 12
 """Maximum documents that are asked one by one. Beyond this, the question is asked of all at once."""
 _MOST_POINTS = 6
@@ -92,7 +97,7 @@ class SideBySide:
     """The answers of several documents to one question, a column for each and a row for each point.
 
     ``document``: the open documents. ``points``: what the question compares; its only point is "" if it is put to each
-    document as it is.
+    document as it is. ``figures``: the tokens of all answers.
     """
 
     document: Document
@@ -101,6 +106,7 @@ class SideBySide:
     _cells: dict[tuple[int, int], str] = field(default_factory=dict)
     _found: dict[tuple[int, int], list[dict[str, Any]]] = field(default_factory=dict)
     stopped: StopReason = StopReason.END
+    figures: Figures = field(default_factory=partial(Figures.none, SIDE_BY_SIDE))
 
     @classmethod
     def of(cls, document: Document, asked: Ask, card: Abilities) -> SideBySide | None:
@@ -121,6 +127,11 @@ class SideBySide:
     def answer(self) -> str:
         """The table in Markdown."""
         return self._told()[0]
+
+    @property
+    def written(self) -> str:
+        """The beginning of the table up to the first cell that has not been answered."""
+        return self.answer[: self._told()[2]]
 
     @property
     def lines(self) -> list[str]:
@@ -148,21 +159,21 @@ class SideBySide:
         about, added = _SAID.get(language_of_question(self.question) or "en", _SAID["en"])
         sampling = replace(asked.sampling, max_tokens=min(asked.sampling.max_tokens, _TOKENS))
         asked = replace(asked, history=(), chat="", begun="", thought="", sampling=sampling, wait=HANDOVER_S)
-        for column, member in enumerate(self.document.members):
-            part, finder = _alone(self.document, member), CitationFinder()
+        opened = _opened(self.document)
+        for (row, point), column in product(enumerate(self.points), range(len(self.document.members))):
+            part, finder = opened[column]
             words = finder.prepare(part).result().words
-            for row, point in enumerate(self.points):
-                question = about.format(point) if point else self.question
-                excerpt = best_passages.excerpt(words, point) if point else _with_beginning(part, words, question)
-                if excerpt.pages and not cancel.is_set():
-                    request = engine.ask(replace(asked, text=f"{question} {added}", excerpt=excerpt), cancel=cancel)
-                    yield from self._follow(request, (row, column))
-                if cancel.is_set():
-                    self.stopped = StopReason.CANCELLED
-                    return
-                said = self._cells.setdefault((row, column), NOTHING)
-                self._found[row, column] = _evidence(part, finder, question, said)
-                yield
+            question = about.format(point) if point else self.question
+            excerpt = best_passages.excerpt(words, point) if point else _with_beginning(part, words, question)
+            if excerpt.pages and not cancel.is_set():
+                request = engine.ask(replace(asked, text=f"{question} {added}", excerpt=excerpt), cancel=cancel)
+                yield from self._follow(request, (row, column))
+            if cancel.is_set():
+                self.stopped = StopReason.CANCELLED
+                return
+            said = self._cells.setdefault((row, column), NOTHING)
+            self._found[row, column] = _evidence(part, finder, question, said)
+            yield
 
     def _follow(self, request: Iterable[Event], cell: tuple[int, int]) -> Iterator[None]:
         """Write a document's answer into its cell."""
@@ -171,10 +182,20 @@ class SideBySide:
             if isinstance(event, TextDelta | AnswerDone):
                 text = event.text if isinstance(event, AnswerDone) else text + event.text
                 self._cells[cell] = " ".join(text.split()).replace("|", "\\|") or NOTHING
+                if isinstance(event, AnswerDone):
+                    self._count(event.figures)
                 yield
 
-    def _told(self) -> tuple[str, list[dict[str, Any]]]:
-        members, chips = self.document.members, list[dict[str, Any]]()
+    def _count(self, of: Figures) -> None:
+        """Add the tokens of one answer to those of the table."""
+        names = ("prompt_tokens", "prefilled_tokens", "answer_tokens")
+        self.figures = replace(
+            self.figures, **{name: getattr(self.figures, name) + getattr(of, name) for name in names}
+        )
+
+    def _told(self) -> tuple[str, list[dict[str, Any]], int]:
+        """The table, its citations, and the number of its characters that no longer change."""
+        members, chips, settled = self.document.members, list[dict[str, Any]](), None
         pointed = self.points != ("",)  # without points there is no column for them
         text = f"{'| ' * pointed}| {' | '.join(plain(member.title) for member in members)} |"
         text += f"\n|{'---|' * (len(members) + pointed)}"
@@ -182,9 +203,11 @@ class SideBySide:
             text += f"\n| **{plain(point)}** |" if point else "\n|"
             for column in range(len(members)):
                 text += " "
+                if settled is None and (row, column) not in self._found:
+                    settled = len(text)
                 chips += shifted({"chips": self._found.get((row, column), [])}, len(text))["chips"]
                 text += f"{self._cells.get((row, column), '…')} |"
-        return text, chips
+        return text, chips, len(text) if settled is None else settled
 
 
 def points_of(question: str) -> tuple[str, ...]:
@@ -199,14 +222,23 @@ def points_of(question: str) -> tuple[str, ...]:
     return tuple(points) if fits else ("",)
 
 
-def _alone(document: Document, member: Member) -> Document:
-    """One of several documents by itself, with its own page numbers."""
-    pages = tuple(
-        replace(page, number=page.number - member.page_offset)
-        for page in document.pages
-        if document.member_at(page.number) is member
-    )
-    return Document(member.title, member.author, pages, member.kind, member.sha256, member.unit)
+def _opened(document: Document) -> list[tuple[Document, CitationFinder]]:
+    """Each of several documents by itself, with its own page numbers, and its citations."""
+    own = {document.member_at(stretch.pages[0].number): stretch.pages for stretch in document.stretches}
+    return [
+        (
+            Document(
+                member.title,
+                member.author,
+                tuple(replace(page, number=page.number - member.page_offset) for page in own.get(member, ())),
+                member.kind,
+                member.sha256,
+                member.unit,
+            ),
+            CitationFinder(),
+        )
+        for member in document.members
+    ]
 
 
 def _with_beginning(part: Document, words: BookWords, question: str) -> Document:

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from app.core.open_book import OpenBook, Stage
 from app.core.outside import asked_record, text_record
 from app.core.premise import checked, is_looked_up, without_doubt
 from app.core.question import Ask
+from app.core.side_by_side import SIDE_BY_SIDE, SideBySide
 from app.core.state import AppState
 from app.core.versions import COMPARED, Comparison
 from app.trust.citations import evidence
@@ -285,11 +286,12 @@ class ProgramsQuestion:
     def __init__(self, state: AppState, request: ChatRequest) -> None:
         self.request = request
         self._state = state
-        self._found: Comparison | None = None
+        self._found: Comparison | SideBySide | None = None
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Ask, and yield the engine's events. Passages are the answer if the model would guess, or refuses to answer.
-        What the program finds itself (``found_by_program``) is the answer to a question for all places or differences.
+        What the program finds itself (``found_by_program``) is the answer to a question for all places or differences,
+        and a table to one that compares the documents (``app.core.side_by_side``).
         Ending the iteration early stops the answer.
         """
         state, system = self._state, self.request.conversation[0]
@@ -304,6 +306,12 @@ class ProgramsQuestion:
             self._found = found
             for event in _whole_events(found.answer, found.made):
                 yield event
+            return
+        if not sent and (table := SideBySide.of(document, asked, card)) is not None:
+            self._found = table
+            async with aclosing(_table_events(state, table, asked)) as events:
+                async for event in events:
+                    yield event
             return
         denials = Denials(card, card.lead(asked.text))
         guesses = await asyncio.to_thread(_would_guess, state, card, asked.text, document)
@@ -352,6 +360,24 @@ async def _model_events(
                         yield event
     finally:
         # The flag also stops a question that still waits for the engine, so that there is no request to cancel yet.
+        claim.set()
+        state.release(claim)
+
+
+async def _table_events(state: AppState, table: SideBySide, asked: Ask) -> AsyncGenerator[Event, None]:
+    """Put a question to each document, and yield the events of the table, of which only the settled beginning is text
+    already.
+    """
+    claim, sent = state.claim(), ""
+    steps = table.ask(state.engine, asked, claim)
+    try:
+        while await asyncio.to_thread(next, steps, table) is not table:
+            before, sent = len(sent), table.written
+            # also an empty piece, so that it is noticed when a client leaves
+            yield TextDelta(sent[before:], (), (), table.figures)
+        yield TextDelta(table.answer[len(sent) :], (), (), table.figures)
+        yield AnswerDone(table.answer, (), (), table.stopped, table.figures)
+    finally:
         claim.set()
         state.release(claim)
 
@@ -426,7 +452,13 @@ def _whole_events(text: str, made: str) -> tuple[Event, Event]:
 
 
 def about_book(
-    state: AppState, done: AnswerDone, asked: Ask, text: str, system: str = "", *, found: Comparison | None = None
+    state: AppState,
+    done: AnswerDone,
+    asked: Ask,
+    text: str,
+    system: str = "",
+    *,
+    found: Comparison | SideBySide | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the book that an answer is about, the pages that the answer attended to most and, if ``asked`` wants it,
     the passages that fit the question best and the evidence of each sentence. If the book was sent as a text, yield
@@ -438,12 +470,12 @@ def about_book(
     Args:
         text: the answer as sent.
         system: the system message, which is the book if none is open.
-        found: the answer, if the program found it without the model.
+        found: the answer, if the program found it without the model or put it together.
     """
     current = state.current
     by_passages = done.figures.mode == BY_PASSAGES
     document = current.document if current.book is not None else None
-    made = done.figures.mode if done.figures.mode in (COMPARED, LISTED) else ""
+    made = done.figures.mode if done.figures.mode in (COMPARED, LISTED, SIDE_BY_SIDE) else ""
     marks: dict[str, Any] = {"by_passages": True} if by_passages else {"now": True} if asked.now else {}
     marks |= {made: True} if made else {}
     if asked.evidence or by_passages:
@@ -483,13 +515,11 @@ def about_book(
     record = citations.record()
     record |= text_record(document, current.whole, record.get("missing"))
 
-    def looked_up(record: Mapping[str, Any]) -> dict[str, Any]:
-        return {**more, "evidence": evidence(record, text), **not_found_in(record), **of_the_question(record)}
-
+    more |= {"evidence": evidence(record, text), **not_found_in(record)}
     if is_looked_up(state.engine, record):
-        yield looked_up(without_doubt(record))
+        yield more | of_the_question(without_doubt(record))
         record = checked(state.engine, document, asked.text, record)
-    yield looked_up(record)
+    yield more | of_the_question(record)
 
 
 _CHOICES = {

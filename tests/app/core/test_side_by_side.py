@@ -61,7 +61,7 @@ def test_each_document_has_a_column_and_answers_from_its_own_words() -> None:
     assert deposit.startswith("| **deposit** | ")
     assert len(engine.asked) == 6
     assert all(asked.excerpt is not None and not asked.history for asked in engine.asked)
-    assert [asked.excerpt.title for asked in engine.asked[::2] if asked.excerpt] == [
+    assert [asked.excerpt.title for asked in engine.asked[:3] if asked.excerpt] == [
         member.title for member in LEASES.members
     ]
     said = [chip for chip in table.chips if chip["kind"] in ("verbatim", "says")]

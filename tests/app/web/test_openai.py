@@ -328,6 +328,37 @@ def test_places_are_counted_for_other_programs_too(ready: Any) -> None:
     assert not engine.asked
 
 
+@pytest.mark.parametrize(
+    ("question", "questions", "pieces"),
+    [("Which lease has the lower rent?", 2, 3), ("Compare the rent and the deposit of the leases", 4, 5)],
+)
+def test_documents_are_compared_side_by_side(ready: Any, question: str, questions: int, pieces: int) -> None:
+    """The page and the terminal asked each document, /v1 asked all at once. A stream's pieces are the whole table."""
+    engine = ScriptedEngine("The rent is 890 euros.")
+    state = ready(engine)
+    pages = ["The rent is 890 euros.", "The deposit is 1,780 euros."]
+    leases = [Document.from_pages(title, pages) for title in ("Harbour Street", "Mill Lane")]
+    state.show(document=Document.together(leases))
+    body = parse(json.dumps({"messages": [{"role": "user", "content": question}]}).encode())
+    asking = openai_api.ProgramsQuestion(state, body)
+
+    async def events() -> list[Any]:
+        return [event async for event in asking.events()]
+
+    *words, done = loops.run(events())
+    assert "".join(piece.text for piece in words) == done.text
+    assert sum(bool(piece.text) for piece in words) == pieces, "the head and each cell come when they are there"
+    assert done.text.count("The rent is 890 euros.") == len(engine.asked) == questions
+    assert "| Harbour Street | Mill Lane |" in done.text
+    assert done.figures.answer_tokens == questions * 5
+    (more,) = asking.told(done, done.text)
+    assert (more["side_by_side"], more["not_found"]) == (True, [])
+    assert [(one["document"], one["level"]) for one in more["evidence"]] == [
+        (lease.title, "says so") for _ in range(questions // 2) for lease in leases
+    ]
+    assert not state.current.asking
+
+
 def test_evidence_does_not_wait_for_what_the_model_looks_up(ready: Any) -> None:
     """It came 4 to 6 s after the last word if words doubted what the question assumes."""
     engine = ScriptedEngine("Yes, I cannot say.")
