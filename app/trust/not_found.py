@@ -216,8 +216,13 @@ class Absence:
         terms = [term for term in telling if not is_generic(term)]
         ranked = self._words.ranked(terms, (), (), len(self._words.places))
         had = [{term.key for term in terms if self._stands(term, place)} for place in ranked]
-        best, keys = max(
-            zip(ranked, had, strict=True), key=lambda one: self._words.share(terms, one[1]), default=(None, set[str]())
+        # The nearest passage is about the things of the question: of "Why did the revenue fall?" it is one of revenue,
+        # even if "fall" is the rarer word and stands elsewhere. A named person may be a passage's "I" or "he".
+        nouns = nouns_of(question)
+        things = [term for term in terms if term.raw in nouns and not self._words.is_proper(term)]
+        shares = [[self._words.share(some, keys) for some in (things, terms) if some] for keys in had]
+        _, best, keys = max(
+            zip(shares, ranked, had, strict=True), key=lambda one: one[0], default=([], None, set[str]())
         )
         lacking = [term for term in terms if term.key not in keys]
         if not lacking or (best is not None and self._is_told_by(lacking, best)):
