@@ -233,16 +233,32 @@ def excerpt(words: BookWords, question: str) -> Document:
 
 def records(words: BookWords, question: str) -> list[dict[str, Any]]:
     """Return the passages that fit a question best as plain JSON. Each has the place and the marks of a citation
-    (``app.trust.citations``), its ``text``, and ``words``: the ranges [start, end) of characters in the text that are
-    words of the question.
+    (``app.trust.citations``), its ``text``, ``words``: the ranges [start, end) of characters in the text that are words
+    of the question, and ``lines``: the characters with which headings and paragraphs begin, but for the first.
     """
     asked = {term.key for term in words.terms(question)}
     found = []
-    for passage in best_passages(words, question):
+    for places in _chosen(words, question, MOST, CLEAR):
+        passage = words.stretch(places)
         spans = [PageSpan(part.page, part.start, part.end) for part in passage.parts]
         place = {"kind": "passage", "at": 0, "from": 0, "unit": words.document.unit, **placed(words.document, spans)}
-        found.append(place | {"text": passage.text, "words": _asked_words(words, passage.text, asked)})
+        text, lines = passage.text, _paragraphs(words, places)
+        found.append(place | {"text": text, "words": _asked_words(words, text, asked), "lines": lines})
     return found
+
+
+def _paragraphs(words: BookWords, places: range) -> list[int]:
+    """Where paragraphs begin in the text of a stretch, but for the first. One that begins with a small letter is the
+    rest of a sentence on the next page.
+    """
+    text = words.document.text[words.places[places[0]].start : words.places[places[-1]].end]
+    at, begins = 0, []
+    for paragraph in text.split("\n\n"):
+        if line := " ".join(paragraph.split()):
+            if at and not line[0].islower():
+                begins.append(at)
+            at += len(line) + 1
+    return begins
 
 
 def as_evidence(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -475,7 +475,10 @@ def _passage(chip: Mapping[str, Any], name: str) -> str:
     """A passage with the question's words marked, and the button that opens its page. No character of the book is
     interpreted as HTML or Markdown, and there is no empty line, which would end the HTML in Markdown.
     """
-    text, shown, at = str(chip["text"]), "", 0
+    signs = list(str(chip["text"]))
+    for at in chip.get("lines", ()):
+        signs[at - 1] = "\n"
+    text, shown, at = "".join(signs), "", 0
     for start, end in chip["words"]:
         shown += f"{_only_words(text[at:start])}<mark>{_only_words(text[start:end])}</mark>"
         at = end

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from app.core.best_passages import LONGEST, MOST, as_evidence, best_passages, excerpt, records
 from app.language.referring import refers_back
 from app.trust.book_words import BookWords
+from app.web import messages
 from engine.document import Document, OutlineItem
 
 FILLER = "The day was long and the road was dry, and nobody had much to say about the weather in those years. "
@@ -45,6 +47,18 @@ def test_a_passage_tells_its_pages_its_marks_and_the_words_of_the_question() -> 
     assert {"tenant", "pays", "euros"} <= marked
     assert "deposit" not in marked
     assert as_evidence([first]) == [{"passage": first["text"], "pages": first["pages"]}]
+
+
+def test_a_heading_is_a_line_of_its_own_and_a_sentence_on_two_pages_is_none() -> None:
+    """A heading ran into the sentence below it: "5 Outlook The board expects"."""
+    pages = ["The Report\n\n5 Outlook\n\nThe board expects a revenue of 49", "million euros.\n\nA dividend is paid."]
+    (one,) = records(BookWords(Document.from_pages("Report", pages)), "What revenue does the board expect?")
+    begins = [0, *one["lines"], len(one["text"])]
+    assert [one["text"][start:end].strip() for start, end in pairwise(begins)][-2:] == [
+        "5 Outlook",
+        "The board expects a revenue of 49 million euros.",
+    ]
+    assert "Outlook&#10;The" in messages._passage(one, "0.0")
 
 
 def test_numbers_are_marked_however_they_are_written() -> None:
