@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import os
@@ -32,6 +33,9 @@ if not Path("/dev/nvidia0").exists():  # Triton's interpreter stands in for a GP
 gc.disable()  # until all is collected: what is imported is no garbage, and looking for some takes an eighth of the time
 # Tiny tensors gain nothing from threads. Where processes share the cores, an operation takes ten times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Registered before all others, so called after them: the interpreter would take apart all that was imported.
+    atexit.register(os._exit, 0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -173,9 +177,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """One of several processes hands over what it has counted."""
     from tests import tally
 
-    gc.unfreeze()  # libraries look at their end for what was not given back
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["tried"] = tally.counts()
+    else:
+        gc.unfreeze()  # libraries look at their end for what was not given back
 
 
 @pytest.hookimpl(optionalhook=True)
