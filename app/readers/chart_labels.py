@@ -88,7 +88,10 @@ def _is_axis(column: Sequence[Line], pieces: Sequence[Line]) -> bool:
     if not _are_steps(values):
         return False
     # numbers of a table that happen to be evenly spaced have other cells beside them
-    beside = sum(any(one is not other and _overlap(one, other) > _LEVEL for other in pieces) for one in column)
+    beside = sum(
+        any(one.top < other.bottom and other.top < one.bottom and _is_beside(one, other) for other in pieces)
+        for one in column
+    )
     return 2 * beside <= len(column) or (values[0] > values[1] and beside < len(column))
 
 
@@ -236,6 +239,10 @@ def _stack(pieces: Sequence[Line], first: Line) -> list[Line]:
         if one is not first and near and alone and aligned < _ALIGNED * first.height:
             found.append(one)
     return found
+
+
+def _is_beside(one: Line, other: Line) -> bool:
+    return one is not other and _overlap(one, other) > _LEVEL
 
 
 def _overlap(one: Line, two: Line) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_uint, cast
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +19,7 @@ import pypdfium2.raw as raw
 
 from app.readers import pdf_calls
 from app.readers.layout import Line
-from app.readers.pdf_grids import Box
+from app.readers.pdf_grids import Box, Turn
 
 MOST = 2_000
 """Maximum pictures of a document that are recognised; further pictures are not read."""
@@ -47,7 +47,7 @@ Facts = tuple[int, int, int]
 """A picture's width and height in pixels, and the bytes that it takes in the file."""
 
 
-def images_in(form: int, turn: Callable[[float, float, float, float], Box], depth: int = _DEPTH) -> Iterator[Image]:
+def images_in(form: int, turn: Turn, depth: int = _DEPTH) -> Iterator[Image]:
     """Yield the pictures in a form of a page with their boxes on the page as displayed. A form is a group of objects
     that may have groups in it.
 

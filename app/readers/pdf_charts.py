@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ from app.readers.chart_labels import (
     with_powers,
 )
 from app.readers.layout import Line
-from app.readers.pdf_grids import THIN, Box, Path
+from app.readers.pdf_grids import THIN, Box, Path, Turn
 
 _NARROWEST = 60.0  # minimum width of a chart's box in points
 _LOWEST = 40.0  # minimum height of a chart's box in points
@@ -56,7 +56,7 @@ def boxes_of(shapes: Sequence[Box], width: float, height: float) -> list[Box]:
     return sorted(found, key=lambda box: (box[1] - box[0]) * (box[3] - box[2]))[:_MOST_BOXES]
 
 
-def gridded(paths: Sequence[Path], turn: Callable[[float, float, float, float], Box]) -> list[Box]:
+def gridded(paths: Sequence[Path], turn: Turn) -> list[Box]:
     """Return the boxes of lines that are drawn parallel and begin and end at the same places, such as the grid of a
     chart without a frame. ``turn`` converts positions in the file to positions on the page.
     """

@@ -59,7 +59,7 @@ class PageFonts:
     """Finds the fonts of one page's characters."""
 
     def __init__(self, text_page: pdfium.PdfTextPage) -> None:
-        self._text = pdf_calls.address(text_page.raw)
+        self._text = pdf_calls.handle(text_page.raw)
         self._kinds: dict[int | None, str] = {None: ""}
         self.monospaced: set[int] = set()
         """Addresses of the fonts, among those asked for, all of whose characters have the same width."""

@@ -23,6 +23,9 @@ Box = tuple[float, float, float, float]
 Path = tuple[int, float, float, float, float]
 """A drawn path: its pdfium address, and its left, bottom, right and top edges on the page."""
 
+Turn = Callable[[float, float, float, float], Box]
+"""Converts (left, bottom, right, top) in the file to (x0, x1, top, bottom) on the page as displayed (``turned``)."""
+
 Span = tuple[float, float, float]
 Line = tuple[float, list[tuple[float, float]]]
 
@@ -214,18 +217,17 @@ def _is_drawn(spans: list[tuple[float, float]], place: float) -> bool:
     return any(start <= place <= end for start, end in spans)
 
 
-def ruling_lines(page: pdfium.PdfPage, paths: Sequence[Path]) -> Rules:
+def ruling_lines(turn: Turn, paths: Sequence[Path]) -> Rules:
     """Return the straight lines drawn on a page, including thin boxes and the edges of boxes. Positions refer to the
     page as displayed.
 
     A page with very many lines is a drawing. Its lines beyond a maximum are ignored.
 
     Args:
-        page: the page.
-        paths: the paths drawn on it.
+        turn: converts places in the file to places on the page.
+        paths: the paths drawn on the page.
     """
     rules = Rules()
-    turn = turned(page)
     left = _MOST_SEGMENTS
     matrix, place = pdf_calls.Floats(6), pdf_calls.Floats(2)  # once, because a page may have thousands of paths
     for item, a, b, c, d in paths:
@@ -282,7 +284,7 @@ def _around(one: tuple[float, float], two: tuple[float, float]) -> Box:
     return x0, y0, x1, y1
 
 
-def turned(page: pdfium.PdfPage) -> Callable[[float, float, float, float], Box]:
+def turned(page: pdfium.PdfPage) -> Turn:
     """Return a function that converts (left, bottom, right, top) in page coordinates to (x0, x1, top, bottom) on the
     page as displayed.
     """

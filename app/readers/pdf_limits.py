@@ -17,7 +17,8 @@ from app.readers.pdf_signs import BREAK, CharacterBoxes, NewText
 
 _SIGNS = "∏∐∑∫∬∭∮⋀⋁⋂⋃⨀⨁⨂⨄"
 _WORDS = ("lim", "max", "min", "sup", "inf")  # pdfium puts what stands under such a word on a line of its own
-_SIGN = re.compile(rf"[{_SIGNS}](?=\s{{0,2}}\S)|\b(?:arg ?)?(?:{'|'.join(_WORDS)})(?=\r\n\S)")
+_SIGN = re.compile(rf"[{_SIGNS}](?=\s{{0,2}}\S)")
+_SIGN_OR_WORD = re.compile(rf"{_SIGN.pattern}|\b(?:arg ?)?(?:{'|'.join(_WORDS)})(?=\r\n\S)")
 # matches what stands under a word such as "lim", not the unit under "max." in the head of a table
 _UNDER_WORD = re.compile(r"[→∈=<>≤≥⊂∞|]|^\w$")
 _MOST = 4  # maximum rows of the limits of a sign
@@ -45,8 +46,9 @@ class _Written:
 
 def with_limits(text: str, boxes: CharacterBoxes) -> str:
     """Return the text of a page with the limits of each sign on one line. Renumber ``boxes`` to match the new text."""
-    may_be = any(sign in text for sign in _SIGNS) or any(f"{word}{BREAK}" in text for word in _WORDS)
-    found = list(_all(text, boxes)) if may_be and boxes.upright else []
+    # few pages have such a word at the end of a line
+    pattern = _SIGN_OR_WORD if any(f"{word}{BREAK}" in text for word in _WORDS) else _SIGN
+    found = list(_all(text, pattern, boxes)) if boxes.upright else []
     if not found:
         return text
     new = NewText(text)
@@ -58,9 +60,9 @@ def with_limits(text: str, boxes: CharacterBoxes) -> str:
     return new.end(boxes)
 
 
-def _all(text: str, boxes: CharacterBoxes) -> Iterator[_Written]:
+def _all(text: str, pattern: re.Pattern[str], boxes: CharacterBoxes) -> Iterator[_Written]:
     end = 0
-    for match in _SIGN.finditer(text):
+    for match in pattern.finditer(text):
         written = _written(text, match, boxes) if match.start() >= end else None
         if written is not None:
             yield written

@@ -24,7 +24,7 @@ from app.readers.pdf_cells import MARK_REACH, MARKER, are_columns_of_text, in_co
 from app.readers.pdf_charts import boxes_of, charts, gridded, with_charts
 from app.readers.pdf_comments import TICKS
 from app.readers.pdf_glyphs import PageFonts, with_signs
-from app.readers.pdf_grids import Box, Rules, ruling_lines, turned
+from app.readers.pdf_grids import Box, Rules, ruling_lines
 from app.readers.pdf_limits import with_limits
 from app.readers.pdf_pies import pies
 from app.readers.pdf_shapes import mark_struck, small_shapes, with_dots, with_fractions
@@ -117,7 +117,7 @@ def page_lines(
         text = with_fractions(with_whole_words(text, boxes), boxes, shapes.bars)
         text = as_read(with_limits(text, boxes), boxes)
         pieces = _pieces(text, boxes, suspects, set() if vocab is None else vocab)
-        mark_struck(pieces, boxes, page, suspects.drawn)
+        mark_struck(pieces, boxes, suspects.turn, suspects.drawn)
     finally:
         text_page.close()
     mark_unseen(page, pieces)
@@ -132,14 +132,14 @@ def page_lines(
     for (x0, x1, top, bottom), ticked in shapes.boxes:
         _joins_its_words(pieces, Line(TICKS[ticked], x0, x1, top, bottom, size=bottom - top))
     with_dots(pieces, shapes.dots)
-    pieces = _with_values(pieces, values, page.get_width())
-    pieces = with_tables(_with_markers(pieces), lambda: ruling_lines(page, suspects.drawn), len(suspects.drawn))
+    pieces = _with_markers(_with_values(pieces, values, page.get_width()))
+    pieces = with_tables(pieces, lambda: ruling_lines(suspects.turn, suspects.drawn), len(suspects.drawn))
     return with_charts(_with_tables_beside(_arranged(_columns(pieces)), beside), drawn)
 
 
 def _charts(pieces: list[Line], page: pdfium.PdfPage, suspects: Suspects) -> list[list[Line]]:
     """Take the words of the drawn charts from a page's pieces of text. Return the rows of each chart."""
-    boxes = suspects.boxes + gridded(suspects.drawn, turned(page))
+    boxes = suspects.boxes + gridded(suspects.drawn, suspects.turn)
     return pies(pieces, page, suspects.drawn) + charts(pieces, boxes_of(boxes, *page.get_size()))
 
 
@@ -169,7 +169,7 @@ def _upright(page: pdfium.PdfPage) -> pdfium.PdfTextPage:
     """Open the page's text. If most letters are sideways or upside down, rotate the page first."""
     text_page = page.get_textpage()
     count = text_page.count_chars()
-    text, rotation = pdf_calls.address(text_page.raw), page.get_rotation()
+    text, rotation = pdf_calls.handle(text_page.raw), page.get_rotation()
     sample = range(0, count, count // _SAMPLE + 1)
     angles = [pdf_calls.angle(text, at) for at in sample if pdf_calls.is_generated(text, at) != 1]
     if not rotation and not any(angles):

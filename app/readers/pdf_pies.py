@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import addressof, c_int
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from app.readers import pdf_calls
 from app.readers.chart_labels import Group, middle
 from app.readers.layout import Line
 from app.readers.pdf_charts import CAPTION, as_rows
-from app.readers.pdf_grids import Box, Path, turned
+from app.readers.pdf_grids import Box, Path, Turn, turned
 
 _MOST_PATHS = 2_000  # maximum drawn paths of a page that are examined
 _MOST_SLICES = 60  # maximum slices of a page
@@ -96,10 +96,16 @@ class _Slice:
 
 def pies(pieces: list[Line], page: pdfium.PdfPage, paths: Sequence[Path]) -> list[list[Line]]:
     """Take the words of the pie charts from a page's pieces of text. Return the rows of each pie."""
-    if len(paths) < 2 or page.get_rotation() or not any(_is_size(one) or "%" in one.text for one in pieces):
+    large = [
+        path
+        for path in paths[:_MOST_PATHS]
+        if (path[3] - path[1] >= _SMALLEST or path[4] - path[2] >= _SMALLEST)
+        and _SEGMENTS[0] <= pdf_calls.count_segments(path[0]) <= _SEGMENTS[1]
+    ]
+    if len(large) < 2 or page.get_rotation() or not any(_is_size(one) or "%" in one.text for one in pieces):
         return []
     found = []
-    for pie in _pies(list(_slices(page, paths[:_MOST_PATHS]))):
+    for pie in _pies(list(_slices(page, large))):
         rows = _rows(pieces, pie, page, paths)
         found += [rows] if rows else []
     return found
@@ -107,10 +113,7 @@ def pies(pieces: list[Line], page: pdfium.PdfPage, paths: Sequence[Path]) -> lis
 
 def _slices(page: pdfium.PdfPage, paths: Sequence[Path]) -> Iterator[_Slice]:
     turn, mode, stroke = turned(page), c_int(), c_int()
-    for path in paths:
-        item, x0, y0, x1, y1 = path
-        if max(x1 - x0, y1 - y0) < _SMALLEST or not _SEGMENTS[0] <= pdf_calls.count_segments(item) <= _SEGMENTS[1]:
-            continue
+    for item, *_ in paths:
         pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
         if mode.value == raw.FPDF_FILLMODE_NONE:
             continue
@@ -119,7 +122,7 @@ def _slices(page: pdfium.PdfPage, paths: Sequence[Path]) -> Iterator[_Slice]:
             yield found
 
 
-def _slice(item: int, turn: Callable[[float, float, float, float], Box]) -> _Slice | None:
+def _slice(item: int, turn: Turn) -> _Slice | None:
     """Return the slice that a path draws; None if it draws something else: the ends of its curves must be on a circle,
     or on two circles around one middle.
     """
@@ -164,7 +167,7 @@ def _longest(curves: Sequence[_Curve]) -> _Curve:
     return arc[0][0], arc[len(arc) // 2][0] if len(arc) > 1 else arc[0][1], arc[-1][2]
 
 
-def _curves(item: int, turn: Callable[[float, float, float, float], Box]) -> tuple[list[_Curve], list[Point]]:
+def _curves(item: int, turn: Turn) -> tuple[list[_Curve], list[Point]]:
     """Return start, middle and end of each curve of a path, and its corners, as points on the page as displayed."""
     matrix, place = pdf_calls.Floats(6), pdf_calls.Floats(2)
     pdf_calls.matrix(item, matrix.places[0])

@@ -19,7 +19,7 @@ import pypdfium2.raw as raw
 
 from app.readers import cleaning, formulas, pdf_calls, struck
 from app.readers.layout import Line
-from app.readers.pdf_grids import Box, Path, turned
+from app.readers.pdf_grids import Box, Path, Turn, turned
 from app.readers.pdf_signs import BREAK, RAISED, WORD, CharacterBoxes, NewText, is_raised, with_raised
 
 _MOST = 2_000  # maximum drawn objects examined on a page
@@ -153,13 +153,12 @@ def with_dots(pieces: list[Line], dots: Sequence[Box]) -> None:
             item.words.insert(0, ("•", x0, x1))
 
 
-def mark_struck(pieces: Sequence[Line], boxes: CharacterBoxes, page: pdfium.PdfPage, paths: Sequence[Path]) -> None:
+def mark_struck(pieces: Sequence[Line], boxes: CharacterBoxes, turn: Turn, paths: Sequence[Path]) -> None:
     """Mark words through whose middle a line is drawn, as in "~~480~~ 520". The line begins and ends with the words;
-    a line that goes on belongs to a table or a chart.
+    a line that goes on belongs to a table or a chart. ``turn`` converts the places of ``paths`` to places on the page.
     """
     if not boxes.upright:
         return
-    turn = turned(page)
     thin = (path for path in paths[:_MOST] if min(path[3] - path[1], path[4] - path[2]) < _BAR_HEIGHT)
     bars = sorted(
         ((top + bottom) / 2, x0, x1)

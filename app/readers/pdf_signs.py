@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from ctypes import addressof, byref, c_double, c_float
+from ctypes import byref, c_double, c_float
 from itertools import islice, pairwise
 
 import pypdfium2 as pdfium
@@ -53,7 +53,6 @@ _MOSTLY = 0.6
 _FAR = 0.5  # minimum gap, in line heights, that separates two words even if all gaps of a word are wide
 _NARROWEST = 0.35  # mean width, in line heights, of the characters of a narrow number such as 1.1
 _ROW = re.compile(r"[^\r\n]+")
-_SINGLE = re.compile(r"(?<!\S)[^\W\d_](?!\S)")  # matches a word of a single letter
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _LETTER_PAIR = re.compile(r"[^\W\d_](?=(\s*)[^\W\d_])")  # matches a letter before another, with or without a space
 _SAMPLED = 5  # pairs of letters that tell whether a row may be letterspaced
@@ -184,17 +183,16 @@ def with_whole_words(text: str, boxes: CharacterBoxes) -> str:
     """Return a page's text without the spaces inside letterspaced words. pdfium adds a space before a letter that is
     as far from the letter before it as all letters of the line are from one another.
     """
-    words = text.split()
-    alone = sum(map(str.isalpha, (word for word in words if len(word) == 1)))
+    alone = sum(map(str.isalpha, [word for word in text.split() if len(word) == 1]))
     if alone < _TORN_PAGE * text.count(" ") and not _SPREAD.search(text):
         return text
-    return _ROW.sub(lambda row: _joined_letters(row, boxes) if _SINGLE.search(row[0]) else row[0], text)
+    return _ROW.sub(lambda row: _joined_letters(row, boxes), text)
 
 
 def _joined_letters(row: re.Match[str], boxes: CharacterBoxes) -> str:
     words = row[0].split()
-    single = sum(len(word) == 1 and word.isalpha() for word in words)
-    if single < _TORN_SHARE * len(words):
+    single = sum(map(str.isalpha, [word for word in words if len(word) == 1]))
+    if not single or single < _TORN_SHARE * len(words):
         return row[0]
     pairs = [row.start() + pair.start() for pair in islice(_TWO_LETTERS.finditer(row[0]), _SAMPLED)]
     near = wide = 0
@@ -450,9 +448,9 @@ class CharacterBoxes:
 
     def __init__(self, text_page: pdfium.PdfTextPage, rotation: int, visible: Box) -> None:
         self._raw = text_page.raw
-        self._text = pdf_calls.address(text_page.raw)
+        self._text = pdf_calls.handle(text_page.raw)
         self._rect = (c_float * 4)()  # left, top, right and bottom of raw.FS_RECTF
-        self._place = addressof(self._rect)
+        self._place = byref(self._rect)
         self._sides = memoryview(self._rect).cast("B").cast("f")  # reads them twice as fast as a slice
         self._edges = [c_double() for _ in range(4)]
         self._edge_refs = [byref(edge) for edge in self._edges]

@@ -22,7 +22,7 @@ from app.readers.inner_pictures import ON_PICTURE, Image, images_in, text_on
 from app.readers.layout import Doubt, Line
 from app.readers.pdf_comments import layer_of
 from app.readers.pdf_glyphs import fonts_in
-from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, turned
+from app.readers.pdf_grids import MOST_OBJECTS, THIN, Box, Path, Turn, turned
 
 _WHITE = 0xF4  # minimum value of every colour channel (0 to 255) in a colour that counts as white
 _FAINT = 0x0C  # maximum opacity (0 to 255) that counts as invisible
@@ -53,14 +53,16 @@ class Suspects:
     def __init__(self, page: pdfium.PdfPage, text_page: pdfium.PdfTextPage, layers: Layers | None = None) -> None:
         self._page = page
         self._layers = layers
-        found, turn = _drawn(page), turned(page)
+        self.turn = turned(page)
+        """Converts a place in the file to a place on the page."""
+        found = _drawn(page, self.turn)
         self._objects, self.drawn, self.pictures = found.items, found.paths, found.pictures
         self.fonts, self._has_forms = found.fonts, found.has_forms
         large = (path for path in found.paths if path[3] - path[1] > _WIDE < path[4] - path[2])
-        self.boxes = found.groups + [turn(*path[1:]) for path in large]
+        self.boxes = found.groups + [self.turn(*path[1:]) for path in large]
         """Boxes of the drawn groups and of the larger paths."""
         self._covers = _in_bands(found.covers)
-        self._text = pdf_calls.address(text_page.raw)
+        self._text = pdf_calls.handle(text_page.raw)
         parts = (c_uint * 4)()
         self._places = [addressof(parts) + sizeof(c_uint) * at for at in range(4)]
         self._colour = memoryview(parts).cast("B").cast("I")  # is read faster than the array
@@ -76,7 +78,7 @@ class Suspects:
         # a clip's box in the file, and on the page unless it holds all of the page; keyed by the number of its paths
         # and the last of them
         self._clips: dict[tuple[int, int], tuple[Box, Box | None]] = {}
-        self._edges, self._point, self._turn = pdf_calls.Floats(4), pdf_calls.Floats(2), turn
+        self._edges, self._point = pdf_calls.Floats(4), pdf_calls.Floats(2)
 
     def doubt(self, index: int, box: Box) -> Doubt:
         """Return whether a word may be invisible. ``index`` is pdfium's index of the word's first character, ``box``
@@ -133,7 +135,7 @@ class Suspects:
             box = self._clip_box(clip, count)
             left, low, right, high = self._page_box
             whole = box[0] <= left and box[1] <= low and box[2] >= right and box[3] >= high
-            self._clips[key] = box, None if whole else self._turn(*box)
+            self._clips[key] = box, None if whole else self.turn(*box)
         box, shown = self._clips[key]
         if not self._has_forms or piece in self._order:
             return shown
@@ -221,12 +223,12 @@ class _Drawn:
     fonts: set[int | None] = field(default_factory=set)
 
 
-def _drawn(page: pdfium.PdfPage) -> _Drawn:
-    """Examine the drawn objects of a page."""
-    handle, get = pdf_calls.address(page.raw), pdf_calls.page_object
+def _drawn(page: pdfium.PdfPage, turn: Turn) -> _Drawn:
+    """Examine the drawn objects of a page. ``turn`` converts places in the file to places on the page."""
+    handle, get = pdf_calls.handle(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
     kinds = list(map(pdf_calls.kind_of, items))
-    found, turn = _Drawn(items), turned(page)
+    found = _Drawn(items)
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     text, path, image, form = _KINDS
     others = [at for at, kind in enumerate(kinds) if kind != text]  # most objects are pieces of text

@@ -72,7 +72,7 @@ def has_wrong_part(lines: Sequence[str]) -> bool:
 
 
 def _is_wrong(text: str) -> bool:
-    if text.isascii() or not _OTHER_SCRIPT.search(text):
+    if text.isascii() or len(_OTHER_SCRIPT.findall(text)) < _PART:
         return _is_shifted(text)
     for script, usual, share in _USUAL:
         letters = script.findall(text.lower())
