@@ -283,11 +283,6 @@ class Books:
         """Store how many pages and tokens of the book the model has read. Return the changed ``Book``."""
         return self._save(book.sha256, {"tokens": tokens, "pages_read": pages_read, "opened": self._clock()})
 
-    def given(self, sha256: str) -> str:
-        """The name that the person gave a book; "" if none."""
-        rows = self.database.rows("SELECT given FROM books WHERE sha256 = ?", (sha256,))
-        return str(rows[0]["given"]) if rows else ""
-
     def rename(self, sha256: str, name: str) -> Book:
         """Give a book a name. With an empty name, or its title, the book is shown by its title again. The name is
         stored in the database and in the book's folder.

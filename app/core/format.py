@@ -13,6 +13,7 @@ from typing import Any
 
 from app.core.forecast import Remaining
 from app.core.speed import WHY_NO_SPEED, speedup, than_plain, words_of
+from app.language.titles import short_title
 from engine.config import SamplingParams, options_of
 from engine.document import Document, Page
 from engine.events import AnswerDone, BookRead, Figures, KvBytes, ReadingProgress, StopReason, TextDelta, TimeSplit
@@ -25,7 +26,6 @@ _DAY = 24 * 3600
 _LONGEST_TOLD = 240
 """Maximum characters of a passage in a line above an answer."""
 _MOST_MISSING = 6  # maximum number of items in a list of names and numbers that the book lacks
-_LONGEST_LABEL = 28  # maximum characters of a section's title within a sentence; a longer title is cut
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -544,12 +544,6 @@ def _level(rate: float | None) -> View:
     return {"share": 0.0, "text": ""} if rate is None else {"share": round(rate, 4), "text": percent(rate)}
 
 
-def short_title(title: str) -> str:
-    """A title, shortened for use within a sentence."""
-    title = " ".join(title.split())
-    return title if len(title) <= _LONGEST_LABEL else title[: _LONGEST_LABEL - 1].rstrip() + "…"
-
-
 def page_name(label: str, unit: str, long: bool = False) -> str:
     """The name of a page from its label: "12" -> "p. 12" or "page 12"; a section's name is its title."""
     label = short_title(label)
@@ -561,14 +555,16 @@ def page_name(label: str, unit: str, long: bool = False) -> str:
 def place_named(chip: Mapping[str, Any], unit: str, long: bool = True) -> str:
     """The place of a citation within a sentence: "page 12", or "Lease 2024, page 12" in a book of several documents."""
     places = places_named(chip["pages"], str(chip.get("unit", unit)), long)
-    title = chip.get("document", "")
-    return f"{short_title(title)}, {places}" if title and places else places
+    title = chip.get("document", "") and (chip.get("called") or short_title(chip["document"]))
+    return f"{title}, {places}" if title and places else places
 
 
 def page_of(document: Document, page: Page, long: bool = False) -> str:
     """The name of a page within a sentence, with its document's title if there are several documents."""
     member = document.member_at(page.number)
-    chip = {"pages": [{"label": page.label}], "document": member.title if member else ""}
+    title = member.title if member else ""
+    called = short_title(title, [other.title for other in document.members])
+    chip = {"pages": [{"label": page.label}], "document": title, "called": called}
     return place_named(chip, member.unit if member else document.unit, long)
 
 

@@ -31,6 +31,7 @@ from statistics import median_low
 from typing import Any, Literal
 
 from app.language.sentences import is_ended
+from app.language.titles import short_title
 from app.readers.recognised import picture_at
 from app.trust.book_words import PageRange, Passage
 from app.trust.evidence import Evidence, EvidenceIndex, Form
@@ -595,7 +596,11 @@ def placed(document: Document, spans: Sequence[PageSpan]) -> dict[str, Any]:
         ],
         "extract": asdict(around),
     }
-    return found | ({"of": member.sha256, "document": member.title, "unit": member.unit} if member else {})
+    if member is None:
+        return found
+    found |= {"of": member.sha256, "document": member.title, "unit": member.unit}
+    called = short_title(member.title, [other.title for other in document.members])
+    return found if called == short_title(member.title) else found | {"called": called}
 
 
 _LEVELS = {"quoted": "says so", "verbatim": "says so"} | {kind: level for level, kind in _KINDS.items()}

@@ -20,9 +20,10 @@ from starlette.responses import JSONResponse, Response
 from app.core.format import View, counted
 from app.core.several import MOST, cost_of
 from app.core.state import AppState
+from app.language.titles import short_title
 from app.web.routes import PageRoute, RequestBody, Text, parsed, posts
 from engine.document import Document
-from engine.errors import OptionError
+from engine.errors import DocumentError, OptionError
 
 COLOURS = 6
 """Number of colours for documents. The style sheet has one rule for each colour."""
@@ -90,9 +91,17 @@ class DocumentsPanel:
         return {"documents": [self._named(one) for one in self._shown[1]]}
 
     def _named(self, shown: View) -> View:
-        """A document with the name that the person gave it, if there is one."""
-        given = self._state.books.given(shown["id"])
-        return shown | {"title": given} if given else shown
+        """A document with the name that the person gave it, if there is one, and with the name of its file, if that is
+        not its title: two versions of a contract may have one title.
+        """
+        try:
+            book = self._state.books.get(shown["id"])
+        except DocumentError:
+            return shown
+        if book.given:
+            shown = shown | {"title": book.given, "called": short_title(book.given)}
+        of_its_own = book.title and not book.name.startswith(book.title)
+        return shown | {"line": f"{shown['line']} · {book.name}"} if of_its_own else shown
 
     async def cost(self, request: Request) -> Response:
         asked = await parsed(request, DocumentsAsked)
@@ -115,7 +124,7 @@ class DocumentsPanel:
 
 
 def documents_view(document: Document) -> list[View]:
-    """Title, colour and pages of each of several documents."""
+    """Title, short title, colour and pages of each of several documents."""
     colours: list[int] = []
     # The document's hash decides the colour. If one of the 5 documents before has this colour, the next free colour is
     # taken.
@@ -126,10 +135,12 @@ def documents_view(document: Document) -> list[View]:
         ]
         colours.append(free[0])
     counts = [sum(document.member_at(page.number) is member for page in document.pages) for member in document.members]
+    titles = [member.title for member in document.members]
     return [
         {
             "id": member.sha256,
             "title": member.title,
+            "called": short_title(member.title, titles),
             "line": counted(pages, member.unit),
             "colour": colour,
             "first": member.page_offset + 1,

@@ -54,7 +54,8 @@ function drawDocuments() {
   const strips = documents.map((one) => {
     const start = Math.max(0, one.first - first);
     const end = Math.min(pages, one.first + one.pages - first);
-    const strip = made("span", one.title);
+    const strip = made("span", one.called);
+    strip.title = one.title;
     strip.style.setProperty("--document", `var(--document-${one.colour})`);
     strip.style.flexGrow = Math.max(0, end - start);
     strip.hidden = end <= start;

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from app.core.format import page_of, place_named
 from app.core.open_book import Stage
 from app.core.state import AppState
+from app.language.titles import short_title
+from app.trust.citations import placed
+from app.trust.quoted import PageSpan
 from app.web.documents_panel import DocumentsAsked, DocumentsPanel, documents_view
 from app.web.live import map_view
 from app.web.page_viewer import GONE, PageViewer
@@ -52,7 +56,7 @@ def cited(state: AppState, viewer: PageViewer, monkeypatch: pytest.MonkeyPatch) 
 def test_each_document_has_its_colour_and_its_pages(state: AppState) -> None:
     (first, second) = DocumentsPanel(state).view()["documents"]
     assert (first["title"], first["first"], first["pages"]) == ("Log a", 1, 2)
-    assert (second["title"], second["first"], second["line"]) == ("Log b", 3, "3 pages")
+    assert (second["title"], second["first"], second["line"]) == ("Log b", 3, "3 pages · b.txt")
     assert map_view(state.current)["labels"][1:3] == ["Log a, p. 2", "Log b, p. 1"]
 
 
@@ -68,6 +72,18 @@ def test_a_colour_stays_with_its_document() -> None:
     assert one == other == {"a": 1, "b": 2, "c": 3, "d": 0}
     many = documents_view(Document.together([documents[0]] * 14))
     assert all(here["colour"] != after["colour"] for here, after in pairwise(many))
+
+
+def test_two_versions_of_one_contract_differ_in_words() -> None:
+    """Their titles were cut before the word in which they differ, so that only the colour of a dot told them apart."""
+    titles = [f"Frame contract on flour and bran, {part}" for part in ("draft of May", "draft of June", "signed")]
+    whole = Document.together([Document.from_text(title, "The price is 40 euros.") for title in (*titles, "Lease")])
+    called = ["Frame cont…May", "Frame cont…June", "Frame cont…signed", "Lease"]
+    assert [one["called"] for one in documents_view(whole)] == called
+    assert [page_of(whole, page) for page in whole.pages] == [f"{name}, section 1" for name in called]
+    chips = [placed(whole, (PageSpan(at, 0, 9),)) for at in range(4)]
+    assert [place_named(chip, "page") for chip in chips] == [f"{name}, section 1" for name in called]
+    assert short_title(titles[0], ["Frame"]) == short_title(titles[0]) == "Frame contract on flour and…"
 
 
 def test_a_citation_opens_the_page_of_its_own_document(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
