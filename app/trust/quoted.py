@@ -338,7 +338,8 @@ class Excerpt:
 
 def excerpt(text: str, start: int, end: int, margin: int = _EXCERPT_AROUND) -> Excerpt:
     """Return the characters [start, end) of a page with up to ``margin`` characters before and after. Line breaks
-    become spaces, and no word is cut at the ends of the excerpt.
+    become spaces; around the passage, headings and paragraphs have a dot between them. No word is cut at the ends of
+    the excerpt.
     """
     left, right = max(0, start - margin), min(len(text), end + margin)
     before, after = text[left:start], text[end:right]
@@ -349,8 +350,16 @@ def excerpt(text: str, start: int, end: int, margin: int = _EXCERPT_AROUND) -> E
     hit = text[start:end]
     if len(hit) > _LONGEST_EXCERPT:
         hit, after = hit[:_LONGEST_EXCERPT].rstrip() + "…", ""
-    before, hit, after = (_SPACES.sub(" ", part) for part in (before, hit, after))
-    return Excerpt(before.lstrip(), hit, after.rstrip())
+    before, hit, after = _line(before), _SPACES.sub(" ", hit), _line(after)
+    return Excerpt(before.lstrip(" ·"), hit, after.rstrip(" ·"))
+
+
+def _line(text: str) -> str:
+    """A text as one line. A paragraph that begins with a small letter is the rest of a sentence."""
+    line, *others = (_SPACES.sub(" ", paragraph) for paragraph in text.split("\n\n"))
+    for paragraph in others:
+        line = f"{line.rstrip()}{' ' if paragraph[:1].islower() else ' · '}{paragraph.lstrip()}"
+    return line
 
 
 def closest_sentence(page: str, sentence: str) -> tuple[int, int] | None:

@@ -139,6 +139,10 @@ def test_an_excerpt_is_cut_at_words() -> None:
 
 
 def test_an_excerpt_stands_as_printed_at_its_joints() -> None:
+    page = "2 Rent\n\nIt is due. A tenant pays a deposit.\n\n3 Pets\n\nDogs are\n\nallowed."
+    cut = excerpt(page, 19, 43)
+    told = f"{cut.before}[{cut.hit}]{cut.after}"
+    assert told == "2 Rent · It is due. [A tenant pays a deposit.] · 3 Pets · Dogs are allowed.", "a heading is apart"
     cut = excerpt("She was called\nthe Ever Obliged, and  green.", 19, 31)
     assert cut.before + cut.hit + cut.after == "She was called the Ever Obliged, and green."
     assert cut.hit == "Ever Obliged"
