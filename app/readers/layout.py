@@ -357,8 +357,8 @@ def _base(lines: Sequence[Line], index: int) -> float:
     """Return the most common ``x0`` of the lines near line ``index`` in the same column."""
     line = lines[index]
     nearby = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
-    width = max(line.x1 - line.x0, 1e-3)
-    starts = [round(other.x0) for other in nearby if abs(other.x0 - line.x0) < max(width, 6 * line.height)]
+    reach = max(line.x1 - line.x0, 6 * line.height)
+    starts = [round(other.x0) for other in nearby if abs(other.x0 - line.x0) < reach]
     return float(Counter(starts).most_common(1)[0][0])
 
 

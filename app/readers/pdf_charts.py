@@ -135,7 +135,9 @@ def _bar_chart(pieces: list[Line], box: Box) -> list[Line]:
     x0, x1, top, bottom = box
     upright = [piece for piece in pieces if piece.shown and not piece.turned]
     below = [
-        one for one in upright if x0 - one.height < middle(one) < x1 + one.height and one.top > bottom - one.height / 2
+        one
+        for one in upright
+        if one.bottom > bottom < one.top + one.height / 2 and x0 - one.height < middle(one) < x1 + one.height
     ]
     first = min(below, key=lambda one: one.top, default=None)
     row = [one for one in below if first and one.top < first.top + first.height / 2]

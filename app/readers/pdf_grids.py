@@ -234,12 +234,13 @@ def ruling_lines(turn: Turn, paths: Sequence[Path]) -> Rules:
         if left <= 0:
             break
         wide, tall = c - a, d - b
-        boxes = [(a, b, c, d)]
-        if wide > THIN < tall:
-            if wide < _SMALL > tall:
-                left -= _SIDES
-                continue
-            boxes = list(_sides(item, left, matrix, place))
+        if wide < _SMALL > tall and wide > THIN < tall:
+            left -= _SIDES
+            continue
+        if wide <= THIN >= tall:  # a dot
+            left -= 1
+            continue
+        boxes = list(_sides(item, left, matrix, place)) if wide > THIN < tall else [(a, b, c, d)]
         left -= len(boxes)
         for box in boxes:
             x0, x1, top, bottom = turn(*box)

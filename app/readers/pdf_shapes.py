@@ -159,14 +159,14 @@ def mark_struck(pieces: Sequence[Line], boxes: CharacterBoxes, turn: Turn, paths
     """
     if not boxes.upright:
         return
-    thin = (path for path in paths[:_MOST] if min(path[3] - path[1], path[4] - path[2]) < _BAR_HEIGHT)
-    bars = sorted(
-        ((top + bottom) / 2, x0, x1)
-        for x0, x1, top, bottom in (turn(*path[1:]) for path in thin)
-        if bottom - top < _BAR_HEIGHT and x1 - x0 > _SHORTEST_STROKE
-    )
-    if not bars:
+    thin = [
+        turn(*path[1:])
+        for path in paths[:_MOST]
+        if path[4] - path[2] < _BAR_HEIGHT and path[3] - path[1] > _SHORTEST_STROKE
+    ]
+    if not thin:
         return
+    bars = sorted(((top + bottom) / 2, x0, x1) for x0, x1, top, bottom in thin)
     ys = [y for y, _, _ in bars]
     for piece in pieces:
         bottom, height = piece.bottom, piece.height

@@ -515,11 +515,10 @@ class CharacterBoxes:
         """Return (x0, x1, top, bottom) of the box around two characters of a line; None if pdfium has no box for
         them.
         """
-        known = self._known.get
-        one = known(first) or self._one(first)
+        one = self._one(first)
         if last == first:
             return one
-        two = known(last) or self._one(last)
+        two = self._one(last)
         if one is None or two is None:
             return one or two
         a0, a1, a2, a3 = one  # comparisons are faster than min() and max(), and this runs for every word
@@ -667,10 +666,11 @@ class CharacterBoxes:
         found: Box | None = None
         if pdf_calls.loose_box(self._text, number, self._place):
             x0, y1, x1, y0 = self._sides.tolist()
-            left, high = x0 - self._left, self._top - y1
-            found = left, left + (x1 - x0), high, high + (y1 - y0)
             if self._rotation:
                 found = self._turned(x0, x1, y0, y1)
+            else:
+                left, high = x0 - self._left, self._top - y1
+                found = left, left + (x1 - x0), high, high + (y1 - y0)
         known[index] = found
         return found
 
