@@ -40,6 +40,10 @@ def test_a_question_is_asked_point_by_point(question: str, points: tuple[str, ..
     [
         ("Which lease has the lower rent?", True),
         ("Do both leases ask for a deposit?", True),
+        ("How many of these leases have a deposit over 1,500?", True),
+        ("In wie vielen Verträgen ist die Kaution höher als 1.500 Euro?", True),
+        ("Who is named in each book?", True),
+        ("How many keys does the tenant get?", False),
         ("What is the rent in Mill Lane?", False),
         ("Where do the documents differ?", False),  # in nothing that could be looked up in one of them
     ],
