@@ -7,6 +7,7 @@ const FADE_MS = 420; // time constant of the fading: after this time a third of 
 // while a glow fades. Frames are few, because without a graphics card every frame takes time from the engine.
 const STEP_MS = 150;
 const ALONE_MS = 900;
+const ALIKE = 8; // number of first letters by which titles are alike, and of their last letters that stay visible
 const SEEN = 0.02; // minimum difference in brightness that causes another frame
 const BRIGHTEST = 100;
 
@@ -54,7 +55,8 @@ function drawDocuments() {
   const strips = documents.map((one) => {
     const start = Math.max(0, one.first - first);
     const end = Math.min(pages, one.first + one.pages - first);
-    const strip = made("span", one.called);
+    const strip = made("span", "");
+    strip.append(...titled(one.called, documents));
     strip.title = one.title;
     strip.style.setProperty("--document", `var(--document-${one.colour})`);
     strip.style.flexGrow = Math.max(0, end - start);
@@ -63,6 +65,13 @@ function drawDocuments() {
   });
   byId("map-documents").hidden = documents.length < 2;
   byId("map-documents").replaceChildren(...strips);
+}
+
+// Returns a title in one piece, or in two if another document's title begins alike: a narrow strip cuts the first one.
+function titled(title, documents) {
+  const alike = documents.filter(({ called }) => called.startsWith(title.slice(0, ALIKE)));
+  if (alike.length < 2 || title.length <= 2 * ALIKE) return [title];
+  return [made("b", title.slice(0, -ALIKE)), made("b", title.slice(-ALIKE))];
 }
 
 /** @param {View["pages_read"]} count */
