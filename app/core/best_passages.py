@@ -26,6 +26,7 @@ from typing import Any
 
 from app.core.format import page_of
 from app.core.parts import reach_of
+from app.language.asked_figures import asked_kind, asks_for_a_figure
 from app.language.quoting import quoted_words
 from app.language.tokens import tokenize
 from app.language.words import values_in
@@ -60,16 +61,12 @@ their fact, and 133 with 2 sentences and 0.3.
 """
 FIGURE = 0.15
 """Share by which the score of a passage with a number grows, if the question asks for a number or a date."""
+OF_THE_KIND = 0.8
+"""Share by which the score of a passage grows that has what the question asks for: a date, a sum of money, a
+temperature, a percentage, a length of time, a length or an age (``app.language.asked_figures``).
+"""
 TOGETHER = 0.5
 """Weight of the words that the passage's best sentence has, in addition to their weight in the passage."""
-# Matches a question that asks for a number or a date.
-_ASKS_FIGURE = re.compile(
-    r"\b(?:how (?:many|much|far|long|old|big|large|heavy|deep|high|tall|wide|cold|hot|fast|often|late|early)|when"
-    r"|(?:at |until |by )?what (?:time|hour|age|date|year|day)|(?:which|what) (?:year|date|day|month)|until what"
-    r"|what (?:is|was) the (?:price|cost|rent|date|number|age|length|deposit|fee)"
-    r"|wie ?(?:viele?|hoch|lange?|alt|groß|weit|teuer|oft|schwer)|wann|combien|quand)\b",
-    re.IGNORECASE,
-)
 _MOST_TITLES = 40  # maximum number of chapters that are named to a model
 _CANDIDATES = 200  # maximum number of sentences, the best alone, around which passages are formed
 
@@ -90,8 +87,8 @@ def _chosen(words: BookWords, question: str, most: int, clear: float) -> list[ra
         return _throughout(words, most)
     _, pages = reach_of(question, document)
     numbers = {at for at, page in enumerate(document.pages) if page.number in pages}
-    figure = _ASKS_FIGURE.search(question) is not None
-    ranked = _ranked(words, _asked(words, question), numbers, most, clear, figure=figure)
+    figure, kind = asks_for_a_figure(question), asked_kind(question)
+    ranked = _ranked(words, _asked(words, question), numbers, most, clear, figure=figure, kind=kind)
     if numbers and not ranked:
         ranked = _beginnings(words, numbers, most)
     if asks_about_several(question) and len(document.members) > 1:
@@ -119,13 +116,21 @@ def _asked(words: BookWords, question: str) -> list[_Asked]:
 
 
 def _ranked(
-    words: BookWords, asked: Sequence[_Asked], pages: Collection[int], most: int, clear: float, *, figure: bool
+    words: BookWords,
+    asked: Sequence[_Asked],
+    pages: Collection[int],
+    most: int,
+    clear: float,
+    *,
+    figure: bool,
+    kind: re.Pattern[str] | None,
 ) -> list[range]:
     """Rank stretches by what is asked for.
 
     Args:
         pages: indexes of the only pages that count; empty for all.
         figure: whether the question asks for a number.
+        kind: what the figure that it asks for looks like, if that is known.
     """
     weights = {one.key: one.weight for one in asked}
     keys: defaultdict[int, set[str]] = defaultdict(set)
@@ -135,7 +140,9 @@ def _ranked(
                 keys[place].add(one.key)
     alone = heapq.nlargest(_CANDIDATES, keys, key=lambda place: (_weight(keys[place], weights), -place))
     before = {place - 1 for place in alone if place and place in words.places_from(place - 1, LONGEST)}
-    scored = sorted((-_score(words, start, keys, weights, figure=figure), start) for start in before.union(alone))
+    scored = sorted(
+        (-_score(words, start, keys, weights, figure=figure, kind=kind), start) for start in before.union(alone)
+    )
     chosen: list[range] = []
     for score, start in scored:
         places = words.places_from(start, LONGEST)
@@ -147,7 +154,13 @@ def _ranked(
 
 
 def _score(
-    words: BookWords, start: int, keys: Mapping[int, set[str]], weights: Mapping[str, float], *, figure: bool
+    words: BookWords,
+    start: int,
+    keys: Mapping[int, set[str]],
+    weights: Mapping[str, float],
+    *,
+    figure: bool,
+    kind: re.Pattern[str] | None,
 ) -> float:
     """Score the stretch that begins at the sentence ``start``. ``keys``: the question's words in each sentence."""
     places = words.places_from(start, LONGEST)
@@ -156,7 +169,9 @@ def _score(
     best = max(_weight(keys.get(place, ()), weights) for place in places)
     score = _weight(within, weights) + BESIDE * _weight(around, weights) + TOGETHER * best
     has_figure = figure and any(_is_figure(key, weights) for place in places for key in words.places[place].keys)
-    return score * (1 + FIGURE) if has_figure else score
+    text = words.document.text[words.places[places.start].start : words.places[places.stop - 1].end]
+    is_of_the_kind = kind is not None and kind.search(text) is not None
+    return score * (1 + FIGURE * has_figure) * (1 + OF_THE_KIND * is_of_the_kind)
 
 
 def _is_figure(key: str, asked: Collection[str]) -> bool:

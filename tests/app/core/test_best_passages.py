@@ -157,3 +157,32 @@ def test_a_question_for_a_number_prefers_a_passage_with_one() -> None:
     words = BookWords(Document.from_pages("A Garden", pages))
     assert "9 feet" in best_passages(words, "How high is the stone wall of the garden?")[0].text
     assert "9 feet" not in best_passages(words, "Who built the stone wall of the garden?")[0].text
+
+
+@pytest.mark.parametrize(
+    ("question", "figure"),
+    [
+        ("When was the stone wall of the garden built?", "in March"),
+        ("How much did the stone wall of the garden cost?", "40 pounds"),
+        ("How long did they build the stone wall of the garden?", "three weeks"),
+        ("How far is the stone wall of the garden?", "two miles"),
+        ("How old is the man of the stone wall of the garden?", "aged fifty"),
+    ],
+)
+def test_a_question_for_a_kind_of_figure_prefers_a_passage_with_one(question: str, figure: str) -> None:
+    """Any number did, so "How much did it cost?" got a passage with a page's number."""
+    said = (
+        "in March",
+        "for 40 pounds",
+        "for three weeks",
+        "by two miles",
+        "by a man aged fifty",
+        "by 12 men",
+        "slowly",
+    )
+    wall = "The stone wall of the garden was built, as everybody there knows very well and tells gladly to all, "
+    moss = (
+        " Moss and ivy grow on it all the same, on every side that is not in the sun, and nobody minds it at all." * 4
+    )
+    words = BookWords(Document.from_pages("A Garden", [f"{wall}{one}.{moss}" for one in reversed(said)]))
+    assert figure in best_passages(words, question)[0].text
