@@ -8,7 +8,7 @@ and what is summed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.readers import formulas
@@ -29,6 +29,7 @@ _FAR_SIDE = 1.6  # maximum distance of a limit's middle from the sign's, in heig
 _SMALLER = 0.8  # maximum height of a limit, as a share of the height of the text in which the sign stands
 _CENTRED = 0.3  # maximum distance of a limit's middle from the sign's to the left or right, in heights of the sign
 _BESIDE = 0.6  # maximum gap between a sign and the limit at its right, in heights of the text
+_IN_FRACTION = 1.5  # maximum distance of the middle of a sign in a fraction from the bar, in heights of the sign
 _ROW = 0.35  # maximum distance of the middle of the text in which the sign stands from the sign's, in its heights
 
 
@@ -44,11 +45,17 @@ class _Written:
     box: Box
 
 
-def with_limits(text: str, boxes: CharacterBoxes) -> str:
-    """Return the text of a page with the limits of each sign on one line. Renumber ``boxes`` to match the new text."""
+def with_limits(text: str, boxes: CharacterBoxes, bars: Sequence[Box] | None = None) -> str:
+    """Return the text of a page with the limits of each sign on one line. Renumber ``boxes`` to match the new text.
+
+    Args:
+        text: the page's text.
+        boxes: boxes of its characters.
+        bars: fraction bars; only signs above or below one of them are examined. None to examine all signs.
+    """
     # few pages have such a word at the end of a line
     pattern = _SIGN_OR_WORD if any(f"{word}{BREAK}" in text for word in _WORDS) else _SIGN
-    found = list(_all(text, pattern, boxes)) if boxes.upright else []
+    found = list(_all(text, pattern, boxes, bars)) if boxes.upright and bars != [] else []
     if not found:
         return text
     new = NewText(text)
@@ -60,13 +67,23 @@ def with_limits(text: str, boxes: CharacterBoxes) -> str:
     return new.end(boxes)
 
 
-def _all(text: str, pattern: re.Pattern[str], boxes: CharacterBoxes) -> Iterator[_Written]:
+def _all(text: str, pattern: re.Pattern[str], boxes: CharacterBoxes, bars: Sequence[Box] | None) -> Iterator[_Written]:
     end = 0
     for match in pattern.finditer(text):
+        if bars is not None and not _is_in_fraction(boxes.span(match.start(), match.end() - 1), bars):
+            continue
         written = _written(text, match, boxes) if match.start() >= end else None
         if written is not None:
             yield written
             end = written.end
+
+
+def _is_in_fraction(sign: Box | None, bars: Sequence[Box]) -> bool:
+    """Whether a sign stands above or below a fraction bar, as near as in a numerator or denominator."""
+    if sign is None:
+        return False
+    x, y, reach = (sign[0] + sign[1]) / 2, (sign[2] + sign[3]) / 2, _IN_FRACTION * (sign[3] - sign[2])
+    return any(bar[0] < x < bar[1] and abs((bar[2] + bar[3]) / 2 - y) < reach for bar in bars)
 
 
 def _written(text: str, match: re.Match[str], boxes: CharacterBoxes) -> _Written | None:

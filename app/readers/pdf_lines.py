@@ -114,8 +114,8 @@ def page_lines(
         text = joined_rows(with_signs(text, text_page, fonts, suspects.fonts), boxes)
         suspects.monospaced = fonts.monospaced
         shapes = small_shapes(page, suspects.drawn)
-        text = with_fractions(with_whole_words(text, boxes), boxes, shapes.bars)
-        text = as_read(with_limits(text, boxes), boxes)
+        text = with_limits(with_whole_words(text, boxes), boxes, shapes.bars)  # those in fractions first
+        text = as_read(with_limits(with_fractions(text, boxes, shapes.bars), boxes), boxes)
         pieces = _pieces(text, boxes, suspects, set() if vocab is None else vocab)
         mark_struck(pieces, boxes, suspects.turn, suspects.drawn)
     finally:

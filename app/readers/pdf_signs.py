@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Mapping
 from ctypes import byref, c_double, c_float
 from itertools import islice, pairwise
@@ -460,6 +461,7 @@ class CharacterBoxes:
         self._width, self._height = (down, across) if rotation % 180 else (across, down)
         self.numbers: list[int] | None = None
         """For each index, pdfium's index of the character; None as long as the two are the same."""
+        self._ascends = True
         self._known: dict[int, Box | None] = {}
         self._moved: dict[int, Box] = {}  # boxes of characters that stand elsewhere than pdfium says
 
@@ -471,18 +473,19 @@ class CharacterBoxes:
             places: new boxes of characters that have moved, keyed by new index.
         """
         self.numbers = numbers if self.numbers is None else [self.numbers[at] for at in numbers]
+        self._ascends = self.numbers == sorted(self.numbers) and bool(numbers)
         moved = {new: self._moved[at] for new, at in enumerate(numbers) if at in self._moved} if self._moved else {}
         self._moved = {**moved, **(places or {})}
         self._known = dict(self._moved)
 
     def found_at(self, x: float, y: float, tolerance_x: float, tolerance_y: float) -> int | None:
-        """Return the index of the character at a point of an unrotated page. The character may be off by the
-        tolerances, in points. Return None if there is no character, or if the characters have been renumbered.
+        """Return the index of the character at a point of an unrotated page; None if there is none. The character may
+        be off by the tolerances, in points. If it has been replaced, return the index of what replaces it.
         """
-        if self.numbers is not None:
-            return None
         at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, tolerance_x, tolerance_y)
-        return at if at >= 0 else None
+        if at < 0 or self.numbers is None:
+            return at if at >= 0 else None
+        return bisect_right(self.numbers, at) - 1 if self._ascends and at >= self.numbers[0] else None
 
     def pdfium_number(self, index: int) -> int:
         return index if self.numbers is None else self.numbers[index]

@@ -184,6 +184,17 @@ def test_limits_stand_at_their_sign(files: Any, over: Any, under: Any, sign: byt
     assert text == f"S = {read} x holds."
 
 
+def test_limits_stand_at_their_sign_in_a_fraction_too(files: Any) -> None:
+    spots = [(72, 700, b"F1", 12, b"S =")]
+    for y, letter in ((713, b"a"), (686, b"b")):
+        spots += [(98, y, b"S", 14, b"\xe5"), (112, y + 10, b"F1", 8, b"n"), (112, y - 4, b"F1", 8, b"i=1")]
+        spots += [(124, y, b"F1", 12, letter)]
+    spots += [(136, 700, b"F1", 12, b"holds.")]
+    content = _placed(*spots) + b"98 703 33 0.5 re f\n"
+    text = _parsed(files, content, b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text
+    assert text == "S = (∑_(i=1)^n a)/(∑_(i=1)^n b) holds."
+
+
 def test_what_stands_around_a_sign_in_text_of_one_size_is_no_limit(files: Any) -> None:
     spots = [(72, 714, b"F1", 12, b"Year"), (120, 714, b"S", 12, b"\xe5"), (72, 700, b"F1", 12, b"1871")]
     spots += [
