@@ -100,8 +100,7 @@ class DocumentsPanel:
             return shown
         if book.given:
             shown = shown | {"title": book.given, "called": short_title(book.given)}
-        of_its_own = book.title and not book.name.startswith(book.title)
-        return shown | {"line": f"{shown['line']} · {book.name}"} if of_its_own else shown
+        return shown | {"file": book.name if book.title and not book.name.startswith(book.title) else ""}
 
     async def cost(self, request: Request) -> Response:
         asked = await parsed(request, DocumentsAsked)

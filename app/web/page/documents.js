@@ -44,8 +44,8 @@ function entry(one) {
   const item = made("li");
   item.style.setProperty("--document", `var(--document-${one.colour % COLOURS})`);
   const words = made("span", "", "about");
-  words.append(made("span", one.title, "title"), made("small", one.line));
-  words.title = one.title;
+  words.append(made("span", one.title, "title"), made("small", one.file, "file"), made("small", one.line));
+  words.title = [one.title, one.file].filter(Boolean).join("\n");
   item.append(made("i"), words);
   const tools = made("span", "", "tools");
   item.append(tools);

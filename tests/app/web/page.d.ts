@@ -84,7 +84,7 @@ interface View {
   writing: { answer: number; whole: boolean; text: string; html?: string; at?: number; waiting?: string } | null;
   provenance: { turn: number; sources: any } | null;
   contents: string;
-  documents: { id: string; title: string; called: string; line: string; first: number; pages: number; colour: number }[];
+  documents: { id: string; title: string; called: string; file?: string; line: string; first: number; pages: number; colour: number }[];
   each: {
     question: string;
     running: boolean;

@@ -56,7 +56,7 @@ def cited(state: AppState, viewer: PageViewer, monkeypatch: pytest.MonkeyPatch) 
 def test_each_document_has_its_colour_and_its_pages(state: AppState) -> None:
     (first, second) = DocumentsPanel(state).view()["documents"]
     assert (first["title"], first["first"], first["pages"]) == ("Log a", 1, 2)
-    assert (second["title"], second["first"], second["line"]) == ("Log b", 3, "3 pages · b.txt")
+    assert (second["title"], second["first"], second["line"], second["file"]) == ("Log b", 3, "3 pages", "b.txt")
     assert map_view(state.current)["labels"][1:3] == ["Log a, p. 2", "Log b, p. 1"]
 
 
