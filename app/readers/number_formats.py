@@ -27,6 +27,7 @@ _LONGEST = 400  # maximum characters of a code; a longer one counts as ``GENERAL
 _LARGE = 1e15  # numbers from which on a cell shows zeros for the digits that it does not hold
 _MOST_DIGITS = 30  # maximum decimals; Excel has 30
 _LAST_DAY = 2_958_466  # the day number after 31 December 9999, with which the calendar ends
+_DAYS_TO_1904 = 1_462  # days from 30 December 1899 to 1 January 1904
 _USUAL = re.compile(r"([$€£]?)(#,##|)0(?:\.(0{1,8}))?(%?)([ ]?[€£]?)")
 _SYSTEM = re.compile(r"\[\$-F[48]00\]", re.I)
 _TOKEN = re.compile(
@@ -59,8 +60,12 @@ def shown(value: float, code: str, *, from_1904: bool = False) -> str:
         return f"{'-' if value < 0 else ''}{before}{digits}{'%' if percent else ''}{after}"
     sections = _sections(code)
     section, negative = _chosen(sections, value)
-    if any(kind in ("date", "elapsed", "half") for kind, _ in section):
-        return _dated(value + (1462 if from_1904 else 0), section)
+    kinds = {kind for kind, _ in section}
+    if kinds & {"date", "elapsed", "half"}:
+        # only a workbook from 1904 shows times below zero; an elapsed time counts from no day
+        days = (abs(value) if from_1904 else value) + (_DAYS_TO_1904 if from_1904 and "elapsed" not in kinds else 0)
+        sign = "-" if from_1904 and value < 0 and not negative else ""
+        return sign + _dated(days, section) if 0 <= days < _LAST_DAY else general(value)
     if not section:
         return "" if code.strip() else general(value)
     sign = "-" if value < 0 and not negative else ""
@@ -268,8 +273,6 @@ def _fraction(value: float, tokens: tuple[Token, ...]) -> str:
 
 def _dated(value: float, tokens: tuple[Token, ...]) -> str:
     """Write a number of days as a date or a time."""
-    if not 0 <= value < _LAST_DAY:
-        return general(value)
     decimals = next(
         (
             len(text)

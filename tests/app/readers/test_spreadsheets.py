@@ -37,6 +37,18 @@ def test_a_number_is_written_as_a_cell_shows_it(value: float, code: str, text: s
     assert shown(value, code) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "code", "text"),
+    [
+        (44682, "dd/mm/yyyy", "02/05/2026"), (1.25, "[h]:mm", "30:00"), (-0.0625, "h:mm", "-1:30"),
+        (-0.0625, "[h]:mm", "-1:30"), (-0.0625, "h:mm;(h:mm)", "(1:30)"), (2958000, "d/m/yyyy", "2958000"),
+        (0.15, "0%", "15%"),
+    ],
+)  # fmt: skip
+def test_a_number_of_a_workbook_from_1904_is_written_as_a_cell_shows_it(value: float, code: str, text: str) -> None:
+    assert shown(value, code, from_1904=True) == text
+
+
 def _cell(name: str, value: str, attributes: str = "") -> str:
     return f'<c r="{name}" {attributes}><v>{value}</v></c>'
 
