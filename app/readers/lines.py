@@ -6,6 +6,7 @@ indentations or cell borders. Runs only in the child process (``app.readers.chil
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 from itertools import groupby, pairwise
@@ -43,6 +44,10 @@ _STAMP = (
 )
 _LOGGED = re.compile(_STAMP, re.I)
 _CUE = re.compile(r"^[ \t]*(?:\d+:)?\d\d?:\d\d[.,]\d{2,3}[ \t]+-->[ \t]", re.M)
+# matches the name of a speaker in subtitles of the web
+_SPEAKER = re.compile(r"<v(?:\.[^\s<>]{1,60})?[ \t]+([^<>\n]{1,100})>")
+# matches other tags of subtitles: types, colours, and the time from which on words are shown
+_CUE_TAG = re.compile(r"</?(?:[bciuv]|ruby|rt|lang|font)(?:[. ][^<>\n]{0,100})?>|<[\d:.]{5,12}>", re.I)
 _PROGRAM = re.compile(
     r"[;{}]\s*(?://.*|#.*|/\*.*)?$|^\s*(?:[)\]}]+[,;]?$|#include\b|#define\b|@\w+[\w.()]*$|//|/\*|\*/"
     r"|(?:async )?def \w+\(|class \w+.*[:{]$|from [\w.]+ import |import [\w.*{}, ]+;?$|return\b(?! to| of| from)"
@@ -91,6 +96,16 @@ def kept(text: str, suffix: str) -> bool:
     if logged >= _FEWEST and logged > _MOST * len(outer):
         return True
     return is_program(rows)
+
+
+def without_cue_tags(text: str) -> str:
+    """Return subtitles without the tags in their text. A speaker's name stands before what is said. Return other texts
+    unchanged.
+    """
+    if len(_CUE.findall("\n".join(text.split("\n", _SAMPLE)[:_SAMPLE]))) < 2:
+        return text
+    text = _CUE_TAG.sub("", _SPEAKER.sub(r"\1: ", text))
+    return html.unescape(text) if text.lstrip("\ufeff").startswith("WEBVTT") else text
 
 
 def is_program(rows: Sequence[str]) -> bool:

@@ -103,7 +103,7 @@ def losses(raw: str, name: str) -> list[str]:
 
 
 def _plain(raw: str, suffix: str, progress: Callable[[], None]) -> Parsed:
-    raw = raw.replace("\r\n", "\n").replace("\r", "\n")
+    raw = lines.without_cue_tags(raw.replace("\r\n", "\n").replace("\r", "\n"))
     whole = lines.kept(raw, suffix)
     text = cleaning.characters(lines.tabs(raw, whole))
     progress()

@@ -151,6 +151,13 @@ def test_lines_stay_lines(files: Any, kind: str) -> None:
     assert _read(files, name, text) == text.rstrip()
 
 
+def test_tags_of_subtitles_are_no_text(files: Any) -> None:
+    head, second = "WEBVTT\n\n00:01.000 --> 00:04.000\n", "\n\n00:05.000 --> 00:07.000\n"
+    tagged = f"{head}<v.loud Ada Bell>The <i>lamp</i> &amp; wick</v>{second}<c.red>a < b <00:06.000>c</c>"
+    assert _read(files, "a.vtt", tagged) == f"{head}Ada Bell: The lamp & wick{second}a < b c"
+    assert _read(files, "a.txt", "In HTML, <i>a</i> &amp; <b>b</b> are.") == "In HTML, <i>a</i> &amp; <b>b</b> are."
+
+
 @pytest.mark.parametrize("kind", ["columns", "narrow columns", "drawn table", "contents", "speeches"])
 def test_lines_stay_lines_among_prose_that_is_re_flowed(files: Any, kind: str) -> None:
     text = _read(files, "a.txt", f"{_PROSE}{_KEPT[kind][1]}\n\n{_PROSE}")
