@@ -110,8 +110,7 @@ class Aside:
         prompt = conversation.compose(question.text, history, begun, thought=thought, think=think)
         if len(prompt.tokens) >= window:
             raise ContextTooSmall(
-                f"The passages, this chat and the question take {len(prompt.tokens):,} tokens, and the window holds "
-                f"{window:,}.",
+                "The passages, this chat and the question are too long for this model.",
                 "Ask a shorter question or start a new chat.",
             )
         return conversation, prompt

@@ -458,13 +458,13 @@ class Session:
         window = self.target.window
         history = question.history
         fresh = [words for turn in history[conversation.known(history) :] for words in (turn.question, turn.answer)]
-        if count := self.tokenizer.overflow("".join((*fresh, question.text, question.thought, question.begun)), window):
-            raise _too_long(f"more than {count:,}", window)
+        if self.tokenizer.overflow("".join((*fresh, question.text, question.thought, question.begun)), window):
+            raise _too_long()
         form, sampling = conversation.form.thinking, question.sampling
         think = form is not None and form.wants(sampling.think, sampling.think_tokens)
         prompt = conversation.compose(question.text, history, question.begun, thought=question.thought, think=think)
         if len(prompt.tokens) >= window:
-            raise _too_long(f"{len(prompt.tokens):,}", window)
+            raise _too_long()
         return conversation, prompt
 
     def _commit(self, conversation: Conversation, prompt: Prompt, question: Question, answer: Generation) -> None:
@@ -492,9 +492,9 @@ def _turns_in_cache(question: Question) -> Sequence[Turn]:
     return (*question.history, *begun)
 
 
-def _too_long(count: str, window: int) -> ContextTooSmall:
+def _too_long() -> ContextTooSmall:
     return ContextTooSmall(
-        f"The book, this chat and the question take {count} tokens, and the window holds {window:,}.",
+        "The book, this chat and the question are too long for this model.",
         "Ask a shorter question or start a new chat.",
     )
 
@@ -517,11 +517,8 @@ def fitted(
     document = reading.document
     if not document.text.strip():
         raise InputError("There is no text in this document.", "Choose another file.")
-    if len(document.pages) == 1 and (count := tokenizer.overflow(document.text, window)):
-        raise ContextTooSmall(
-            f"1 {document.unit}, more than {count:,} tokens: too long for the window, which holds {window:,}.",
-            "Choose a shorter text.",
-        )
+    if len(document.pages) == 1 and tokenizer.overflow(document.text, window):
+        raise ContextTooSmall(f"1 {document.unit}: too long for this model.", "Choose a shorter text.")
     book = tokenizer.book(document, form)
     found = fit_book(document, book, window, shape, free)
     if found.fits:

@@ -393,7 +393,7 @@ def fit_of(document: Document, limit: int) -> BookFit:
     fit = BookFit(tokens, limit, tokens <= room, pages, 0, "", page_tokens=each, room=room)
     if fit.fits:
         return replace(fit, sentence=f"{document.extent()}, about {tokens:,} tokens of {limit:,}: it fits.")
-    cause = f"{document.extent()}: too long for the window."
+    cause = f"{document.extent()}: too long for this model."
     if len(sizes) > 1:
         cause += f" {leaving_out([stretch.title for stretch in document.stretches], sizes, room)}"
         return replace(fit, sentence=cause, leave_out=to_leave_out(sizes, room))

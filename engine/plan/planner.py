@@ -597,7 +597,7 @@ def _sentence(document: Document, book: BookTokens, limit: int, longest: int, pa
     head = f"{several}{document.extent()}"
     if tokens <= longest:
         return f"{head}, {tokens:,} tokens of {limit:,}: it fits ({tiers_in_words(kv)} for its cache)."
-    short = "the window" if longest + MIN_CHAT_TOKENS >= limit else "the free memory"
+    short = "this model" if longest + MIN_CHAT_TOKENS >= limit else "the free memory"
     cause = f"{head}: too long for {short}."
     if several:
         titles = [stretch.title for stretch in document.stretches]

@@ -180,7 +180,7 @@ def test_what_is_measured_is_what_the_model_says(prompter: Prompter) -> None:
     with asking.Reader(TOKENIZER, "float32") as reader:
         reader.read(Document.from_text("A title", TEXT))
         answers = reader.ask(["Who?", question])
-        with pytest.raises(ContextTooSmall, match="too long for the window"):
+        with pytest.raises(ContextTooSmall, match="too long for this model"):
             reader.read(Document.from_text("Another", "word " * 150_000))
     ids = torch.tensor([prompter.book("A title", TEXT) + prompter.question(question)])
     made = model.generate(

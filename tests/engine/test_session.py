@@ -503,7 +503,7 @@ def test_answer_ends_at_the_window(tiny: Callable[..., str], book: Document, mon
     if done.stop_reason is not StopReason.END:
         assert done.stop_reason is StopReason.CONTEXT
         assert len(session.conversation.tokens) == window
-    with pytest.raises(ContextTooSmall, match="window"):
+    with pytest.raises(ContextTooSmall, match="too long for this model"):
         list(session.ask(Question("Where? " * 300, (), ASK)))
 
 
@@ -526,12 +526,12 @@ def test_the_first_question_may_come_near_the_end_of_the_window(
     assert 0 < len(sampled.token_ids) <= room
 
 
-def test_a_book_that_does_not_fit_is_refused_with_numbers(tiny: Callable[..., str], book: Document) -> None:
+def test_a_book_that_does_not_fit_is_refused_with_its_pages(tiny: Callable[..., str], book: Document) -> None:
     session = open_session(tiny, context=700)
     fit = session.measure(book)
     assert not fit.fits
     assert 0 < fit.pages_that_fit < 8
-    assert f"{fit.tokens:,}" in fit.sentence
+    assert fit.sentence.endswith(f"The first {fit.pages_that_fit} of 8 pages fit.")
     with pytest.raises(ContextTooSmall, match="--fit"):
         read(session, book)
     done = list(session.read(Reading(book, fit=True)))[-1]
@@ -554,9 +554,9 @@ def test_what_is_far_too_long_is_refused_by_its_beginning(
     monkeypatch.setattr(kind, "__call__", watched)
     long, short = "Where is it? " * 10_000, Turn("Who keeps it?", "The keeper.\n")
     for question, history in ((long, ()), ("Where?", (Turn("Who?", long),)), ("Where?", (short,) * 5_000)):
-        with pytest.raises(ContextTooSmall, match=r"more than .* tokens, and the window holds 4,096"):
+        with pytest.raises(ContextTooSmall, match="this chat and the question are too long"):
             list(session.ask(Question(question, history, ASK)))
-    with pytest.raises(ContextTooSmall, match=r"1 page, more than .* tokens"):
+    with pytest.raises(ContextTooSmall, match="1 page: too long for this model"):
         read(session, Document("Sent", "", (Page(1, "1", long),), "text", ""))
     assert sum(encoded) <= 4 * 8 * session.target.window
     assert len(ask(session, "Where?").token_ids) > 0, "the open book stays"

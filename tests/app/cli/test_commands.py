@@ -78,7 +78,7 @@ def test_ask_without_draft_model(book_file: Path, pair: list[str], capfd: pytest
     ("options", "words"),
     [
         (["--pages", "5-9"], "not in this book"),
-        (["--context", "300"], "too long for the window"),
+        (["--context", "300"], "too long for this model"),
         (["--context", "100000"], "at most 4,096 tokens"),
         (["--top-p", "7"], "between 0.000001 and 1"),
         (["--draft", "/no/such/folder"], "/no/such/folder"),

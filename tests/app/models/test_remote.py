@@ -314,7 +314,7 @@ def test_sections_are_not_counted_as_pages() -> None:
         [Document.from_pages("Lease", ["a lamp"] * 76), Document.from_pages("Guide", ["a lamp"] * 4, unit="section")]
     )
     assert fit_of(both, 4096).sentence == "76 pages and 4 sections, about 160 tokens of 4,096: it fits."
-    assert fit_of(both, 400).sentence.startswith("76 pages and 4 sections: too long for the window.")
+    assert fit_of(both, 400).sentence.startswith("76 pages and 4 sections: too long for this model.")
     long = Document.from_pages("Guide", ["a lamp " * 100] * 9, unit="section")
     room = sum(fit_of(long, 4096).page_tokens[:4]) + MIN_CHAT_TOKENS
     assert fit_of(long, room).sentence.endswith("The first 4 of 9 sections fit.")

@@ -42,7 +42,7 @@ def test_the_window_is_the_bound() -> None:
     short = fit_book(PAGES, BOOK, 10_000 + MIN_CHAT_TOKENS - 1, SHAPE, PLENTY)
     assert not short.fits
     assert short.pages_that_fit == 9
-    assert "the window" in short.sentence
+    assert "this model" in short.sentence
     assert "9 of 10" in short.sentence
 
 
@@ -52,7 +52,7 @@ def test_of_several_documents_it_is_said_which_to_leave_out() -> None:
     fit = fit_book(Document.together(documents), book, 8_256, SHAPE, PLENTY)
     assert not fit.fits
     assert fit.leave_out == (0,)
-    assert fit.sentence == ("3 documents, 10 pages: too long for the window. Leave out “A”, and the others fit.")
+    assert fit.sentence == ("3 documents, 10 pages: too long for this model. Leave out “A”, and the others fit.")
 
 
 @pytest.mark.parametrize(
