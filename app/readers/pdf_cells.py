@@ -10,7 +10,6 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from app.readers import cleaning
@@ -109,8 +108,7 @@ def _parts(piece: Line, groups: Sequence[list[Word]]) -> list[Line]:
         text = cleaning.tidy(" ".join(word for word, _, _ in words)) + ("-" if cut else "")
         doubled = 0 if at else piece.doubled
         parts.append(
-            replace(
-                piece,
+            piece.changed(
                 doubled=doubled,
                 text=text,
                 x0=min(word[1] for word in words),
@@ -351,9 +349,8 @@ def joined(cell: Sequence[Line]) -> Line:
     """Join the pieces of a cell into one line."""
     if len(cell) == 1:
         return cell[0]
-    return replace(
-        cell[0], text=_cell_text(cell), x0=min(piece.x0 for piece in cell), x1=max(piece.x1 for piece in cell)
-    )
+    x0, x1 = min(piece.x0 for piece in cell), max(piece.x1 for piece in cell)
+    return cell[0].changed(text=_cell_text(cell), x0=x0, x1=x1)
 
 
 def _cell_text(cell: Sequence[Line]) -> str:

@@ -254,7 +254,8 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         else:
             _append(line, (text[written:start] or " ") + word, gap, (word, x0, x1), (top, bottom))
         height = line.height
-        line.doubled += doubled
+        if doubled:
+            line.doubled += doubled
         written = end
     return found
 
