@@ -114,7 +114,8 @@ _PAST = (
     "spend spoke speak spoken speak stole steal stolen steal stood stand struck strike sworn swear swore swear swam "
     "swim taken take took take taught teach thought think threw throw thrown throw torn tear tore tear understood "
     "understand woke wake won win wore wear worn wear written write wrote write "
-    "clung cling crept creep flung fling swung swing sprang spring sprung spring stung sting wept weep swept sweep"
+    "clung cling crept creep flung fling swung swing sprang spring sprung spring stung sting wept weep swept sweep "
+    "died die dying die"
 )
 """Pairs of a form of an irregular English verb and the verb, without forms that are also another word ("left")."""
 _IRREGULAR = dict(zip(_PAST.split()[::2], _PAST.split()[1::2], strict=True))
@@ -187,6 +188,8 @@ _ENGLISH = SILENT | frozenset(_EMPTY.split())
 _GERMAN_FOLDED = frozenset(map(fold_word, _GERMAN.split()))
 _FIRST_NAMES_FOLDED = frozenset(map(fold_word, _FIRST_NAMES.split()))
 SILENT_WORDS = _ENGLISH | _GERMAN_FOLDED | frozenset(map(fold_word, _OTHERS.split()))
+ENGLISH_TOO = frozenset(["bin", "die", "dies", "hat", "man", "pour", "son", "war"])
+"""Stop words of other languages that say something in an English text."""
 FORMS_OF_ADDRESS = frozenset(map(fold_word, _ADDRESSES.split()))
 """Folded words that stand before a name and are no part of it."""
 NUMBER_WORDS = _number_words()

@@ -26,6 +26,7 @@ from typing import Literal
 
 from app.language.tokens import tokenize
 from app.language.words import (
+    ENGLISH_TOO,
     FORMS_OF_ADDRESS,
     NUMBER_WORDS,
     SILENT_WORDS,
@@ -770,6 +771,11 @@ class BookWords:
         known = term.kind != "word" or not term.raw[0].isupper() or self.nouns_capitalized or term.key in self._postings
         return term if known else replace(term, kind="name")
 
+    @cached_property
+    def _spoken(self) -> frozenset[str]:
+        """The stop words that say something in the book's language."""
+        return ENGLISH_TOO if language_of(self.document.text) == "en" else frozenset()
+
     def _words(self, raw: str) -> Iterator[tuple[str, str, str]]:
         """Yield the key, the folded form and the raw form of a word. Yields nothing for a stop word or a number word.
         In a script without spaces between words, each pair of neighbouring characters counts as a word.
@@ -790,7 +796,7 @@ class BookWords:
         if known is None:
             whole = fold_word(raw)
             silent = (
-                whole in SILENT_WORDS
+                (whole in SILENT_WORDS and whole not in self._spoken)
                 or whole.endswith("n't")
                 or (len(whole) < 2 and not (raw.isupper() and raw not in "AI"))
             )

@@ -123,7 +123,7 @@ _LIGHT = (
     "use used do make made get got take took give gave go went come came become happen begin began start end occur "
     "exist mean say said tell told need want try call name state mention describe explain report note buy bought "
     "purchase pay paid receive obtain include contain consist provide lie live locate situate refer serve compare "
-    "accord put rid try order find together around near beside dwell"
+    "accord put rid try order find together around near beside dwell die"
 )
 """Verbs that a book need not have for a question's premise to be right, because they say little."""
 _PRICE = "price cost amount income"
@@ -209,7 +209,7 @@ class Absence:
             return None
         every = self._words.terms(question)
         telling = [term for term in every if term.whole not in _LIGHT_VERBS and term.whole not in FORMS_OF_ADDRESS]
-        if len(telling) > 1 and not is_negated(question):
+        if len(telling) > 1 and not all(map(self._words.is_proper, telling)) and not is_negated(question):
             for place in self._words.ranked(telling, (), (), len(self._words.places)):
                 if denied := self._denied(place, telling, every):
                     return Premise(denied, place, is_denied=True)

@@ -793,6 +793,21 @@ def test_what_a_question_assumes_is_looked_up_too(question: str, words: tuple[st
     assert (found[0].words if found else ()) == words
 
 
+def test_a_word_of_an_english_text_is_heard_though_it_is_a_german_article() -> None:
+    """ "How did Ada die?" was looked up as "Ada", and "Why did the war end?" as "end"."""
+    words = BookWords(Document.from_text("War", "The war ended in May, and Ada died in June with her son. " * 3))
+    assert [term.key for term in words.terms("Why did the war end, and how did the man's son die?")] == [
+        "war",
+        "end",
+        "man",
+        "son",
+        "die",
+    ]
+    assert "die" in words.keys_of(0)
+    german = BookWords(Document.from_text("Der Krieg", "Der Krieg und die Kälte waren lang, und man fror sehr. " * 5))
+    assert [term.key for term in german.terms("Wie lange war die Kälte?")] == ["lang", "kalt"]
+
+
 LODGER = """The Lodger
 
 by Ada Quill
@@ -802,7 +817,8 @@ counted the smoking chimneys above the harbour. Mr. Holt clung to the door until
 was saying. He was telling her about his real home, of the place where his mother lived, at Richmond, close to the park.
 
 The gull sat on the roof. They sang together. The street was wet. The lamps burned. A cart went by. The clock struck
-nine. The kettle sang. The fire was low. The cat slept. The numbers of the houses are painted white.
+nine. The kettle sang. The fire was low. The cat slept. I was no Daisy Holt. The
+numbers of the houses are painted white.
 """
 
 
@@ -814,6 +830,7 @@ nine. The kettle sang. The fire was low. The cat slept. The numbers of the house
         ("Why did Mr. Holt cling to the door?", (), ""),
         ("When did the bank burn down?", ("burn", "down"), "The bank had closed"),
         ("Why did the bank close early?", (), ""),
+        ("How did Daisy Holt die?", (), ""),
     ],
 )
 def test_a_premise_is_denied_or_has_its_nearest_passage(question: str, words: tuple[str, ...], nearest: str) -> None:
