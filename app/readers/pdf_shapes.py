@@ -55,6 +55,7 @@ _AXIS = 0.3
 # maximum vertical distance between a fraction bar and the centre of the numerator (or denominator), as a factor of the
 # numerator's height
 _CLOSE = 1.2
+_CLOSE_LIMITS = 2.6  # the same if a sign with limits above and below is in it
 # maximum horizontal distance between the centres of a fraction bar and of the numerator (or denominator), as a factor
 # of the numerator's height
 _CENTRED = 0.5
@@ -273,7 +274,8 @@ def _fraction(text: str, boxes: CharacterBoxes, bar: Box) -> _Fraction | None:
         if box is None:
             return None
         height = box[3] - box[2]
-        if not 0 < side * ((box[2] + box[3]) / 2 - y) < _CLOSE * height:
+        close = _CLOSE_LIMITS if "_(" in text[first:last] else _CLOSE
+        if not 0 < side * ((box[2] + box[3]) / 2 - y) < close * height:
             return None
         if abs((box[0] + box[1]) / 2 - x) > _CENTRED * height:
             return None

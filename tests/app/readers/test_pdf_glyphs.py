@@ -184,13 +184,22 @@ def test_limits_stand_at_their_sign(files: Any, over: Any, under: Any, sign: byt
     assert text == f"S = {read} x holds."
 
 
-def test_limits_stand_at_their_sign_in_a_fraction_too(files: Any) -> None:
+@pytest.mark.parametrize(
+    ("rows", "over", "under", "summed"),
+    [
+        ((713, 686), (112, 10), (112, -4), 124),  # as in a line of text
+        ((717, 681), (101, 14), (98, -11), 112),  # as in a displayed formula
+    ],
+)
+def test_limits_stand_at_their_sign_in_a_fraction_too(
+    files: Any, rows: Any, over: Any, under: Any, summed: int
+) -> None:
     spots = [(72, 700, b"F1", 12, b"S =")]
-    for y, letter in ((713, b"a"), (686, b"b")):
-        spots += [(98, y, b"S", 14, b"\xe5"), (112, y + 10, b"F1", 8, b"n"), (112, y - 4, b"F1", 8, b"i=1")]
-        spots += [(124, y, b"F1", 12, letter)]
-    spots += [(136, 700, b"F1", 12, b"holds.")]
-    content = _placed(*spots) + b"98 703 33 0.5 re f\n"
+    for y, letter in zip(rows, (b"a", b"b"), strict=True):
+        spots += [(98, y, b"S", 14, b"\xe5"), (over[0], y + over[1], b"F1", 8, b"n")]
+        spots += [(under[0], y + under[1], b"F1", 8, b"i=1"), (summed, y, b"F1", 12, letter)]
+    spots += [(summed + 12, 700, b"F1", 12, b"holds.")]
+    content = _placed(*spots) + b"98 703 %d 0.5 re f\n" % (summed - 91)
     text = _parsed(files, content, b"/Subtype /Type1 /BaseFont /Symbol").sections[0].text
     assert text == "S = (∑_(i=1)^n a)/(∑_(i=1)^n b) holds."
 
