@@ -159,8 +159,7 @@ def _file(row: Mapping[str, Any], original: Model, rows: Mapping[str, Any]) -> P
     stored = row["bytes"] / original.shape.parameters
     fitted = Q4_K_M_FITTED if "Q4_K_M" in row["name"] else 1.0
     shape = replace(original.shape, weights_bytes=row["bytes"], stored=stored, fitted=fitted, expanded=False)
-    if row.get("kept_on_card", False):
-        shape = replace(shape, on_card=card_bytes_per_weight(stored, ()))
+    shape = replace(shape, on_card=card_bytes_per_weight(stored, ()))
     sources = _sources({**rows["models"][row["of"]]["sources"], "size": _OF_A_FILE})
     model = Model(row["name"], shape, original.licence, sources=sources)
     note = f"{rows['remarks']['file']} {row['note']}".strip()

@@ -6,8 +6,9 @@ layers. They are packed and rounded like all linear layers, and each can be copi
 token the same bits whatever other tokens are in the pass, so a verification chooses the same experts as a plain step.
 
 If a GPU has a kernel for grouped products (``devices.multiplies_groups``), models whose weights are not rounded keep
-transformers' code for experts. That kernel reads the choice of experts on the device. This module needs the choice on
-the host, which then has to wait.
+transformers' code for experts. That kernel reads the choice of experts on the device. So do the kernels for the blocks
+of a GGUF file, for the few tokens of a pass that decodes (``Experts.choose_by``). Otherwise this module needs the
+choice on the host, which then has to wait.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from engine.model.products import linear, padded
 
 if TYPE_CHECKING:
     from engine.model.families import Family
+
+ChosenProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Multiplies rows (n, in) by the matrices of the experts whose indices are given (places,): (places, out)."""
 
 _Asked = tuple[int, torch.Tensor]
 """The index of an expert, and the places where it occurs in the flattened (n, chosen) indices of all tokens."""
@@ -134,6 +138,10 @@ class Experts(nn.Module):
         are none.
         """
         self._most_rows = 0
+        # the products with the gates and with the down projections of chosen experts, and the most tokens for which
+        # both are used; None if the host has to know the choice
+        self._chosen: tuple[ChosenProduct, ChosenProduct] | None = None
+        self._most_tokens = 0
         self.gates = nn.ModuleList(_layers_of(experts, "gate_up_proj", interleaved=not experts.is_concatenated))
         self.down = nn.ModuleList(_layers_of(experts, "down_proj"))
 
@@ -147,12 +155,41 @@ class Experts(nn.Module):
         """Set functions, one for each expert, that compute the expert for at most ``most_rows`` tokens."""
         self.fused, self._most_rows = fused, most_rows
 
+    def choose_by(self, gates: ChosenProduct, down: ChosenProduct, most_tokens: int) -> None:
+        """Set functions that multiply rows by the gates and by the down projections of chosen experts, for at most
+        ``most_tokens`` tokens. They read the choice on the device.
+        """
+        self._chosen, self._most_tokens = (gates, down), most_tokens
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether the host has to know the choice of experts, also for a few tokens."""
+        return self._chosen is None
+
     def forward(self, hidden_states: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """Compute the outputs of the experts ``ids`` (n, chosen) for tokens (n, hidden). Return their sum, weighted by
         ``shares`` (n, chosen).
         """
         (count, chosen), width = ids.shape, hidden_states.shape[1]
-        answers = torch.empty(count * chosen, width, dtype=torch.float32, device=hidden_states.device)
+        if self._chosen is not None and count <= self._most_tokens:
+            gates, down = self._chosen
+            gate, up = gates(hidden_states, ids.flatten()).chunk(2, dim=-1)
+            answers = down(self.opens(gate, up), ids.flatten()).float()
+        else:
+            answers = self._asked_one_by_one(hidden_states, ids)
+        # The experts' outputs are added one after another. If torch summed them over an axis, the order, and with it
+        # the rounding, would depend on the shape.
+        total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
+        for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
+            total += answer * shares[:, rank, None].float()
+        return total.to(hidden_states.dtype)
+
+    def _asked_one_by_one(self, hidden_states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Compute the outputs (n * chosen, hidden) in float32 of the experts ``ids`` (n, chosen), one expert after
+        another.
+        """
+        chosen = ids.shape[1]
+        answers = hidden_states.new_empty(ids.numel(), hidden_states.shape[1], dtype=torch.float32)
         for expert, places in self._fetched(_asked(ids.flatten())):
             asking = hidden_states[places // chosen]
             if len(places) <= self._most_rows:
@@ -160,12 +197,7 @@ class Experts(nn.Module):
             else:
                 gate, up = self.gates[expert](asking).chunk(2, dim=-1)
                 answers[places] = self.down[expert](self.opens(gate, up)).float()
-        # The experts' outputs are added one after another. If torch summed them over an axis, the order, and with it
-        # the rounding, would depend on the shape.
-        total = torch.zeros(count, width, dtype=torch.float32, device=hidden_states.device)
-        for rank, answer in enumerate(answers.unflatten(0, (count, chosen)).unbind(1)):
-            total += answer * shares[:, rank, None].float()
-        return total.to(hidden_states.dtype)
+        return answers
 
 
 class WithShared(nn.Module):
@@ -217,10 +249,8 @@ def choosing(block: nn.Module) -> Iterator[nn.Linear]:
 
 
 def waits_for_host(model: Any) -> bool:
-    """Whether a transformers causal LM computes experts with this module, so that the host waits for the choice of
-    experts.
-    """
-    return any(isinstance(part, Experts) for part in model.modules())
+    """Whether the host waits for the choice of experts in every pass of a transformers causal LM."""
+    return any(isinstance(part, Experts) and part.waits_for_host for part in model.modules())
 
 
 def nbytes(model: Any) -> int:

@@ -22,7 +22,7 @@ from engine import foreign, model_files
 from engine.errors import ModelError
 from engine.model import gguf_settings, weights
 from engine.model.architectures import kv_sources
-from engine.model.families import FAMILIES, FULL, LAYOUTS, GgufLayout
+from engine.model.families import FULL, LAYOUTS, GgufLayout
 from engine.model.families.gguf_layout import EXPERTS, FACTORS, STATE_DECAY, STATE_NORM, Header
 from engine.model.gguf_header import BLOCKS, Tensor, floats, read
 from engine.model.weights import GGUF_INDEX as INDEX
@@ -136,11 +136,8 @@ def keeps_blocks(weights: str, device: Any) -> bool:
 
 
 def kinds_of(folder: Path) -> list[int]:
-    """Return GGML's numbers for the formats of all matrices in a file. A tensor with the matrices of several experts
-    counts as unknown: -1.
-    """
-    shapes = [(kind, len(shape)) for _, kind, shape, *_ in weights.gguf_index(folder)["tensors"]]
-    return sorted({kind if axes == 2 else -1 for kind, axes in shapes if axes > 1})
+    """Return GGML's numbers for the formats of all matrices in a file."""
+    return sorted({kind for _, kind, shape, *_ in weights.gguf_index(folder)["tensors"] if len(shape) > 1})
 
 
 def card_bytes(folder: Path) -> tuple[int, int]:
@@ -157,13 +154,11 @@ def card_bytes(folder: Path) -> tuple[int, int]:
     return int(blocks), int(others)
 
 
-def keeps_on_card(config: Any, name: str, weights: str, dtype: Any, devices: Sequence[Any]) -> bool:
+def keeps_on_card(name: str, weights: str, dtype: Any, devices: Sequence[Any]) -> bool:
     """Whether products on these devices (``torch.device``) are on GPUs and read weights that have exactly the values of
-    a model's GGUF file. Other models, and families with other layers than Llama's, are expanded: nothing else has been
-    tried.
+    a model's GGUF file. Other models are expanded.
 
     Args:
-        config: the model's configuration.
         name: the model's folder, or its name on the hub.
         weights: the value of the setting ``weights``.
         dtype: the ``torch.dtype`` of activations.
@@ -172,7 +167,7 @@ def keeps_on_card(config: Any, name: str, weights: str, dtype: Any, devices: Seq
 
     from engine.model.products.card_blocks import multiplies_blocks
 
-    if weights != "stored" or dtype is not torch.bfloat16 or not FAMILIES[config.model_type].plain:
+    if weights != "stored" or dtype is not torch.bfloat16:
         return False
     if any(device.type != "cuda" for device in devices) or not is_described(Path(name)):
         return False

@@ -92,7 +92,7 @@ def load(
     _check_weights(name, config)
     attention.register()
     found, devices = pick_dtype(config, dtype, device), split.devices if split else (device,)
-    on_card = packed and gguf.keeps_on_card(config, name, weights, found, devices)
+    on_card = packed and gguf.keeps_on_card(name, weights, found, devices)
     keeps_blocks = on_card or (packed and gguf.keeps_blocks(weights, device))
     model, used = _as_stored(name, config, found, weights, device, keeps_blocks, len(in_host))
     recurrent.install(model)
@@ -102,10 +102,11 @@ def load(
     fused = packed and device.type == "cuda"
 
     def convert(number: int, block: torch.nn.Module) -> None:
-        if on_card:
-            to_card(block, split.devices[split.part_of[number]] if split else device)
-        if own_experts or number in in_host:
+        if own_experts or on_card or number in in_host:
             experts.install([block], family)
+        if on_card:
+            here = split.devices[split.part_of[number]] if split else device
+            to_card(block, here, stays=number not in in_host)
         if not keeps_blocks:
             reduce(block, weights)
         if weights in BITS:

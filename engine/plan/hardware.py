@@ -222,7 +222,7 @@ def inspect_model(name: str, config: EngineConfig) -> ModelFacts:
     longest = planner.longest_context(shape, limit, kv_room)
     plan = planner.plan(shape, longest, kv_room)
     watch = probe.OtherPrograms()
-    kinds = probe.kinds_of(name, config.weights, device, model, shape.dtype)
+    kinds = probe.kinds_of(name, config.weights, device, shape.dtype)
     probed = probe.measure(model, shape.dtype, device, planner.spill_folder(config), config.weights, kv, kinds)
     others = watch.share()
     chosen = planner.complete_config(config, probed, window, shape, left)

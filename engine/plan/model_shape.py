@@ -163,7 +163,7 @@ def shape_of(config: Mapping[str, Any], name: str, weights_bytes: int = 0) -> Mo
     shape = ModelShape(layers, *own, parameters, weights_bytes, window, embeddings)
     shape = replace(shape, expanded=is_expanded(sized), inputs=inputs, stored=stored_bytes_per_weight(sized))
     shape = replace(shape, fitted=fitted_bytes_per_weight(sized))
-    shape = replace(shape, on_card=card_bytes_per_weight(sized) if family.plain else 0.0)
+    shape = replace(shape, on_card=card_bytes_per_weight(sized))
     if experts_of(sized) is not None or inputs:
         shape = replace(shape, asked=layers * parameters_asked(sized) + embeddings - inputs)
     windows = set(sliding_layers(sized))

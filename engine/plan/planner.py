@@ -298,7 +298,7 @@ def keeps_file(config: EngineConfig, model: Any, devices: Sequence[torch.device]
     configuration.
     """
     dtype = architectures.pick_dtype(model, config.dtype, devices[0])
-    return gguf.keeps_on_card(model, config.model, config.weights, dtype, devices)
+    return gguf.keeps_on_card(config.model, config.weights, dtype, devices)
 
 
 def weights_note(config: EngineConfig, model: Any, device: torch.device) -> str:
@@ -383,7 +383,7 @@ def model_bytes(config: EngineConfig, model: Any, draft: Any, device: torch.devi
     if draft is not None:
         own = 0.0 if KINDS[device.type].gpu else architectures.stored_bytes_per_weight(draft)
         drafts = architectures.estimate_parameters(draft) * (own or dtype.itemsize)
-        if config.draft and gguf.keeps_on_card(draft, config.draft, "stored", dtype, [device]):
+        if config.draft and gguf.keeps_on_card(config.draft, "stored", dtype, [device]):
             drafts = sum(gguf.card_bytes(Path(config.draft)))
     return size, int(whole + drafts)
 

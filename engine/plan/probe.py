@@ -97,7 +97,7 @@ def of_engine(decoder: Decoder, config: EngineConfig) -> CostModel | None:
     if not config.speeds_file:
         return None
     file = Path(config.speeds_file)
-    kinds = kinds_of(config.model, config.weights, decoder.device, decoder.config, decoder.dtype)
+    kinds = kinds_of(config.model, config.weights, decoder.device, decoder.dtype)
     key = key_of(decoder.config, decoder.dtype, decoder.device, config.weights, config.kv, kinds)
     known = cost_model.load(file, key, time.time())
     if known is not None:
@@ -141,21 +141,18 @@ class OtherPrograms:
         return sum(times) - resting, own.user + own.system, time.monotonic()
 
 
-def kinds_of(
-    model: str, weights: str, device: torch.device, config: Any = None, dtype: torch.dtype = torch.float32
-) -> dict[str, int]:
+def kinds_of(model: str, weights: str, device: torch.device, dtype: torch.dtype = torch.float32) -> dict[str, int]:
     """The format of each tensor in a model's decoder blocks, as in ``gguf.kinds_of_block``. Empty unless ``device``
     computes with the blocks of a GGUF file.
 
     Args:
         model: the model's folder.
         weights: "stored", or the format to which weights are quantized.
-        config: the model's configuration, which may be None on a processor.
         dtype: dtype of activations.
     """
     folder = Path(model)
     keeps = gguf.is_described(folder) and gguf.keeps_blocks(weights, device)
-    keeps = keeps or gguf.keeps_on_card(config, model, weights, dtype, [device])
+    keeps = keeps or gguf.keeps_on_card(model, weights, dtype, [device])
     return gguf.kinds_of_block(folder) if keeps else {}
 
 
@@ -355,7 +352,7 @@ def _one_layer(
     for held in model.model.layers[0].buffers():
         held.zero_()
     _store_in_blocks(model.model.layers[0], kinds, dtype)
-    if weights != "stored" or not multiplies_groups(device, dtype):
+    if weights != "stored" or kinds or not multiplies_groups(device, dtype):
         experts.install(model.model.layers, family)
     if weights != "stored":
         # The format of each of the file's tensors is not known here. 4 bits are assumed, because most tensors have 4

@@ -149,12 +149,13 @@ struct Step {
     }
 };
 
-// Multiply x (rows, inputs) by the weights. Of out, `outputs` columns are written, at a distance of `stride` numbers
-// between rows; in float32 if `wide`, else in bfloat16. `bias` (outputs) and `before` (like out) are added if not null.
+// Multiply x (rows, inputs) by the weights of the tiles from `first_tile` on. Of out, `outputs` columns are written, at
+// a distance of `stride` numbers between rows; in float32 if `wide`, else in bfloat16. `bias` (outputs) and `before`
+// (like out) are added if not null.
 template <int HIGH, int GROUP, int SCALE, bool LEAST, int COLUMNS>
 __device__ __forceinline__ void product(
     Planes planes, const half_bits* x, void* out, const half_bits* bias, const half_bits* before,
-    int rows, int inputs, int outputs, int steps, int stride, word negated, int wide) {
+    int rows, int inputs, int outputs, int steps, int stride, word negated, int wide, long long first_tile = 0) {
     __shared__ float sums[WARPS][COLUMNS][LANES][4];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, g = lane / 4, t = lane % 4;
     float sum[COLUMNS][4];
@@ -166,7 +167,7 @@ __device__ __forceinline__ void product(
 #pragma unroll 2
     for (int step = warp; step < steps; step += WARPS) {
         Step<HIGH, GROUP, SCALE, LEAST> own;
-        own.load(planes, (long long)blockIdx.x * steps + step, steps, lane);
+        own.load(planes, (first_tile + blockIdx.x) * steps + step, steps, lane);
         Words2 given[COLUMNS][4];
 #pragma unroll
         for (int column = 0; column < COLUMNS; column++) {
@@ -271,6 +272,19 @@ __device__ __forceinline__ void expanded(
 PRODUCT(1)
 PRODUCT(2)
 PRODUCT(4)
+
+// Multiply rows of x (., inputs) by one of several matrices of `tiles` tiles each. The place p = 0.. multiplies the row
+// p / each by the matrix chosen[p], and writes to the row p of out. `bias` (matrices, outputs) is added if not null.
+extern "C" __global__ void __launch_bounds__(WARPS * LANES, 4) product_chosen(
+    const word* low, const word* high, const signed char* scales, const half_bits* factors, const long long* chosen,
+    const half_bits* x, void* out, const half_bits* bias, int each, int inputs, int outputs, int tiles, int steps,
+    int stride, word negated, int wide) {
+    const long long place = blockIdx.y, matrix = chosen[place];
+    product<HIGH_BITS, GROUP_SIZE, SCALE_KIND, HAS_LEAST, 1>(
+        Planes{low, high, scales, factors}, x + place / each * inputs, (char*)out + place * stride * (wide ? 4 : 2),
+        bias ? bias + matrix * outputs : bias, nullptr, 1, inputs, outputs, steps, stride, negated, wide,
+        matrix * tiles);
+}
 
 extern "C" __global__ void __launch_bounds__(WARPS * LANES) expanded_rows(
     const word* low, const word* high, const signed char* scales, const half_bits* factors, const long long* ids,

@@ -155,6 +155,25 @@ class BlockKernels(Protocol):
             before: in bfloat16, with the shape and strides of ``out``; added to the result. May be ``out`` itself.
         """
 
+    def product_chosen(
+        self,
+        planes: Planes,
+        chosen: torch.Tensor,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        outputs: int,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        """Multiply rows by one of several matrices of the same size, in one launch. The host need not know which.
+
+        Args:
+            planes: all matrices, one after another. The outputs of each fill whole tiles.
+            chosen: (places,) int64, the index of a matrix for each place.
+            x: (rows, inputs), contiguous, in bfloat16. Each row belongs to ``places / rows`` neighbouring places.
+            out: (places, outputs) in bfloat16 or float32, possibly some columns of a larger tensor.
+            bias: (matrices, outputs) in bfloat16, contiguous; the row of the chosen matrix is added.
+        """
+
     def expand(self, planes: Planes, out: torch.Tensor, ids: torch.Tensor | None = None) -> None:
         """Write the weights of the outputs ``ids`` (n,), or of the first n outputs if ``ids`` is None, to ``out``
         (n, inputs), in bfloat16 or float32.
@@ -172,7 +191,7 @@ class _Compiled:
     def __init__(self, device: torch.device, form: CardFormat) -> None:
         from torch.cuda import _utils
 
-        names = [*(f"product_{columns}" for columns in _COLUMNS), "expanded_rows"]
+        names = [*(f"product_{columns}" for columns in _COLUMNS), "product_chosen", "expanded_rows"]
         self._device, self._negated = device, ctypes.c_uint(form.negated)
         self._driver: Any = _utils._get_gpu_runtime_library()
         with torch.cuda.device(device):
@@ -194,6 +213,22 @@ class _Compiled:
         pointers = map(_pointer, (*planes, x, out, bias, before))
         arguments = [*pointers, *map(ctypes.c_int, sizes), self._negated, wide]
         self._launch(f"product_{columns_of(rows)}", (planes.tiles, 1), arguments)
+
+    def product_chosen(
+        self,
+        planes: Planes,
+        chosen: torch.Tensor,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        outputs: int,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        places, tiles = len(chosen), outputs // TILE
+        sizes = (places // len(x), x.shape[1], outputs, tiles, planes.steps, out.stride(0))
+        wide = ctypes.c_int(out.dtype is torch.float32)
+        pointers = map(_pointer, (*planes, chosen, x, out, bias))
+        arguments = [*pointers, *map(ctypes.c_int, sizes), self._negated, wide]
+        self._launch("product_chosen", (tiles, places), arguments)
 
     def expand(self, planes: Planes, out: torch.Tensor, ids: torch.Tensor | None = None) -> None:
         count, inputs = out.shape

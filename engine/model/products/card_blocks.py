@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 from engine.errors import is_out_of_memory
+from engine.model.experts import Experts
 from engine.model.kernels.block_products import (
     CARD_FORMATS,
     HALVES,
@@ -41,9 +42,10 @@ from engine.model.products.blocks import FLOATS, BlockEmbedding, BlockLinear, St
 
 _log = logging.getLogger(__name__)
 
-# Minimum rows for which a matrix is expanded before the product. With fewer rows, reading the planes once for every
-# ``MOST_BLOCK_ROWS`` rows moves fewer bytes.
-_EXPANDED_FROM = 2 * MOST_BLOCK_ROWS + 1
+FEW_ROWS = 2 * MOST_BLOCK_ROWS
+"""Maximum rows for which a matrix is not expanded before the product: reading the planes once for every
+``MOST_BLOCK_ROWS`` rows moves fewer bytes.
+"""
 # Maximum number of weights that are expanded at a time, 268 MB in bfloat16. Both gates of an 8B fit, its head does not.
 _EXPANDED_AT_ONCE = 1 << 27
 # Number of weights whose order is changed at a time. It limits the memory for quants of one byte each.
@@ -212,6 +214,12 @@ class CardWeights(nn.Module):
                 self.planes, x[some], out[some], self.outputs, bias, None if before is None else before[some]
             )
 
+    def product_chosen(
+        self, chosen: torch.Tensor, x: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """Multiply rows by one of several stacked matrices, with the arguments of ``BlockKernels.product_chosen``."""
+        kernels_of(x.device, self.kind).product_chosen(self.planes, chosen, x, out, out.shape[1], bias)
+
     def expand(self, out: torch.Tensor, first: int = 0) -> None:
         """Write the weights of the outputs from ``first`` on to ``out`` (n, inputs). ``first`` begins a tile."""
         planes = Planes(*(plane[first // TILE :] if plane.numel() else plane for plane in self.planes))
@@ -222,6 +230,18 @@ class CardWeights(nn.Module):
         out = torch.empty(len(ids), self.inputs, dtype=dtype, device=self.low.device)
         kernels_of(self.low.device, self.kind).expand(self.planes, out, ids)
         return out
+
+
+class CardFloats(nn.Module):
+    """A matrix of plain numbers (outputs, inputs) on a GPU."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = fixed(weight)
+
+    def rows(self, ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The weights of the outputs ``ids`` (n,): (n, inputs)."""
+        return self.weight[ids].to(dtype)
 
 
 class CardLinear(SmallLinear):
@@ -239,7 +259,7 @@ class CardLinear(SmallLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
-        if len(rows) >= _EXPANDED_FROM:
+        if len(rows) > FEW_ROWS:
             made = [functional.linear(x, weight, bias) for weight, bias in self._expanded()]
             return made[0] if len(made) == 1 else torch.cat(made, dim=-1)
         out = x.new_empty(len(rows), self.out_features)
@@ -255,7 +275,7 @@ class CardLinear(SmallLinear):
     def add_to(self, hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Add the product of x to ``hidden`` in place. Few rows take no further launch. Both are contiguous."""
         rows = x.reshape(-1, self.in_features)
-        if len(rows) >= _EXPANDED_FROM:
+        if len(rows) > FEW_ROWS:
             return hidden.add_(self(x))
         into = hidden.view(-1, self.out_features)
         self._write(rows, into, into)
@@ -310,7 +330,7 @@ class CardEmbedding(nn.Module):
 
     bias = None
 
-    def __init__(self, weights: CardWeights, given: BlockEmbedding) -> None:
+    def __init__(self, weights: CardWeights | CardFloats, given: BlockEmbedding) -> None:
         super().__init__()
         self.weights, self.dtype = weights, given.dtype
         self.embed_scale, self.embed_norm = given.embed_scale, given.embed_norm
@@ -355,30 +375,96 @@ def _merged(parts: Sequence[CardWeights], kind: int) -> CardWeights:
     return CardWeights(planes, kind, sum(part.outputs for part in parts), parts[0].inputs)
 
 
-def to_card(module: nn.Module, device: torch.device) -> None:
+class ChosenProduct:
+    """Computes products with some of several layers of the same size, which lie on a GPU. The host need not know which,
+    so it does not wait, and the products can be recorded. The weights of the layers become views of the joint weights.
+
+    Args:
+        layers: the layers, with outputs that fill whole tiles.
+    """
+
+    def __init__(self, layers: Sequence[CardLinear]) -> None:
+        pieces = zip(*(layer.parts for layer in layers), strict=True)
+        self._stacked = [_merged(list(piece), piece[0].kind) for piece in pieces]
+        self._outputs = [int(part.outputs) for part in layers[0].parts]
+        self._width = sum(self._outputs)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        whole = torch.stack([bias.detach() for bias in biases]) if biases else None
+        self._biases = [None] * len(self._outputs) if whole is None else whole.split(self._outputs, dim=1)
+        self._biases = [bias if bias is None else bias.contiguous() for bias in self._biases]
+
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """Multiply x (rows, in) by the layers ``chosen`` (places,): (places, out). Each row belongs to
+        ``places / rows`` neighbouring places.
+        """
+        out = x.new_empty(len(chosen), self._width)
+        columns = out.split(self._outputs, dim=1)
+        for stacked, bias, some in zip(self._stacked, self._biases, columns, strict=True):
+            stacked.product_chosen(chosen, x.contiguous(), some, bias)
+        return out
+
+
+def chosen_product(layers: Sequence[nn.Module]) -> ChosenProduct | None:
+    """Make the joint product of several layers of the same size; None if a layer is no ``CardLinear``, the layers'
+    formats differ, or a part's outputs fill no whole tiles.
+    """
+    known = [layer for layer in layers if isinstance(layer, CardLinear)]
+    formats = {tuple((part.kind, part.outputs) for part in layer.parts) for layer in known}
+    if len(known) < len(layers) or len(formats) != 1 or any(outputs % TILE for _, outputs in next(iter(formats))):
+        return None
+    return ChosenProduct(known)
+
+
+def to_card(module: nn.Module, device: torch.device, *, stays: bool = True) -> None:
     """Replace the linear layers and embeddings of a module that keep the blocks of a file by layers on a GPU. A matrix
     of plain numbers becomes an ordinary layer in the layer's dtype. The file is read one matrix at a time.
+
+    Args:
+        stays: whether the weights stay on the GPU; otherwise they wait in host memory between passes.
     """
-    known: dict[int, CardWeights] = {}
+    known: dict[int, CardWeights | CardFloats] = {}
     for path, layer in list(module.named_modules()):
         if isinstance(layer, BlockLinear):
             replace(module, path, _linear_on(layer, device, known))
         elif isinstance(layer, BlockEmbedding):
-            replace(module, path, CardEmbedding(_weights_on(layer.stored, device, known), layer))
+            replace(module, path, CardEmbedding(_weights_on(layer.stored, device, known, layer.dtype), layer))
+    if stays:
+        _choose_on_card(module)
 
 
-def _weights_on(stored: Stored, device: torch.device, known: dict[int, CardWeights]) -> CardWeights:
-    """Copy a matrix to a GPU. A tied embedding and head share their bytes in the file, and then on the GPU."""
+def _choose_on_card(module: nn.Module) -> None:
+    """Let a GPU read which experts of a module a few tokens choose, if it keeps the experts in the blocks of a file."""
+    for part in module.modules():
+        if isinstance(part, Experts):
+            gates, down = chosen_product(list(part.gates)), chosen_product(list(part.down))
+            if gates is not None and down is not None:
+                part.choose_by(gates, down, FEW_ROWS)
+
+
+def _weights_on(
+    stored: Stored, device: torch.device, known: dict[int, CardWeights | CardFloats], dtype: torch.dtype
+) -> CardWeights | CardFloats:
+    """Copy a matrix to a GPU, plain numbers in ``dtype``. A tied embedding and head share their bytes in the file, and
+    then on the GPU.
+    """
     address = stored.data.data_ptr()
-    if address not in known:
+    if address not in known and stored.kind in CARD_FORMATS:
         known[address] = CardWeights.of(stored, device)
+    elif address not in known:
+        known[address] = CardFloats(stored.values().to(dtype).to(device))
+        stored.release()
     return known[address]
 
 
-def _linear_on(layer: BlockLinear, device: torch.device, known: dict[int, CardWeights]) -> nn.Module:
+def _linear_on(layer: BlockLinear, device: torch.device, known: dict[int, CardWeights | CardFloats]) -> nn.Module:
     bias = None if layer.bias is None else layer.bias.detach().to(device, layer.dtype)
-    if all(part.kind in CARD_FORMATS for part in layer.parts):
-        return CardLinear([_weights_on(part, device, known) for part in layer.parts], bias)
+    if len(layer.parts) == 1 or all(part.kind in CARD_FORMATS for part in layer.parts):
+        found = [_weights_on(part, device, known, layer.dtype) for part in layer.parts]
+        if isinstance(found[0], CardFloats):
+            made = linear(found[0].weight, bias)
+            made.weight = found[0].weight  # one parameter, counted once
+            return made
+        return CardLinear([part for part in found if isinstance(part, CardWeights)], bias)
     whole = linear(layer.values().to(layer.dtype).to(device), bias)
     for part in layer.parts:
         part.release()

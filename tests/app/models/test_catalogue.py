@@ -283,7 +283,7 @@ def test_no_field_of_the_catalogue_is_overlooked_or_misspelt() -> None:
         assert row.keys() <= {"id", "title", "target", "draft", "note", "remarks", "tested"}
     assert {name for row in rows["pairs"] for name in row.get("remarks", ())} | {"file"} == rows["remarks"].keys()
     for row in rows["files"]:
-        assert row.keys() - {"kept_on_card"} == {"id", "title", "name", "of", "bytes", "note", "tested"}
+        assert row.keys() == {"id", "title", "name", "of", "bytes", "note", "tested"}
 
 
 def test_the_catalogue_holds_what_was_promised() -> None:

@@ -594,8 +594,10 @@ class DeviceTensor(torch.Tensor):
     block: _Block
 
     @staticmethod
-    def __new__(cls, elem: torch.Tensor, block: _Block | None = None, requires_grad: bool = False) -> Any:
-        if block is None:  # as a class of parameters, which it is for whoever asks for the type of one
+    def __new__(
+        cls, elem: torch.Tensor, /, block: _Block | None = None, requires_grad: bool = False, **held: Any
+    ) -> Any:
+        if block is None or held:  # as a class of parameters, which it is for whoever asks for the type of one
             return torch.nn.Parameter(elem, requires_grad=requires_grad)
         made = torch.Tensor._make_wrapper_subclass(
             cls,

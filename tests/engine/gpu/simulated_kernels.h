@@ -140,3 +140,14 @@ extern "C" void simulated_expansion(
         expanded_rows(low, high, scales, factors, ids, out, count, inputs, steps, negated, wide);
     });
 }
+
+extern "C" void simulated_choice(
+    int tiles, int places, const word* low, const word* high, const signed char* scales, const half_bits* factors,
+    const long long* chosen, const half_bits* x, void* out, const half_bits* bias, int each, int inputs, int outputs,
+    int tiles_of_matrix, int steps, int stride, word negated, int wide) {
+    run_grid(tiles, places, [=] {
+        product_chosen(
+            low, high, scales, factors, chosen, x, out, bias, each, inputs, outputs, tiles_of_matrix, steps, stride,
+            negated, wide);
+    });
+}

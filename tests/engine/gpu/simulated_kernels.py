@@ -69,6 +69,28 @@ class SimulatedKernels:
             int(out.dtype is torch.float32),
         )
 
+    def product_chosen(
+        self,
+        planes: Planes,
+        chosen: torch.Tensor,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        outputs: int,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        SimulatedKernels.launches += 1
+        places, tiles = len(chosen), outputs // TILE
+        assert x.is_contiguous()
+        assert outputs % TILE == places % len(x) == 0
+        _library(self._kind).simulated_choice(
+            tiles,
+            places,
+            *map(_pointer, (*planes, chosen, x, out, bias)),
+            *(places // len(x), x.shape[1], outputs, tiles, planes.steps, out.stride(0)),
+            self._negated,
+            int(out.dtype is torch.float32),
+        )
+
     def expand(self, planes: Planes, out: torch.Tensor, ids: torch.Tensor | None = None) -> None:
         SimulatedKernels.launches += 1
         count, inputs = out.shape
@@ -111,6 +133,28 @@ class CardKernels:
             made = (rows.double() @ self._values(held, outputs, rows.shape[1]).double().t()).float()
             made = made if added is None else made + added.float()
             into.copy_(made if earlier is None else made + earlier.float())
+
+        gpu.current().enqueue(work)
+
+    def product_chosen(
+        self,
+        planes: Planes,
+        chosen: torch.Tensor,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        outputs: int,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        gpu: Any = self._gpu
+        share = len(chosen) * (outputs // TILE) / planes.tiles  # of the weights, read once for each place
+        gpu.touch(*(plane[: round(share * len(plane))] for plane in planes), x, out, bias)
+        held, ids, rows, into, added = (_there(each) for each in (planes, chosen, x, out, bias))
+
+        def work() -> None:
+            matrices = self._values(held, planes.tiles * TILE, rows.shape[1]).double().unflatten(0, (-1, outputs))
+            given = rows.double().repeat_interleave(len(ids) // len(rows), dim=0)
+            made = (matrices[ids] @ given.unsqueeze(2)).squeeze(2).float()
+            into.copy_(made if added is None else made + added[ids].float())
 
         gpu.current().enqueue(work)
 

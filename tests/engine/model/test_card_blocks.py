@@ -114,6 +114,33 @@ def test_a_layer_adds_its_bias_and_what_was_there_before(monkeypatch: pytest.Mon
     assert SimulatedKernels.launches == 4, "a large matrix is expanded piece by piece"
 
 
+@needs_compiler
+@pytest.mark.usefixtures("on_processor")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chosen_layer_multiplies_as_it_does_alone(name: str) -> None:
+    """Bit for bit, with one launch for each part, for rows that ask the same layer, others, or one that was asked."""
+    biases = torch.randn(3, 48, generator=torch.Generator().manual_seed(4)).bfloat16()
+    layers = [
+        CardLinear([CardWeights.of(stored(name, 16 * part, seed=3 * at + part), CPU) for part in (1, 2)], biases[at])
+        for at in range(3)
+    ]
+    x = torch.randn(4, 512, generator=torch.Generator().manual_seed(0)).bfloat16()
+    alone = [layer(x) for layer in layers]
+    choose = card_blocks.chosen_product(layers)
+    assert choose is not None
+    assert all(torch.equal(layer(x), before) for layer, before in zip(layers, alone, strict=True)), (
+        "views of one matrix"
+    )
+    chosen = torch.tensor([2, 0, 1, 1, 0, 2, 2, 1])
+    SimulatedKernels.launches = 0
+    made = choose(x, chosen)
+    assert SimulatedKernels.launches == 2
+    assert all(torch.equal(made[at], alone[layer][at // 2]) for at, layer in enumerate(chosen.tolist()))
+    with_others = [layers[0], CardLinear([CardWeights.of(stored(name, 48), CPU)], biases[0])]
+    assert card_blocks.chosen_product(with_others) is None
+    assert card_blocks.chosen_product([layers[0], torch.nn.Linear(512, 48)]) is None
+
+
 @pytest.mark.parametrize("name", [form.form.name for form in CARD_FORMATS.values()])
 def test_planes_take_hardly_more_bytes_than_the_file(name: str) -> None:
     """Scales of six bits take eight. Q2_K and Q3_K take four bits for a quant."""
@@ -153,6 +180,14 @@ def test_an_embedding_and_a_tied_head_share_their_weights() -> None:
     assert torch.equal(model.plain.weight, floats.bfloat16())
     ids = torch.tensor([[5, 47]])
     assert torch.equal(model.embed(ids), values[ids].bfloat16())
+    in_floats = Stored(floats.view(torch.uint8), 0, 512)
+    model.embed, model.head = (
+        BlockEmbedding(in_floats, None, torch.bfloat16),
+        BlockLinear(in_floats, None, torch.bfloat16),
+    )
+    card_blocks.to_card(model, CPU)
+    assert model.embed.weights.weight is model.head.weight, "of plain numbers too, as some files have them"
+    assert torch.equal(model.embed(ids % 8), floats[ids % 8].bfloat16())
 
 
 # Whether they can be used --------------------------------------------------------------------------------------------

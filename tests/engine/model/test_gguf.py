@@ -303,9 +303,9 @@ def test_the_layer_whose_passes_are_timed_is_stored_like_the_file(tmp_path: Path
     assert keys[0] != keys[1]
 
 
-@pytest.mark.usefixtures("at_hand")
-def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path: Path) -> None:
-    """Its experts are in MXFP4, gates and what they open apart, and have biases; transformers does not read them."""
+def described_gpt_oss(tmp_path: Path) -> tuple[Path, Any]:
+    """The folder of a file whose experts are in MXFP4, gates and what they open apart, and have biases; and
+    transformers' model with the same weights, expanded."""
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     counts = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 64, "sliding_window": 1024}
     torch.manual_seed(0)
@@ -342,7 +342,13 @@ def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path
     reference.load_state_dict(state)
     (tmp_path / "folder").mkdir()
     gguf.describe([tmp_path / "small.gguf"], tmp_path / "folder", "A card.\n")
-    check_logits(tmp_path / "folder", reference, 2e-5)
+    return tmp_path / "folder", reference
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_gpt_oss_answers_as_transformers_does_with_its_expanded_weights(tmp_path: Path) -> None:
+    folder, reference = described_gpt_oss(tmp_path)
+    check_logits(folder, reference, 2e-5)
     kinds = probe.kinds_of(str(tmp_path / "folder"), "stored", CPU)
     config = architectures.load_config(str(tmp_path / "folder"))
     assert probe.measure(config, torch.float32, CPU, tmp_path, kinds=kinds, limit_s=0.2).step.base > 0
