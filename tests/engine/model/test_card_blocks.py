@@ -202,6 +202,14 @@ def test_kernels_are_used_only_if_they_are_right_here(monkeypatch: pytest.Monkey
     assert card_blocks.multiplies_blocks(CPU, kinds)
     assert not card_blocks.multiplies_blocks(CPU, [*kinds, kind_of("IQ4_NL")])
 
+    class WrongChoice(SimulatedKernels):
+        def product_chosen(self, planes: Any, chosen: torch.Tensor, *rest: Any) -> None:
+            super().product_chosen(planes, 1 - chosen, *rest)
+
+    monkeypatch.setattr(card_blocks, "_right", {})
+    monkeypatch.setattr(card_blocks, "kernels_of", lambda _, kind: WrongChoice(kind))
+    assert not card_blocks.multiplies_blocks(CPU, kinds)
+
     class Wrong(SimulatedKernels):
         def expand(self, planes: Any, out: torch.Tensor, ids: torch.Tensor | None = None) -> None:
             super().expand(planes, out, ids)
