@@ -3,8 +3,8 @@ the values of a GGUF file.
 
 The kernels are compiled on the person's machine by NVRTC, a library that comes with torch's builds for CUDA, so neither
 a compiler nor the CUDA toolkit is needed. torch's own function for this (``torch.cuda._compile_kernel``) passes the
-toolkit's folder of headers, and raises an error on machines without it. Each format is compiled once per process, when
-it is first used.
+toolkit's folder of headers, and raises an error on machines without it. Each format is compiled when it is first used,
+and kept on disk for later starts.
 
 The kernels use matrix instructions for bfloat16, so they need compute capability 8.0. ``multiplies_blocks`` compares
 their results with the file's values before they are used. They have only been compiled and simulated so far, never run
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from engine.model.kernels import kept
 from engine.model.kernels.formats import FORMATS, Format
 
 _log = logging.getLogger(__name__)
@@ -260,7 +261,7 @@ def source() -> str:
 
 
 def _cubin(device: torch.device, options: Sequence[str]) -> bytes:
-    """Compile ``block_products.cu`` for a GPU by NVRTC.
+    """The machine code of ``block_products.cu`` for a GPU: as it was kept on disk (``kept``), or compiled by NVRTC.
 
     Raises:
         OSError: there is no NVRTC.
@@ -269,8 +270,18 @@ def _cubin(device: torch.device, options: Sequence[str]) -> bytes:
     from torch.cuda import _utils
 
     library: Any = _utils._get_gpu_rtc_library()
+    version = (ctypes.c_int * 2)()
+    _check(library.nvrtcVersion(ctypes.byref(version), ctypes.byref(version, ctypes.sizeof(ctypes.c_int))))
     major, minor = torch.cuda.get_device_capability(device)
-    given = [f"--gpu-architecture=sm_{major}{minor}".encode(), *(option.encode() for option in options)]
+    given = [f"--gpu-architecture=sm_{major}{minor}", *options]
+    key = kept.name_of(source(), f"NVRTC {list(version)}", *given)
+    if (code := kept.load(key)) is None:
+        code = _compile(library, [option.encode() for option in given])
+        kept.save(key, code)
+    return code
+
+
+def _compile(library: Any, given: Sequence[bytes]) -> bytes:
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     _check(library.nvrtcCreateProgram(ctypes.byref(program), source().encode(), b"block_products.cu", 0, None, None))
     try:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from engine.model.kernels import block_products
+from engine.model.kernels import block_products, kept
 from engine.model.kernels.block_products import CARD_FORMATS, STEP, TILE, columns_of
 from engine.model.kernels.formats import FORMATS
 from engine.model.products import card_blocks
@@ -243,7 +245,12 @@ class Nvrtc:
     def __init__(self) -> None:
         self.sources: list[bytes] = []
         self.options: list[bytes] = []
-        self.destroyed = 0
+        self.destroyed, self.minor = 0, 0
+
+    def nvrtcVersion(self, major: Any, minor: Any) -> int:
+        ctypes.cast(major, ctypes.POINTER(ctypes.c_int))[0] = 13
+        ctypes.cast(minor, ctypes.POINTER(ctypes.c_int))[0] = self.minor
+        return 0
 
     def nvrtcCreateProgram(self, program: Any, text: bytes, *_: Any) -> int:
         self.sources.append(text)
@@ -276,7 +283,10 @@ class Nvrtc:
         return 0
 
 
-def test_kernels_are_compiled_without_headers_for_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_without_headers_for_the_card(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep_no_kernels: Callable[[], None]
+) -> None:
+    keep_no_kernels()
     from torch.cuda import _utils
 
     nvrtc = Nvrtc()
@@ -290,3 +300,8 @@ def test_kernels_are_compiled_without_headers_for_the_card(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="no such option"):
         block_products._cubin(card, ["-DHIGH_BITS=9"])
     assert nvrtc.destroyed == 2
+    kept.keep_in(str(tmp_path / "kernels"))
+    for minor, compiled in ((0, 3), (0, 3), (1, 4)):
+        nvrtc.minor = minor
+        assert block_products._cubin(card, CARD_FORMATS[kind_of("Q6_K")].options) == b"cubin\0x"
+        assert nvrtc.destroyed == compiled, "it is kept on disk, and compiled again by another compiler"
