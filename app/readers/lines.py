@@ -45,9 +45,11 @@ _STAMP = (
 _LOGGED = re.compile(_STAMP, re.I)
 _CUE = re.compile(r"^[ \t]*(?:\d+:)?\d\d?:\d\d[.,]\d{2,3}[ \t]+-->[ \t]", re.M)
 # matches the name of a speaker in subtitles of the web
-_SPEAKER = re.compile(r"<v(?:\.[^\s<>]{1,60})?[ \t]+([^<>\n]{1,100})>")
+_SPEAKER = re.compile(r"<v(?:\.[^\s<>]{1,60})?[ \t]{1,9}([^<>\n]{1,100})>")
 # matches other tags of subtitles: types, colours, and the time from which on words are shown
 _CUE_TAG = re.compile(r"</?(?:[bciuv]|ruby|rt|lang|font)(?:[. ][^<>\n]{0,100})?>|<[\d:.]{5,12}>", re.I)
+# matches codes of no character, on which ``html.unescape`` fails because Python converts no more than 4,300 digits
+_NO_CHARACTER = re.compile(r"&#[0-9]{100,};?")
 _PROGRAM = re.compile(
     r"[;{}]\s*(?://.*|#.*|/\*.*)?$|^\s*(?:[)\]}]+[,;]?$|#include\b|#define\b|@\w+[\w.()]*$|//|/\*|\*/"
     r"|(?:async )?def \w+\(|class \w+.*[:{]$|from [\w.]+ import |import [\w.*{}, ]+;?$|return\b(?! to| of| from)"
@@ -105,7 +107,9 @@ def without_cue_tags(text: str) -> str:
     if len(_CUE.findall("\n".join(text.split("\n", _SAMPLE)[:_SAMPLE]))) < 2:
         return text
     text = _CUE_TAG.sub("", _SPEAKER.sub(r"\1: ", text))
-    return html.unescape(text) if text.lstrip("\ufeff").startswith("WEBVTT") else text
+    if not text.lstrip("\ufeff").startswith("WEBVTT"):
+        return text
+    return html.unescape(_NO_CHARACTER.sub("\ufffd", text))
 
 
 def is_program(rows: Sequence[str]) -> bool:

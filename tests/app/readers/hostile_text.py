@@ -11,6 +11,10 @@ def _html(body: str) -> bytes:
     return f"<html><body>words {body}".encode()
 
 
+def _subtitles(text: str) -> bytes:
+    return f"WEBVTT\n\n00:01.000 --> 00:02.000\nwords\n\n00:03.000 --> 00:04.000\n{text}".encode()
+
+
 READ: dict[str, tuple[str, Callable[[], bytes]]] = {
     "tags never closed": ("a.html", lambda: _html("<" * _N)),
     "signs that begin no tag": ("a.html", lambda: _html("<" * 10 * _N + ">")),
@@ -44,6 +48,8 @@ READ: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a heading of hashes": ("a.md", lambda: b"# words " + b"# " * 300_000 + b"x\n\nwords"),
     "fences": ("a.md", lambda: b"```\n" * 200_000 + b"words"),
     "overrides": ("a.txt", lambda: "words \u202egnp.exe\u202c \u2066x\u2069 \u200b\ufeff".encode()),
+    "a subtitle of 100,000 digits": ("a.vtt", lambda: _subtitles("&#" + "9" * 100_000)),
+    "speakers without a name": ("a.vtt", lambda: _subtitles("<v" + " " * 8_000_000)),
     "right to left": ("a.txt", lambda: ("words " + "שלום עולם مرحبا بالعالم\n" * 2_000).encode()),
     "one letter of every block of Unicode": ("a.txt", lambda: ("words " + every_block()).encode("utf-8")),
 }
