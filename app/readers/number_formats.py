@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
+from math import isfinite
 
 GENERAL = "General"
 _ISO, _ISO_TIME = "yyyy-mm-dd", "yyyy-mm-dd hh:mm"
@@ -27,6 +28,7 @@ _LONGEST = 400  # maximum characters of a code; a longer one counts as ``GENERAL
 _LARGE = 1e15  # numbers from which on a cell shows zeros for the digits that it does not hold
 _MOST_DIGITS = 30  # maximum decimals; Excel has 30
 _LAST_DAY = 2_958_466  # the day number after 31 December 9999, with which the calendar ends
+_MOMENT = 1e-5  # days; nearly a second
 _DAYS_TO_1904 = 1_462  # days from 30 December 1899 to 1 January 1904
 _USUAL = re.compile(r"([$€£]?)(#,##|)0(?:\.(0{1,8}))?(%?)([ ]?[€£]?)")
 _SYSTEM = re.compile(r"\[\$-F[48]00\]", re.I)
@@ -53,6 +55,8 @@ def shown(value: float, code: str, *, from_1904: bool = False) -> str:
         code: the format code, in English notation.
         from_1904: whether days count from 1 January 1904.
     """
+    if not isfinite(value):  # only a damaged file has such a number
+        return str(value)
     if abs(value) < _LARGE and (simple := _simple(code)) is not None:
         before, after, places, percent, grouped = simple
         number = abs(Decimal(repr(value)) * 100 if percent else Decimal(repr(value))).quantize(places, ROUND_HALF_UP)
@@ -65,7 +69,8 @@ def shown(value: float, code: str, *, from_1904: bool = False) -> str:
         # only a workbook from 1904 shows times below zero; an elapsed time counts from no day
         days = (abs(value) if from_1904 else value) + (_DAYS_TO_1904 if from_1904 and "elapsed" not in kinds else 0)
         sign = "-" if from_1904 and value < 0 and not negative else ""
-        return sign + _dated(days, section) if 0 <= days < _LAST_DAY else general(value)
+        # the last moment of the calendar may be rounded to the day after it
+        return sign + _dated(days, section) if 0 <= days < _LAST_DAY - _MOMENT else general(value)
     if not section:
         return "" if code.strip() else general(value)
     sign = "-" if value < 0 and not negative else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -30,7 +31,8 @@ _EUROS = '_-* #,##0.00\\ "€"_-;-* #,##0.00\\ "€"_-'
         (61, "d/m/yyyy", "1/3/1900"),
         (45000, "[$-F800]dddd, mmmm dd, yyyy", "2023-03-15"), (0.5, "h:mm:ss.00", "12:00:00.00"),
         (2e27, "0.00", "2E+27"), (-0.5, "0%", "-50%"), (0.125, "0.0 €", "0.1 €"), (9, "$0.00", "$9.00"),
-        (12, "#" * 900, "12"),
+        (12, "#" * 900, "12"), (2958465.999999, "d/m/yyyy", "2958466"), (2958465.9, "d/m/yyyy", "31/12/9999"),
+        (inf, "d/m/yyyy", "inf"), (nan, "0.00", "nan"),
     ],
 )  # fmt: skip
 def test_a_number_is_written_as_a_cell_shows_it(value: float, code: str, text: str) -> None:
