@@ -323,10 +323,8 @@ class EvidenceIndex:
         best = self._best(question, sentence, terms, asked, favour, places)
         if passive := provisions.passive(sentence):
             said = self._best(question, passive, self.words.terms(passive), asked, favour, places)
-            row = self.words.row(said.place) if said is not None and said.level == "says so" else ""
-            if said is not None and provisions.states(row, passive, self.words.words_of):
-                return Evidence(sentence, "says so", (self.words.passage(said.place),))
-            best = best and replace(best, level=best.level and "near")
+            if (provided := self._provided(sentence, passive, said, best)) is not None:
+                return provided
         if best is not None and best.level == "says so":
             if only_repeats(question, sentence, terms, asked):
                 return Evidence(sentence, "", claims=False)  # true, but no answer
@@ -342,6 +340,21 @@ class EvidenceIndex:
         if best is None or not best.level:
             return Evidence(sentence, "")
         return Evidence(sentence, "near", (self.words.passage(best.place),), lacks=self._lacks(terms, best.place))
+
+    def _provided(self, sentence: str, passive: str, said: _Judged | None, best: _Judged | None) -> Evidence | None:
+        """The evidence that the document allows or requires something; None if no passage has all of its words.
+
+        Args:
+            passive: the sentence in the passive voice.
+            said: the best passage for that.
+            best: the best passage for the sentence as it stands.
+        """
+        known = [(voice, found) for voice, found in (("passive", said), ("active", best)) if found is not None]
+        known = [(voice, found) for voice, found in known if found.level == "says so"]
+        for voice, found in known:
+            if provisions.states(self.words.row(found.place), passive, voice, self.words.words_of):
+                return Evidence(sentence, "says so", (self.words.passage(found.place),))
+        return Evidence(sentence, "near", (self.words.passage(known[0][1].place),)) if known else None
 
     def _is_narrated(self, terms: Sequence[Term], places: int) -> bool:
         """Whether a passage has all words of a sentence, but says "I" for the sentence's names."""

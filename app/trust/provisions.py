@@ -1,16 +1,18 @@
 """Compares sentences in which a document allows, forbids or requires something with its passages.
 
     passive("The lease allows dogs.")                                     "dogs are allowed."
-    states("Dogs and cats are allowed.", "dogs are allowed.", words)      True
+    states("Dogs and cats are allowed.", "dogs are allowed.", "passive", words)      True
 
 Passages do not name the document that they stand in, so such a sentence is compared in the passive voice. A passage
-states it in one clause: "Nets are forbidden, but lines are allowed" allows no nets. English only.
+states it in one clause, in either voice: "Nets are forbidden, but lines are allowed" allows no nets. A condition or an
+exception of the clause belongs to it: "All pets except dogs are allowed" allows no dogs. English only.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 from app.language.words import without_ending
@@ -33,9 +35,21 @@ _OF_THE_DOCUMENT = re.compile(
     rf" (?P<verb>{'|'.join(_PARTICIPLES)})s? (?P<what>[^.!?;]+)",
     re.IGNORECASE,
 )
-_PROVIDED = re.compile(rf"\b(?:is|are|was|were|be|been|not|and|but|\w+ly) ({'|'.join(_PARTICIPLES.values())})\b")
+# "are allowed", or "allows"; a permit is a noun before some words
+_PROVIDED = re.compile(
+    rf"\b(?:(?:is|are|be|been|not|and|but|\w+ly) (?P<passive>{'|'.join(_PARTICIPLES.values())})"
+    rf"|(?P<active>{'|'.join(_PARTICIPLES)})s?(?! (?:for|to|of|from|is|are|was|were|must|has|have)\b))\b"
+)
+_LIMITS = re.compile(
+    r"\b(?:only|if|whether|unless|until|except|excluding|besides|other than|apart from|outside|without|against"
+    r"|might|could|would|may be|was|were)\b",
+    re.IGNORECASE,
+)
+_NOT_ONLY = re.compile(r"\bnot (?:only|just|merely)\b")
 _WHERE = re.compile(r" (?=(?:in|on|at|from|with|for|during|between|after|before|without|inside|outside)\b)")
-_CONTRAST = re.compile(r"[,;:]\s|\s(?=(?:but|while|whereas|unless|except)\b)")
+_BUT = r"[;:]\s|\s(?=(?:but|while|whereas|unless|except)\b)"
+_CONTRAST = re.compile(rf",\s|{_BUT}")
+_AFTER_LIST = re.compile(_BUT)  # things behind a verb in the active are listed with commas
 _BETWEEN_TWO = re.compile(rf"{_CONTRAST.pattern}|\s(?=and\b)")
 
 
@@ -45,31 +59,46 @@ def is_verb(word: str) -> bool:
 
 
 def passive(sentence: str) -> str:
-    """Return a sentence in which the document allows or requires something in the passive voice; "" for any other."""
-    if (found := _OF_THE_DOCUMENT.match(sentence)) is None:
+    """Return a sentence in which the document allows or requires something in the passive voice; "" for any other, also
+    for one with a second such verb.
+    """
+    found = _OF_THE_DOCUMENT.match(sentence)
+    if found is None or _PROVIDED.search(found["what"]):
         return ""
     what, *rest = _WHERE.split(found["what"], maxsplit=1)
     return " ".join([what, "are not" if found["denied"] else "are", _PARTICIPLES[found["verb"].lower()], *rest]) + "."
 
 
-def states(passage: str, provision: str, words: Words) -> bool:
-    """Whether a clause of a passage has all words of a provision, its verb in the same form behind its first word, its
-    "not", and no "not" that the provision lacks.
+def states(passage: str, provision: str, voice: str, words: Words) -> bool:
+    """Whether a clause of a passage has all words of a provision, its "not", and neither a "not" nor a limit that the
+    provision lacks. The provision's first word stands before a verb in the passive, and behind one in the active.
 
     Args:
         provision: what ``passive`` returned.
+        voice: "active" or "passive", that of the clause.
         words: finds the meaningful words of a text.
     """
-    verb = next(_PROVIDED.finditer(provision))
+    verb = next(found["passive"] for found in _PROVIDED.finditer(provision) if found["passive"])
     every = [key for key, _ in words(provision)]
     return any(
-        found[1] == verb[1]
+        found[voice] is not None
+        and _PARTICIPLES.get(found[voice], found[voice]) == verb
         and {key for key, _ in words(clause)}.issuperset(every)
-        and {key for key, _ in words(clause[: found.start()])}.issuperset(every[:1])
+        and {key for key, _ in words(_things(clause, found))}.issuperset(every[:1])
         and is_negated(clause) == is_negated(provision)
-        for clause in _clauses(passage)
+        and _limits(clause) <= _limits(provision)
+        for clause in map(partial(_NOT_ONLY.sub, ""), _clauses(passage))
         for found in _PROVIDED.finditer(clause)
     )
+
+
+def _things(clause: str, found: re.Match[str]) -> str:
+    """What is allowed or required: the words before a verb in the passive, or behind one in the active."""
+    return clause[: found.start()] if found["passive"] else clause[found.end() :]
+
+
+def _limits(text: str) -> set[str]:
+    return set(map(str.lower, _LIMITS.findall(text)))
 
 
 def _clauses(passage: str) -> Iterator[str]:
@@ -77,9 +106,12 @@ def _clauses(passage: str) -> Iterator[str]:
     for start, end in pairwise((0, *sentence_ends(passage), len(passage))):
         begun = start
         for first, second in pairwise(_PROVIDED.finditer(passage, start, end)):
-            if border := _BETWEEN_TWO.search(passage, first.end(), second.start(1)):
+            borders = list(_BETWEEN_TWO.finditer(passage, first.end(), second.start(second.lastgroup or 0)))
+            if borders:
+                border = borders[-1 if second["active"] else 0]
                 yield passage[begun : border.start()]
                 begun = border.end()
         last = next(_PROVIDED.finditer(passage, begun, end), None)
-        border = last and _CONTRAST.search(passage, last.end(), end)
-        yield passage[begun : border.start() if border else end]
+        ends = _AFTER_LIST if last and last["active"] else _CONTRAST
+        ended = last and ends.search(passage, last.end(), end)
+        yield passage[begun : ended.start() if ended else end]

@@ -567,6 +567,29 @@ def test_what_a_document_allows_is_stated_where_it_is_allowed(question: str, sen
     assert EvidenceIndex(Document.from_text("Rules", RULES)).find(question, sentence).level == level
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence", "level"),
+    [
+        ("The law requires a permit for nets.", "The law requires a permit for nets.", "says so"),
+        ("We recommend a lower tax on bread.", "The report recommends a lower tax on bread.", "says so"),
+        ("The lease allows dogs, cats and birds.", "The lease allows dogs, cats and birds.", "says so"),
+        ("The lease allows dogs. It requires a deposit.", "The lease allows dogs and requires a deposit.", "says so"),
+        ("The lease forbids dogs and allows cats.", "The lease allows dogs.", "near"),
+        ("Permits for nets are required.", "The rules permit nets.", "near"),
+        ("All animals except dogs are allowed.", "The lease allows dogs.", "near"),
+        ("Dogs are allowed only with a written consent.", "The lease allows dogs.", "near"),
+        ("Dogs are allowed in all rooms outside the kitchen.", "The lease allows dogs in the kitchen.", "near"),
+        ("Dogs are not only allowed but welcome.", "The lease does not allow dogs.", "near"),
+        ("Dogs were allowed until 2010.", "The lease allows dogs.", "near"),
+    ],
+)
+def test_what_a_document_allows_is_stated_in_its_own_words_and_without_a_limit(
+    text: str, sentence: str, level: str
+) -> None:
+    """A passage in the same words as the sentence was only near, and one with an exception stated what it excepts."""
+    assert EvidenceIndex(Document.from_text("Rules", text)).find("What of it?", sentence).level == level
+
+
 def test_a_title_of_one_of_several_documents_belongs_to_each_of_its_passages() -> None:
     """The answer names the document, whose passage says "the premises"."""
     apart = " The Tenant repairs the doors.\n\nThe Landlord insures it.\n\n" * 9
