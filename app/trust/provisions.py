@@ -41,8 +41,8 @@ _PROVIDED = re.compile(
     rf"|(?P<active>{'|'.join(_PARTICIPLES)})s?(?! (?:for|to|of|from|is|are|was|were|must|has|have)\b))\b"
 )
 _LIMITS = re.compile(
-    r"\b(?:only|if|whether|unless|until|except|excluding|besides|other than|apart from|outside|without|against"
-    r"|might|could|would|may be|was|were)\b",
+    r"\b(?:only (?:after|at|by|for|from|in|on|to|when|with|within)|if|whether|unless|until"
+    r"|except|excluding|besides|other than|apart from|outside|without|against|might|could|would|may be|was|were)\b",
     re.IGNORECASE,
 )
 _NOT_ONLY = re.compile(r"\bnot (?:only|just|merely)\b")
