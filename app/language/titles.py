@@ -19,12 +19,14 @@ def short_title(title: str, others: Sequence[str] = ()) -> str:
     if len(title) <= LONGEST:
         return title
     begun = title[: LONGEST - 1]
-    similar = [other for other in others if other != title and other.startswith(begun)]
+    named = (" ".join(other.split()) for other in others)
+    similar = [other for other in named if other != title and other.startswith(begun)]
     if not similar:
         return _cut(title, LONGEST)
     shared = max(_shared(title, other) for other in similar)
-    start = max(title.rfind(sign, 0, shared) for sign in " -_") + 1
     head = title[:_HEAD].rstrip()
+    # of a long word, such as the name of a file, only its end
+    start = max(shared - LONGEST // 3, *(title.rfind(sign, 0, shared) + 1 for sign in " -_"))
     return f"{head}…{_cut(title[start:], LONGEST - len(head) - 1)}"
 
 

@@ -84,6 +84,10 @@ def test_two_versions_of_one_contract_differ_in_words() -> None:
     chips = [placed(whole, (PageSpan(at, 0, 9),)) for at in range(4)]
     assert [place_named(chip, "page") for chip in chips] == [f"{name}, section 1" for name in called]
     assert short_title(titles[0], ["Frame"]) == short_title(titles[0]) == "Frame contract on flour and…"
+    spaced = [title.replace(" on ", "  on\n") for title in titles]
+    assert [short_title(title, spaced) for title in spaced] == called[:3], "as titles of files may be"
+    words = [f"MietvertragWohnungHafenstrasse{year}Entwurf" for year in (2023, 2024)]
+    assert [short_title(word, words)[10:] for word in words] == ["…trasse2023Entwurf", "…trasse2024Entwurf"]
 
 
 def test_a_citation_opens_the_page_of_its_own_document(state: AppState, monkeypatch: pytest.MonkeyPatch) -> None:
