@@ -60,12 +60,18 @@ _DOCUMENT = (
     r"|artículos?|cartas?|contratos?|documentos?|informes?|libros?|ofertas?|textos?)"
 )
 _COUNTING = r"(?:how many|wie ?vielen?|combien de|cuánt[oa]s) (?:of (?:the |these )?|der |dieser )?"
+# behind what is counted within a document: "how many letters did she write"
+_WITHIN = (
+    r" (?:(?:did|do)(?! ?n[o']t)|does|had|has|was|hat|hatte|ist|war|wird|wurde|kann|soll|\w+ (?:er|ich|man|sie|wir)"
+    r"|(?:are|can|could|have|may|must|should|were|will|would) (?:he|i|it|she|there|they|we|you))\b"
+)
 # a question that compares documents, asks which or how many of them, or asks each of them
 _COMPARES = re.compile(
     r"\b(?:differ\w*|compar\w*|contrast\w*|versus|vs|unterschied\w*|unterscheid\w*|vergleich\w*|diff[èé]r\w*"
     r"|difieren?|diferen\w*|both|beide[nrm]?|ambos|ambas|les deux|which of|welche[mnrs]? (?:der|von)"
     rf"|(?:which|welche[mnrs]?|quel(?:le)?s?|qué|each|every|chaque|cada|all(?: the)?|two|three|jede[mnrs]?|alle[nr]?"
-    rf"|zwei|drei) (?:of the )?{_DOCUMENT}|{_COUNTING}{_DOCUMENT})\b",
+    rf"|zwei|drei) (?:of the )?{_DOCUMENT}"
+    rf"|(?:in|bei|dans|en) {_COUNTING}{_DOCUMENT}|{_COUNTING}{_DOCUMENT}(?!{_WITHIN}))\b",
     re.IGNORECASE,
 )
 # what is to be compared: the points behind "compare" or "differ in"
@@ -84,7 +90,7 @@ _OF_THE_DOCUMENTS = re.compile(
 )
 _OF_EACH = re.compile(rf"\b(?:each|every|jede[mnrs]?|chaque|cada) (?:of the |der )?{_DOCUMENT}\b", re.IGNORECASE)
 # what is said of the documents that are counted: "have a deposit over 1,500"
-_COUNTED = re.compile(rf"^\W*(?:in |bei |dans |en )?{_COUNTING}{_DOCUMENT} (?P<what>[^?]+)\?", re.IGNORECASE)
+_COUNTED = re.compile(rf"\b{_COUNTING}{_DOCUMENT} (?P<what>[^?]+)", re.IGNORECASE)
 _FIGURE = re.compile(r"\d[\d.,]*")
 _BETWEEN_POINTS = re.compile(r",? (?:and|und|et|y|&) |, |; ")
 _ARTICLE = re.compile(r"(?:the|their|its|der|die|das|den|dem|le|la|les|el|los|las) ", re.IGNORECASE)
@@ -232,7 +238,7 @@ def _asked_alone(question: str, about: str) -> str:
     """A question without points, as one document can answer it. It cannot count the others. A number is left out,
     because a small model repeats it: of a deposit of 1,400 it said that it is over 1,500.
     """
-    counted = _COUNTED.match(question)
+    counted = _COUNTED.search(question)
     return question if counted is None else about.format(f"“{_FIGURE.sub('…', counted['what'])}”")
 
 

@@ -44,6 +44,9 @@ def test_a_question_is_asked_point_by_point(question: str, points: tuple[str, ..
         ("In wie vielen Verträgen ist die Kaution höher als 1.500 Euro?", True),
         ("Who is named in each book?", True),
         ("How many keys does the tenant get?", False),
+        ("How many letters did the tenant write?", False),  # to be counted within a document
+        ("Wie viele Briefe schrieb er?", False),
+        ("How many leases do not allow dogs?", True),
         ("What is the rent in Mill Lane?", False),
         ("Where do the documents differ?", False),  # in nothing that could be looked up in one of them
     ],
@@ -98,6 +101,16 @@ def test_of_a_long_document_a_question_without_points_gets_the_beginning() -> No
         pass
     given = [one.excerpt.pages[0].text for one in engine.asked if one.excerpt is not None]
     assert [text.startswith(f"[The beginning]\n{pages[0]}") for text in given] == [True, True]
+
+
+def test_a_document_is_asked_what_it_says_about_what_is_counted() -> None:
+    """Without a question mark, a document was asked how many leases there are."""
+    engine, asked = ScriptedEngine("It is 890."), Ask("Tell me how many leases have a deposit over 1,500")
+    table = SideBySide.of(LEASES, asked, Abilities())
+    assert table is not None
+    for _ in table.ask(engine, asked, threading.Event()):
+        pass
+    assert all(one.text.startswith("What does it say about “have a deposit over …”?") for one in engine.asked)
 
 
 def test_a_stopped_table_says_so_and_keeps_what_it_has() -> None:
