@@ -45,9 +45,9 @@ _STAMP = (
 _LOGGED = re.compile(_STAMP, re.I)
 _CUE = re.compile(r"^[ \t]*(?:\d+:)?\d\d?:\d\d[.,]\d{2,3}[ \t]+-->[ \t]", re.M)
 # matches the name of a speaker in subtitles of the web
-_SPEAKER = re.compile(r"<v(?:\.[^\s<>]{1,60})?[ \t]{1,9}([^<>\n]{1,100})>")
+_SPEAKER = re.compile(r"<v(?:\.[^\s<>]{1,60})?[ \t]{1,9}([^<>\n]{1,100})>", re.I)
 # matches other tags of subtitles: types, colours, and the time from which on words are shown
-_CUE_TAG = re.compile(r"</?(?:[bciuv]|ruby|rt|lang|font)(?:[. ][^<>\n]{0,100})?>|<[\d:.]{5,12}>", re.I)
+_CUE_TAG = re.compile(r"</?(?:[bciuv]|ruby|rt|lang|font)(?:[. ][^<>\n]{0,100})?>|<(?:\d{1,3}:)?\d\d:\d\d\.\d{3}>", re.I)
 # matches codes of no character, on which ``html.unescape`` fails because Python converts no more than 4,300 digits
 _NO_CHARACTER = re.compile(r"&#[0-9]{100,};?")
 _PROGRAM = re.compile(

@@ -153,8 +153,10 @@ def test_lines_stay_lines(files: Any, kind: str) -> None:
 
 def test_tags_of_subtitles_are_no_text(files: Any) -> None:
     head, second = "WEBVTT\n\n00:01.000 --> 00:04.000\n", "\n\n00:05.000 --> 00:07.000\n"
-    tagged = f"{head}<v.loud Ada Bell>The <i>lamp</i> &amp; wick</v>{second}<c.red>a < b <00:06.000>c</c>"
-    assert _read(files, "a.vtt", tagged) == f"{head}Ada Bell: The lamp & wick{second}a < b c"
+    tagged = (
+        f"{head}<v.loud Ada Bell>The <i>lamp</i> &amp; wick</v>{second}<c.red>a < b <00:06.000>c</c>\n<V Bo>No. <12345>"
+    )
+    assert _read(files, "a.vtt", tagged) == f"{head}Ada Bell: The lamp & wick{second}a < b c\nBo: No. <12345>"
     assert _read(files, "a.txt", "In HTML, <i>a</i> &amp; <b>b</b> are.") == "In HTML, <i>a</i> &amp; <b>b</b> are."
 
 
