@@ -553,10 +553,19 @@ def page_name(label: str, unit: str, long: bool = False) -> str:
 
 
 def place_named(chip: Mapping[str, Any], unit: str, long: bool = True) -> str:
-    """The place of a citation within a sentence: "page 12", or "Lease 2024, page 12" in a book of several documents."""
+    """The place of a citation within a sentence: "page 12", or "Lease 2024, page 12" in a book of several documents.
+    The only section of a document is often called like the document, which is then named once.
+    """
     places = places_named(chip["pages"], str(chip.get("unit", unit)), long)
     title = chip.get("document", "") and (chip.get("called") or short_title(chip["document"]))
+    if title and places and all(_is_title(str(one["label"]), chip["document"]) for one in chip["pages"]):
+        return str(title)
     return f"{title}, {places}" if title and places else places
+
+
+def _is_title(label: str, title: str) -> bool:
+    """Whether a section is called like its document. Labels of sections end with "…" if they are cut."""
+    return label == title or (label.endswith("…") and title.startswith(label[:-1]))
 
 
 def page_of(document: Document, page: Page, long: bool = False) -> str:

@@ -83,6 +83,9 @@ def test_two_versions_of_one_contract_differ_in_words() -> None:
     assert [page_of(whole, page) for page in whole.pages] == [f"{name}, section 1" for name in called]
     chips = [placed(whole, (PageSpan(at, 0, 9),)) for at in range(4)]
     assert [place_named(chip, "page") for chip in chips] == [f"{name}, section 1" for name in called]
+    for label, place in ((titles[0], "May"), (f"{titles[0][:9]}…", "May"), ("9", "May, section 9")):
+        chip = {"document": titles[0], "called": "May", "pages": [{"label": label}]}
+        assert place_named(chip, "section") == place
     assert short_title(titles[0], ["Frame"]) == short_title(titles[0]) == "Frame contract on flour and…"
     spaced = [title.replace(" on ", "  on\n") for title in titles]
     assert [short_title(title, spaced) for title in spaced] == called[:3], "as titles of files may be"
