@@ -236,7 +236,7 @@ class SamplingParams:
         gguf="penalty_repeat",
         said="repetition penalty {:g}",
         said_if_off=False,
-        page=Slider("Repetition penalty", "1: words may come again", 1, 2, 0.05),
+        page=Slider("Repetition penalty", "1: off; more: fewer repeats", 1, 2, 0.05),
     )
     presence_penalty: float | None = option(
         None,
@@ -249,7 +249,7 @@ class SamplingParams:
         in_openai=True,
         said="presence penalty {:g}",
         said_if_off=False,
-        page=Slider("Presence penalty", "0: words may come again", 0, MAX_PRESENCE, 0.1),
+        page=Slider("Presence penalty", "0: off; more: other words", 0, MAX_PRESENCE, 0.1),
     )
     exact_quotes: bool | None = option(
         None,
