@@ -341,15 +341,15 @@ def subjects(question: str) -> list[str]:
     """
     if quoted := quoted_words(question):
         return quoted
-    found = _groups(question)
+    groups = _groups(question)
     language = language_of_question(question)
-    sure = [words for words in found if any(word.is_name or word.is_determined for word in words)]
-    if language in ("fr", "es") or (language == "de" and any(word.is_name for words in found for word in words)):
-        found = sure or found
+    sure = [words for words in groups if any(word.is_name or word.is_determined for word in words)]
+    if language in ("fr", "es") or (language == "de" and any(word.is_name for words in groups for word in words)):
+        groups = sure or groups
     else:
-        others = [words[words[0].is_after_first :] for words in found]
-        found = [words for words in others if words] or found
-    return [" ".join(word.text for word in _without_verbs(words)) for words in found]
+        others = [words[words[0].is_after_first :] for words in groups]
+        groups = [words for words in others if words] or groups
+    return [" ".join(word.text for word in _without_verbs(words)) for words in groups]
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ class _Asked:
 
 def _groups(question: str) -> list[list[_Asked]]:
     """The words of a question that may belong to its subjects. Words that stand next to each other form a group."""
-    found: list[list[_Asked]] = []
+    groups: list[list[_Asked]] = []
     end: int | None = None
     earlier, last, before = "", "", ""
     for number, match in enumerate(match for match in WORD.finditer(question) if match[0][0].isalpha()):
@@ -386,12 +386,12 @@ def _groups(question: str) -> list[list[_Asked]]:
             last != _POSSESSIVE.sub("", last),
             word[0].islower() and last.lower() in ("first", "last") and earlier.lower() not in _DETERMINERS,
         )
-        if found and end is not None and question[end : match.start()].strip(". ") == "":
-            found[-1].append(asked)
+        if groups and end is not None and question[end : match.start()].strip(". ") == "":
+            groups[-1].append(asked)
         else:
-            found.append([asked])
+            groups.append([asked])
         end = match.end()
-    return found
+    return groups
 
 
 def _without_verbs(words: list[_Asked]) -> list[_Asked]:
@@ -502,7 +502,7 @@ class _Standing:
 
     def hints(self) -> tuple[str, ...]:
         """For each subject that occurs in the part, an excerpt around the earliest occurrence in ``places``."""
-        return tuple(self._line(min(found.values(), key=_order)) for found in self.places.values() if found)
+        return tuple(self._line(min(hits.values(), key=_order)) for hits in self.places.values() if hits)
 
     def _line(self, hit: Hit) -> str:
         around = excerpt(self.part.document.pages[hit.page].text, hit.spans[0].start, hit.spans[0].end, AROUND)
@@ -526,28 +526,28 @@ def _from_an_end(question: str, parts: Sequence[Part], reach: Reach, words: Book
     aside = listing_pages(words.document)
     genitives = _genitives(sought, words) if words.nouns_capitalized else frozenset()
     standing = [_standing(part, sought, reach, aside, genitives) for part in ordered]
-    inflected = [subject for subject in sought if not any(found.places[subject] for found in standing)]
-    for found in standing if inflected else ():
-        found.places.update(_standing(found.part, inflected, reach, aside, None).places)
-    there = [subject for subject in sought if any(found.places[subject] for found in standing)]
+    inflected = [subject for subject in sought if not any(candidate.places[subject] for candidate in standing)]
+    for candidate in standing if inflected else ():
+        candidate.places.update(_standing(candidate.part, inflected, reach, aside, None).places)
+    there = [subject for subject in sought if any(candidate.places[subject] for candidate in standing)]
     strange = " and ".join(f"“{subject}”" for subject in sought if subject not in there)
     nowhere = f"{strange} {'stand' if ' and ' in strange else 'stands'} nowhere in the book." if strange else ""
     if not there:
         chosen = promising(question, parts, words)[:MOST_ASKED]
         return PartsChoice(reach, tuple(chosen), until_found=True, left_out_sentence=nowhere)
-    some = [found for found in standing if found.has_all(there)]
-    asked = sorted(some, key=lambda found: not found.names_all(there)) or standing
-    without = sorted(found.part.number for found in standing if found not in asked)
+    some = [candidate for candidate in standing if candidate.has_all(there)]
+    asked = sorted(some, key=lambda candidate: not candidate.names_all(there)) or standing
+    without = sorted(candidate.part.number for candidate in standing if candidate not in asked)
     named = " and ".join(f"“{subject}”" for subject in there)
     verb = "does" if len(without) == 1 else "do"
     both = "both " if len(there) == 2 else ""
     said = f"{numbered(without, 'Part', 'Parts')} {verb} not name {both}{named}." if without else ""
     return PartsChoice(
         reach,
-        tuple(found.part for found in asked),
+        tuple(candidate.part for candidate in asked),
         until_found=True,
         mentions=tuple(mention for subject in there for mention in _mentions(subject, standing, reach)),
-        hints=tuple(found.hints() for found in asked),
+        hints=tuple(candidate.hints() for candidate in asked),
         left_out_sentence=" ".join(filter(None, (nowhere, said))),
     )
 
@@ -558,10 +558,10 @@ def listing_pages(document: Document) -> frozenset[int]:
     """
     # keyed by the first letters of the titles, so that the search is fast even if a book has thousands of titles
     starts: dict[str, list[tuple[int, int, str]]] = {}
-    for at, item in enumerate(document.outline):
+    for which, item in enumerate(document.outline):
         if len(title := fold(item.title)) >= _SHORTEST_TITLE:
-            starts.setdefault(title[:_SHORTEST_TITLE], []).append((at, item.page, title))
-    found = {
+            starts.setdefault(title[:_SHORTEST_TITLE], []).append((which, item.page, title))
+    numbers = {
         number for one in chapters(document) if _LISTING.search(one.title) for number in range(one.first, one.last + 1)
     }
     for page in document.pages:
@@ -573,8 +573,8 @@ def listing_pages(document: Document) -> frozenset[int]:
             if number != page.number and text.startswith(title, at)
         }
         if len(named) >= _FEWEST_TITLES:
-            found.add(page.number)
-    return frozenset(found)
+            numbers.add(page.number)
+    return frozenset(numbers)
 
 
 def _genitives(sought: Sequence[str], words: BookWords) -> frozenset[str]:
@@ -626,15 +626,15 @@ def _mentions(subject: str, standing: Sequence[_Standing], reach: Reach) -> list
         standing: the places in each part, in the order in which parts are searched. For ``Reach.LAST``, the last part
             comes first.
     """
-    found: list[Mention] = []
+    mentions: list[Mention] = []
     for one in standing:
         places = one.places[subject]
         near = sorted(places.items(), key=lambda item: _order(item[1]), reverse=reach is Reach.LAST)
         for words, hit in near:
             with_others = words != subject and subject in places and places[subject].page == hit.page
-            if not with_others and not any(mention.words in (words, subject) for mention in found):
-                found.append(one.mention(words, hit))
-    return found
+            if not with_others and not any(mention.words in (words, subject) for mention in mentions):
+                mentions.append(one.mention(words, hit))
+    return mentions
 
 
 def _order(hit: Hit) -> tuple[int, int]:

@@ -83,15 +83,15 @@ def read(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Salvage:
     """
     log = file.with_name(file.name + "-wal")
     pages = _Pages(file.read_bytes(), log.read_bytes() if log.is_file() else b"")
-    found = Salvage()
+    salvaged = Salvage()
     for rowid, record in pages.records():
         for table, fits in _FITS.items():
             names = columns[table]
             if len(names) - _ADDED.get(table, 0) <= len(record) <= len(names) and fits(record):
                 row = dict(zip(names, record, strict=False))
                 key = rowid if table == "messages" else record[0]
-                getattr(found, table).setdefault(key, row | {"id": rowid} if table == "messages" else row)
-    return found
+                getattr(salvaged, table).setdefault(key, row | {"id": rowid} if table == "messages" else row)
+    return salvaged
 
 
 # numbers of columns that later versions have added to tables, which rows of earlier versions lack
@@ -178,8 +178,8 @@ def _message(connection: sqlite3.Connection, id: int) -> tuple[Any, ...] | None:
     """Return the chat, the role and the time of the message with this id; None if there is no such message. Messages
     with equal values count as the same message.
     """
-    found = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
-    return tuple(found) if found else None
+    row = connection.execute("SELECT chat, role, written FROM messages WHERE id = ?", (id,)).fetchone()
+    return tuple(row) if row else None
 
 
 # Pages ---------------------------------------------------------------------------------------------------------------
@@ -196,7 +196,8 @@ class _Pages:
     def __init__(self, file: bytes, log: bytes) -> None:
         self.size = _page_size(file, log)
         self._pages = {
-            at // self.size + 1: file[at : at + self.size] for at in range(0, len(file) - self.size + 1, self.size)
+            offset // self.size + 1: file[offset : offset + self.size]
+            for offset in range(0, len(file) - self.size + 1, self.size)
         }
         self._pages.update(_committed(log, self.size))
         first = self._pages.get(1, bytes(self.size))
@@ -221,17 +222,17 @@ class _Pages:
     def _rows(self, page: bytes, start: int) -> Iterator[tuple[int, Record]]:
         count = int.from_bytes(page[start + 3 : start + 5], "big")
         for cell in range(min(count, self.size // 2)):
-            at = start + _LEAF_HEADER + 2 * cell
+            offset = start + _LEAF_HEADER + 2 * cell
             with suppress(IndexError, ValueError, struct.error):
-                yield self._row(page, int.from_bytes(page[at : at + 2], "big"))
+                yield self._row(page, int.from_bytes(page[offset : offset + 2], "big"))
 
     def _searched(self, page: bytes) -> Iterator[tuple[int, Record]]:
         """Search a page for rows. The places of the rows are unknown, because the page's header is destroyed. So every
         byte is tried as the beginning of a row.
         """
-        for at in range(len(page)):
+        for offset in range(len(page)):
             with suppress(IndexError, ValueError, struct.error):
-                yield self._row(page, at)
+                yield self._row(page, offset)
 
     def _row(self, page: bytes, offset: int) -> tuple[int, Record]:
         length, offset = _varint(page, offset)
@@ -294,9 +295,9 @@ def _committed(log: bytes, size: int) -> dict[int, bytes]:
     """
     pages: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
-    for at in _frames(log, size):
-        pending[_number(log, at)] = log[at + _FRAME_HEADER : at + _FRAME_HEADER + size]
-        if _number(log, at + 4):
+    for offset in _frames(log, size):
+        pending[_number(log, offset)] = log[offset + _FRAME_HEADER : offset + _FRAME_HEADER + size]
+        if _number(log, offset + 4):
             pages.update(pending)
             pending = {}
     return pages
@@ -308,9 +309,9 @@ def _frames(log: bytes, size: int) -> Iterator[int]:
     """
     header = log[:_LOG_HEADER]
     salts = header[16:24] if _sum_of_header(header) is not None else log[_LOG_HEADER + 8 : _LOG_HEADER + 16]
-    for at in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
-        if log[at + 8 : at + 16] == salts:
-            yield at
+    for offset in range(_LOG_HEADER, len(log) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
+        if log[offset + 8 : offset + 16] == salts:
+            yield offset
 
 
 def hides_transactions(file: Path) -> bool:
@@ -328,14 +329,14 @@ def hides_transactions(file: Path) -> bool:
     size = _page_size(b"", log)
     total = _sum_of_header(log[:_LOG_HEADER])
     expected = _LOG_HEADER
-    for at in _frames(log, size):
+    for offset in _frames(log, size):
         if total is not None:
-            content = log[at : at + 8] + log[at + _FRAME_HEADER : at + _FRAME_HEADER + size]
-            total = _sum(log, content, total) if at == expected else None
-            total = total if total == (_number(log, at + 16), _number(log, at + 20)) else None
-        if total is None and _number(log, at + 4):
+            content = log[offset : offset + 8] + log[offset + _FRAME_HEADER : offset + _FRAME_HEADER + size]
+            total = _sum(log, content, total) if offset == expected else None
+            total = total if total == (_number(log, offset + 16), _number(log, offset + 20)) else None
+        if total is None and _number(log, offset + 4):
             return True
-        expected = at + _FRAME_HEADER + size
+        expected = offset + _FRAME_HEADER + size
     return False
 
 
@@ -382,19 +383,19 @@ def _columns(payload: bytes, length: int) -> Record:
     Raises:
         ValueError, IndexError: the bytes do not form a row.
     """
-    end, at = _varint(payload, 0)
+    end, offset = _varint(payload, 0)
     if not 0 < end <= length:
         raise ValueError("no row")
     kinds = []
-    while at < end:
-        kind, at = _varint(payload, at)
+    while offset < end:
+        kind, offset = _varint(payload, offset)
         kinds.append(kind)
-    if at != end or end + sum(map(_width, kinds)) != length:
+    if offset != end or end + sum(map(_width, kinds)) != length:
         raise ValueError("no row")
     values: Record = []
     for kind in kinds:
-        values.append(_value(kind, payload[at : at + _width(kind)]))
-        at += _width(kind)
+        values.append(_value(kind, payload[offset : offset + _width(kind)]))
+        offset += _width(kind)
     return values
 
 

@@ -415,12 +415,12 @@ def _names(document: Document, pages_read: int) -> list[str]:
         return []
     pages = document.pages[:pages_read]
     text = " ".join(" ".join(page.text.split()) for page in pages)
-    found = Counter(
+    counts = Counter(
         _POSSESSIVE.sub("", name[0])
         for name in _NAME.finditer(text)
         if len(name[0]) <= _LONGEST and _is_name(name[0].split()) and _begins_name(text, name.start())
     )
-    whole = (name for name, _ in found.most_common() if any(name in page.text for page in pages))
+    whole = (name for name, _ in counts.most_common() if any(name in page.text for page in pages))
     return list(islice(whole, _NAMES))
 
 
@@ -441,9 +441,9 @@ def _terms(document: Document, pages_read: int, language: Language) -> list[str]
     """
     text = " ".join(" ".join(page.text.split()) for page in document.pages[:pages_read])
     nouns = ((noun, fold_word(noun)) for noun in _NOUN[language].findall(text))
-    found = Counter(noun for noun, folded in nouns if not says_nothing(folded) and not unit_of(folded))
+    counts = Counter(noun for noun, folded in nouns if not says_nothing(folded) and not unit_of(folded))
     terms: dict[str, str] = {}  # by their forms without an ending, so that no term stands there twice
-    for noun, times in found.most_common():
+    for noun, times in counts.most_common():
         if times >= _FEWEST_TERMS and len(noun) >= _TERM_LETTERS:
             terms.setdefault(without_ending(noun.lower()), noun)
     return list(terms.values())[:_TERMS]
@@ -479,13 +479,13 @@ def _telling_phrases(document: Document, pages_read: int) -> list[str]:
         thirds = [pages]
     ranked = [_rarest_first(third, known, whole, most=1) for third in thirds]
     # (class, rank) pairs: all ranks of the first class, then all ranks of the second class, and so on. For each pair,
-    # ``found`` gets a phrase from each third of the book.
-    places = [(kind, at) for kind in range(_KINDS) for at in range(_PHRASES)]
-    found = [third[kind][at] for kind, at in places for third in ranked if len(third[kind]) > at]
-    if len(found) < _PHRASES:  # too few phrases were found because the text is short, such as a letter or a form
+    # ``phrases`` gets a phrase from each third of the book.
+    places = [(kind, rank) for kind in range(_KINDS) for rank in range(_PHRASES)]
+    phrases = [third[kind][rank] for kind, rank in places for third in ranked if len(third[kind]) > rank]
+    if len(phrases) < _PHRASES:  # too few phrases were found because the text is short, such as a letter or a form
         begun = _beginnings(pages, whole.lower())
-        found += [phrase for phrase in begun if not any(one.startswith(phrase) for one in found)]
-    return found or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
+        phrases += [phrase for phrase in begun if not any(one.startswith(phrase) for one in phrases)]
+    return phrases or [phrase for kind in _rarest_first(pages, known, whole, most=len(whole)) for phrase in kind][:1]
 
 
 def _beginnings(pages: Sequence[str], lowered: str) -> Iterator[str]:
@@ -536,7 +536,7 @@ def _rarest_first(pages: Sequence[str], word_counts: Counter[str], text: str, mo
 def _runs(text: str) -> Iterator[tuple[str, ...]]:
     words = _ANY_WORD.findall(text)
     for length in _RUN_WORDS:
-        yield from zip(*(words[at:] for at in range(length)), strict=False)
+        yield from zip(*(words[start:] for start in range(length)), strict=False)
 
 
 def _phrases(pages: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -574,7 +574,7 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
     order of the book. If there are fewer than ``_FROM_CONTENTS``, headings of the second level follow.
     """
     read = {page.number for page in document.pages[:pages_read]}
-    found: dict[str, None] = {}
+    headings: dict[str, None] = {}
     for level in (0, 1):
         for item in document.outline:
             title = " ".join(item.title.split())
@@ -582,10 +582,10 @@ def telling_headings(document: Document, pages_read: int) -> list[str]:
                 _SHORTEST <= len(title) <= _LONGEST and not _FRAME.search(title) and not _ONLY_COUNTED.fullmatch(title)
             )
             if item.level == level and item.page in read and fits and title != document.title:
-                found.setdefault(title)
-        if len(found) >= _FROM_CONTENTS:
+                headings.setdefault(title)
+        if len(headings) >= _FROM_CONTENTS:
             break
-    return list(found)
+    return list(headings)
 
 
 def _spread(headings: Sequence[str], count: int) -> list[str]:
@@ -627,13 +627,13 @@ class Sample:
 
     @cached_property
     def _questions(self) -> tuple[str, ...]:
-        found = self._description.get("questions", ())
-        return tuple(str(item["question"]) for item in found if isinstance(item, dict) and "question" in item)
+        questions = self._description.get("questions", ())
+        return tuple(str(item["question"]) for item in questions if isinstance(item, dict) and "question" in item)
 
     @cached_property
     def _description(self) -> dict:
         try:
-            found = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
+            description = json.loads((self._folder / _DESCRIPTION).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return description if isinstance(description, dict) else {}

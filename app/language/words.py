@@ -161,27 +161,27 @@ def _number_words() -> dict[str, int]:
         "seventeen eighteen nineteen twenty"
     )
     german = "zwei drei vier fünf sechs sieben acht neun zehn"
-    found = {word: value for value, word in enumerate(english.split())}
-    found |= {word: value for value, word in enumerate(german.split(), start=2)}
-    found |= {"zwölf": 12, "dreizehn": 13, "vierzehn": 14, "fünfzehn": 15, "sechzehn": 16, "siebzehn": 17}
-    found |= {"achtzehn": 18, "neunzehn": 19, "dozen": 12, "hundert": 100, "tausend": 1000}
+    values = {word: value for value, word in enumerate(english.split())}
+    values |= {word: value for value, word in enumerate(german.split(), start=2)}
+    values |= {"zwölf": 12, "dreizehn": 13, "vierzehn": 14, "fünfzehn": 15, "sechzehn": 16, "siebzehn": 17}
+    values |= {"achtzehn": 18, "neunzehn": 19, "dozen": 12, "hundert": 100, "tausend": 1000}
     tens = "thirty forty fifty sixty seventy eighty ninety"
-    found |= {word: 10 * value for value, word in enumerate(tens.split(), start=3)}
+    values |= {word: 10 * value for value, word in enumerate(tens.split(), start=3)}
     german_tens = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig"
     for value, ten in enumerate(german_tens.split(), start=2):
-        found[ten] = 10 * value
+        values[ten] = 10 * value
         for unit, word in enumerate(("ein", *german.split()[:8]), start=1):
-            found[f"{word}und{ten}"] = 10 * value + unit
+            values[f"{word}und{ten}"] = 10 * value + unit
     french = "deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize"
-    found |= {word: value for value, word in enumerate(french.split(), start=2)}
-    found |= {"vingt": 20, "trente": 30, "quarante": 40, "cinquante": 50, "soixante": 60, "mille": 1000}
-    found |= {"hundred": 100, "thousand": 1000, "million": 1_000_000, "millions": 1_000_000, "billion": 10**9}
+    values |= {word: value for value, word in enumerate(french.split(), start=2)}
+    values |= {"vingt": 20, "trente": 30, "quarante": 40, "cinquante": 50, "soixante": 60, "mille": 1000}
+    values |= {"hundred": 100, "thousand": 1000, "million": 1_000_000, "millions": 1_000_000, "billion": 10**9}
     ordinals = (
         "third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth "
         "sixteenth seventeenth eighteenth nineteenth twentieth"
     )
-    found |= {word: value for value, word in enumerate(ordinals.split(), start=3)}
-    return {fold_word(word): value for word, value in found.items()}
+    values |= {word: value for value, word in enumerate(ordinals.split(), start=3)}
+    return {fold_word(word): value for word, value in values.items()}
 
 
 _ENGLISH = SILENT | frozenset(_EMPTY.split())

@@ -131,7 +131,7 @@ class _File(Package):
         """Return the name of the file's part of this kind, such as "styles". If the main text refers to no such part,
         return the part's usual name.
         """
-        named = (name for found, name in self.related(self._body).values() if found == kind)
+        named = (name for relation, name in self.related(self._body).values() if relation == kind)
         return next(named, posixpath.join(posixpath.dirname(self._body), f"{kind}.xml"))
 
     def _drawn(self, identity: str) -> list[Block]:
@@ -203,8 +203,10 @@ class _File(Package):
             if not attribute(note, "type") and (text := self._text(note, part)):
                 texts[attribute(note, "id")] = text
         order = [*(identity for identity in numbers if identity in texts), *sorted(texts.keys() - numbers.keys())]
-        marks = {at: numbers.get(at, at) for at in order}
-        return "\n\n".join(f"{marks[at]}. {texts[at]}" if marks[at] else texts[at] for at in order)
+        marks = {identity: numbers.get(identity, identity) for identity in order}
+        return "\n\n".join(
+            f"{marks[identity]}. {texts[identity]}" if marks[identity] else texts[identity] for identity in order
+        )
 
     def _comments(self) -> str:
         """Return the reviewers' comments. Each comment has its author and the passage to which it refers."""
@@ -230,7 +232,7 @@ class _File(Package):
         or has little more than a page number.
         """
         said = {" ".join(block.text.split()).casefold() for block in blocks}
-        found: dict[str, None] = {}
+        texts: dict[str, None] = {}
         related = self.related(self._body)
         for identity in _headers_shown(root):
             kind, part = related.get(identity, ("", ""))
@@ -243,8 +245,8 @@ class _File(Package):
                 letters = sum(sign.isalpha() for sign in text)
                 chrome = letters <= _HEADER_LETTERS if self.walk.page_fields else not letters and len(text) < 2
                 if text and not chrome and " ".join(text.split()).casefold() not in said:
-                    found.setdefault(text)
-        return "\n\n".join(found)
+                    texts.setdefault(text)
+        return "\n\n".join(texts)
 
     def _tell_objects(self) -> None:
         """Warn about embedded objects and private-use characters, which cannot be read. Only the program that made an
@@ -277,15 +279,15 @@ def _headers_shown(root: ElementTree.Element) -> list[str]:
     """Return the relation ids of the headers and footers of all sections. A first-page header counts only if the
     section sets ``titlePg``.
     """
-    found: dict[str, None] = {}
+    ids: dict[str, None] = {}
     for section in root.iter(_named(root, "sectPr")):
         parts = {local(part.tag): part for part in section}
         first = "titlePg" in parts and attribute(parts["titlePg"], "val") not in ("0", "false", "off")
         for part in section:
             shown = attribute(part, "type") != "first" or first
             if local(part.tag) in ("headerReference", "footerReference") and shown:
-                found.setdefault(attribute(part, "id"))
-    return list(found)
+                ids.setdefault(attribute(part, "id"))
+    return list(ids)
 
 
 @dataclass
@@ -298,12 +300,12 @@ class _NoteForm:
 
     def changed(self, settings: ElementTree.Element | None) -> _NoteForm:
         """Return the form with the settings of an element ``footnotePr`` or ``endnotePr``."""
-        found = {local(part.tag): attribute(part, "val") for part in settings} if settings is not None else {}
-        start = found.get("numStart", "")
+        values = {local(part.tag): attribute(part, "val") for part in settings} if settings is not None else {}
+        start = values.get("numStart", "")
         return _NoteForm(
-            found.get("numFmt", self.style),
+            values.get("numFmt", self.style),
             int(start) if start.isdigit() and len(start) < 6 else self.start,
-            found.get("numRestart") == "eachSect" if "numRestart" in found else self.restarts,
+            values.get("numRestart") == "eachSect" if "numRestart" in values else self.restarts,
         )
 
 
@@ -321,12 +323,12 @@ def _number_notes(root: ElementTree.Element, kind: str, usual: _NoteForm) -> dic
     """
     numbers: dict[str, str] = {}
     name, section, settings = _named(root, kind), _named(root, "sectPr"), kind.replace("Reference", "Pr")
-    found = [node for node in root.iter() if node.tag in (name, section)]
-    ends = [node for node in found if node.tag == section]  # a section's settings stand at its end
+    nodes = [node for node in root.iter() if node.tag in (name, section)]
+    ends = [node for node in nodes if node.tag == section]  # a section's settings stand at its end
     forms = [usual.changed(next((part for part in end if local(part.tag) == settings), None)) for end in ends]
     forms = forms or [usual]
     at, count = 0, forms[0].start - 1
-    for node in found:
+    for node in nodes:
         if node.tag == section:
             at = min(at + 1, len(forms) - 1)
             count = forms[at].start - 1 if forms[at].restarts else count

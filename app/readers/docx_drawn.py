@@ -36,7 +36,7 @@ def diagram(root: ElementTree.Element) -> list[Block]:
         for _, child in sorted(below.get(identity, ())):
             walk(child, level + bool(texts.get(identity) or not level))
 
-    heads = [name for name in below if all(name != child for found in below.values() for _, child in found)]
+    heads = [name for name in below if all(name != child for children in below.values() for _, child in children)]
     for identity in [*heads, *texts]:
         walk(identity, 0)
     return [Block("\n".join(lines))] if lines else []
@@ -49,13 +49,13 @@ def chart(root: ElementTree.Element) -> list[Block]:
     heads = [" ".join(_values(node, "tx").values()) for node in series]
     places = [_values(node, "cat") or _values(node, "xVal") for node in series]
     values = [_values(node, "val") or _values(node, "yVal") for node in series]
-    names = next((found for found in places if found), {})
+    names = next((column for column in places if column), {})
     table = Table([_row(["", *heads], header=True)])
-    for at in sorted({at for found in (names, *values) for at in found})[:_MOST_POINTS]:
-        table.rows.append(_row([names.get(at, ""), *(found.get(at, "") for found in values)]))
+    for point in sorted({point for column in (names, *values) for point in column})[:_MOST_POINTS]:
+        table.rows.append(_row([names.get(point, ""), *(column.get(point, "") for column in values)]))
     head = "; ".join(title for title in titles if title)
-    found = [Block(f"[Chart: {head}]")] if head else []
-    return found + (tables.as_blocks(table) if len(table.rows) > 1 else [])
+    blocks = [Block(f"[Chart: {head}]")] if head else []
+    return blocks + (tables.as_blocks(table) if len(table.rows) > 1 else [])
 
 
 def _row(texts: list[str], *, header: bool = False) -> Row:
@@ -64,16 +64,16 @@ def _row(texts: list[str], *, header: bool = False) -> Row:
 
 def _values(series: ElementTree.Element, name: str) -> dict[int, str]:
     """Return the texts or numbers in the element ``name`` of a chart's series, keyed by the index of the point."""
-    found: dict[int, str] = {}
+    values: dict[int, str] = {}
     part = next((part for part in series if local(part.tag) == name), None)
     for point in part.iter() if part is not None else ():
         if local(point.tag) == "pt":
             value = next((child.text or "" for child in point if local(child.tag) == "v"), "")
             index = attribute(point, "idx")
-            found[int(index) if index.isdigit() else len(found)] = _number(value)
-    if part is not None and not found:
-        found = {at: node.text or "" for at, node in enumerate(part.iter()) if local(node.tag) == "v"}
-    return found
+            values[int(index) if index.isdigit() else len(values)] = _number(value)
+    if part is not None and not values:
+        values = {at: node.text or "" for at, node in enumerate(part.iter()) if local(node.tag) == "v"}
+    return values
 
 
 def _number(text: str) -> str:

@@ -99,42 +99,44 @@ class Numbering:
                 self._add(node, abstracts, {name: links.get(style, name) for name, style in linked.items()})
 
     def _add(self, node: ElementTree.Element, abstracts: dict[str, dict[int, _Level]], linked: dict[str, str]) -> None:
-        found = _List("", {})
+        numbering = _List("", {})
         for part in node:
             if local(part.tag) == "abstractNumId":
                 name = attribute(part, "val")
-                found.abstract = linked.get(name, name)
-                found.levels = dict(abstracts.get(found.abstract, {}))
+                numbering.abstract = linked.get(name, name)
+                numbering.levels = dict(abstracts.get(numbering.abstract, {}))
         for part in node:
             if local(part.tag) != "lvlOverride":
                 continue
-            at = _whole(attribute(part, "ilvl"), 0)
+            level = _whole(attribute(part, "ilvl"), 0)
             for change in part:
                 if local(change.tag) == "startOverride":
-                    found.starts[at] = _whole(attribute(change, "val"), 1)
+                    numbering.starts[level] = _whole(attribute(change, "val"), 1)
                 elif local(change.tag) == "lvl":
-                    found.levels[at] = _level(change)
-        self._lists[attribute(node, "numId")] = found
+                    numbering.levels[level] = _level(change)
+        self._lists[attribute(node, "numId")] = numbering
 
     def listnum(self, code: str) -> str:
         """Return the number that a LISTNUM field shows. A field with an unknown list name counts in "NumberDefault"."""
         name, level, start = (pattern.search(code) for pattern in (_LISTNUM, _LISTNUM_LEVEL, _LISTNUM_START))
         kind = name[1] if name and name[1] in _LISTNUM_FORMS else "NumberDefault"
-        at = min(max(int(level[1]), 1), _LISTNUM_LEVELS) - 1 if level else 0
+        depth = min(max(int(level[1]), 1), _LISTNUM_LEVELS) - 1 if level else 0
         counts = self._listnums.setdefault(kind, {})
-        counts[at] = int(start[1]) if start else counts.get(at, 0) + 1
-        for below in [other for other in counts if other > at]:
+        counts[depth] = int(start[1]) if start else counts.get(depth, 0) + 1
+        for below in [other for other in counts if other > depth]:
             del counts[below]
         if kind == "LegalDefault":
-            return ".".join(str(counts.get(above, 1)) for above in range(at + 1)) + "."
-        form, around = _LISTNUM_FORMS[kind][at]
-        return around.format(numerals.written(counts[at], form))
+            return ".".join(str(counts.get(above, 1)) for above in range(depth + 1)) + "."
+        form, around = _LISTNUM_FORMS[kind][depth]
+        return around.format(numerals.written(counts[depth], form))
 
     def level_of(self, number: str, style: str) -> int | None:
         """Return the level of list ``number`` that is linked to the paragraph style ``style``; None if no level is."""
         found = self._lists.get(number)
         return (
-            next((at for at, level in found.levels.items() if style and level.style == style), None) if found else None
+            next((depth for depth, level in found.levels.items() if style and level.style == style), None)
+            if found
+            else None
         )
 
     def count(self, number: str, depth: int) -> str:
@@ -172,11 +174,11 @@ class Numbering:
             return _bullet(level)
 
         def place(match: re.Match[str]) -> str:
-            at = int(match[1]) - 1
-            one = found.levels.get(at)
+            depth = int(match[1]) - 1
+            one = found.levels.get(depth)
             if one is None or one.form == "none":
                 return ""
-            value = counts.get(at, one.start)
+            value = counts.get(depth, one.start)
             if one.digits:
                 return str(value).zfill(one.digits)
             return numerals.written(value, "decimal" if level.legal else one.form)

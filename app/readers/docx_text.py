@@ -143,16 +143,16 @@ class DocxParser:
     def blocks(self, root: ElementTree.Element) -> list[Block]:
         """Return the paragraphs and tables of a part, in order."""
         self._fields.clear()
-        found: list[Block] = []
+        blocks: list[Block] = []
         for part in self._content(root):
             if isinstance(part, Table):
-                found += tables.as_blocks(part)
+                blocks += tables.as_blocks(part)
             else:
-                found.append(part)
+                blocks.append(part)
         if self._held:
-            found.append(Block(_cleaned(self._held)))
+            blocks.append(Block(_cleaned(self._held)))
             self._held = ""
-        return _columns(found)
+        return _columns(blocks)
 
     # Blocks
 
@@ -255,14 +255,14 @@ class DocxParser:
                     row.header = attribute(setting, "val") not in _NO
                 elif tag == "gridBefore":
                     row.skipped = _whole(attribute(setting, "val"), 0)
-            at = row.skipped
+            column = row.skipped
             for cell_node in _within(row_node, "tc"):
                 cell, goes_on = self._cell(cell_node)
                 if goes_on and not cell.content:
-                    above = open_cells.get(at)
+                    above = open_cells.get(column)
                     cell.columns = above.columns if above is not None and cell.columns == 1 else cell.columns
-                open_cells[at] = cell
-                at += cell.columns
+                open_cells[column] = cell
+                column += cell.columns
                 row.cells.append(cell)
             table.rows.append(row)
         self._in_table -= 1
@@ -514,9 +514,9 @@ class DocxParser:
         held, self._held = self._held, ""
         boxes, self._boxes = self._boxes, []
         fields, self._fields = self._fields, []
-        found = self.blocks(node)
+        blocks = self.blocks(node)
         self._runs, self._held, self._boxes, self._fields = runs, held, boxes, fields
-        self._boxes += found
+        self._boxes += blocks
 
     # Comments and deletions
 
@@ -621,8 +621,8 @@ def _chosen(node: ElementTree.Element) -> str:
     """Return the chosen entry of a drop-down list."""
     entries = [attribute(part, "val") for part in node if local(part.tag) == "listEntry"]
     places = {local(part.tag): _whole(attribute(part, "val"), 0) for part in node}
-    at = places.get("result", places.get("default", 0))
-    return entries[at] if 0 <= at < len(entries) else ""
+    chosen = places.get("result", places.get("default", 0))
+    return entries[chosen] if 0 <= chosen < len(entries) else ""
 
 
 def _equation(code: str) -> str:
@@ -665,25 +665,25 @@ def _columns(blocks: list[Block]) -> list[Block]:
     """Replace the tabs of blocks by spaces or cell separators. Consecutive blocks with equally many tabs become one
     table if the tabs separate columns.
     """
-    found: list[Block] = []
-    at = 0
-    while at < len(blocks):
-        end = at + 1
-        tabs = blocks[at].text.count("\t")
+    result: list[Block] = []
+    start = 0
+    while start < len(blocks):
+        end = start + 1
+        tabs = blocks[start].text.count("\t")
         if tabs:
             while end < len(blocks) and blocks[end].text.count("\t") == tabs and not blocks[end].level:
                 end += 1
-            rows = [block.text.split("\t") for block in blocks[at:end]]
-            if end - at > 1 and not blocks[at].level and _are_columns(rows):
-                found.append(Block("\n".join(" | ".join(row).replace("  ", " ").strip() for row in rows)))
-                at = end
+            rows = [block.text.split("\t") for block in blocks[start:end]]
+            if end - start > 1 and not blocks[start].level and _are_columns(rows):
+                result.append(Block("\n".join(" | ".join(row).replace("  ", " ").strip() for row in rows)))
+                start = end
                 continue
-            for block in blocks[at:end]:
+            for block in blocks[start:end]:
                 parts = [part for part in block.text.split("\t") if part]
                 block.text = (" | " if len(parts) > _COLUMNS and not block.level else " ").join(parts)
-        found += blocks[at:end]
-        at = end
-    return found
+        result += blocks[start:end]
+        start = end
+    return result
 
 
 def _are_columns(rows: list[list[str]]) -> bool:

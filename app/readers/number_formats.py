@@ -95,10 +95,10 @@ def _simple(code: str) -> tuple[str, str, Decimal, bool, bool] | None:
     """Return what a usual code for numbers says, such as "#,##0.00": the signs before and after the digits, the last
     place, and whether it has percent and groups. None for any other code.
     """
-    found = _USUAL.fullmatch(code)
-    if found is None:
+    match = _USUAL.fullmatch(code)
+    if match is None:
         return None
-    before, group, decimals, percent, after = found.groups()
+    before, group, decimals, percent, after = match.groups()
     return before, after, Decimal(1).scaleb(-len(decimals or "")), bool(percent), group == "#,##"
 
 
@@ -112,9 +112,9 @@ def _sections(code: str) -> tuple[tuple[tuple[Token, ...], str], ...]:
     sections: list[tuple[tuple[Token, ...], str]] = []
     tokens: list[Token] = []
     condition = ""
-    for found in _TOKEN.finditer(code):
+    for match in _TOKEN.finditer(code):
         quoted, escaped, padded, filled, money, elapsed, tested, usual, half, power, date, digits, sign, other = (
-            found.groups()
+            match.groups()
         )
         if other == ";":
             sections.append((tuple(tokens), condition))

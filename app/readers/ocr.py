@@ -345,8 +345,8 @@ def _line(
     letters = sum(map(len, parts))
     if len(columns) != letters:  # a character has several code points, so all letters count as equally wide
         columns, count = range(letters), letters
-    step, words, at = (x1 - x0) / max(count, 1.0), [], 0
+    step, words, end = (x1 - x0) / max(count, 1.0), [], 0
     for part in parts:
-        begin, at = at, at + len(part)
-        words.append(Word(part, x0 + columns[begin] * step, min(x1, x0 + (columns[at - 1] + 1) * step)))
+        begin, end = end, end + len(part)
+        words.append(Word(part, x0 + columns[begin] * step, min(x1, x0 + (columns[end - 1] + 1) * step)))
     return RecognisedLine(top, bottom, words)

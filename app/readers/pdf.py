@@ -120,9 +120,9 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     extras = str(_EXTRAS) not in request.get("trouble", {})
     pages.labels = [_label(document, index) if extras else "" for index in range(count)]
     outline = _outline(document) if extras else []
-    found = running.find_running_headers(pages.lines, pages.labels)
-    labels = running.page_labels(pages.labels, found.printed)
-    texts = _texts(pages.lines, found, step)
+    headers = running.find_running_headers(pages.lines, pages.labels)
+    labels = running.page_labels(pages.labels, headers.printed)
+    texts = _texts(pages.lines, headers, step)
     for index, comments in pages.comments.items() if request.get("comments", True) else ():
         texts[index] = "\n\n".join(filter(None, [texts[index], "\n".join(comments)]))
     pages.attached += attached_files(document)
@@ -132,7 +132,7 @@ def parse(path: Path, request: dict[str, Any], limits: Limits, step: Step) -> Pa
     for number, keys in waiting.items():
         parsed.sections[number - 1].pictures = keys
     parsed.outline = outline
-    parsed.left_out = left_out(pages.lines, found)
+    parsed.left_out = left_out(pages.lines, headers)
     # hidden text gets its own warning
     said = {reason: count for reason, count in parsed.left_out.items() if reason != "hidden"}
     parsed.warnings = _warnings(pages, count, comments=request.get("comments", True)) + said_of_pictures
@@ -167,15 +167,15 @@ def _with_pictures(
         The keys of the pictures whose words are not known, keyed by page number, and warnings.
     """
     numbers = sorted(pages.pictures)
-    found = dict(zip(numbers, without_repeated([pages.pictures[number] for number in numbers]), strict=True))
-    waiting = {number: [key for key in keys if key not in known] for number, keys in found.items()}
-    total, left = sum(map(len, found.values())), sum(map(len, waiting.values()))
+    page_pictures = dict(zip(numbers, without_repeated([pages.pictures[number] for number in numbers]), strict=True))
+    waiting = {number: [key for key in keys if key not in known] for number, keys in page_pictures.items()}
+    total, left = sum(map(len, page_pictures.values())), sum(map(len, waiting.values()))
     if not known:
         return waiting, told_of_pictures(0, 0, left)
     from app.readers import picture_words
 
     count = 0
-    for number, keys in found.items():
+    for number, keys in page_pictures.items():
         lines = [line for line in pages.lines[number - 1] if line.shown]
         placed = []
         for key in keys:
@@ -353,12 +353,12 @@ def _refuse_empty(parsed: Parsed, pages: _Pages) -> None:
     raise Refused("has no text on any page.", "Its pages are blank, damaged or drawn. " + _OCR)
 
 
-def _texts(pages: list[list[Line]], found: running.RunningHeaders, step: Step) -> list[str]:
+def _texts(pages: list[list[Line]], headers: running.RunningHeaders, step: Step) -> list[str]:
     kept, headed = [], []
     for index, lines in enumerate(pages):
-        dropped = found.drop(index) | found.first[index]
+        dropped = headers.drop(index) | headers.first[index]
         kept.append([line for at, line in enumerate(lines) if at not in dropped and _is_text(line)])
-        headed.append(sorted((lines[at] for at in found.first[index]), key=lambda line: line.top))
+        headed.append(sorted((lines[at] for at in headers.first[index]), key=lambda line: line.top))
     repeat_heads(kept)
     words = cleaning.vocabulary(text for lines in kept for text in _whole_words(lines))
     margins = [Margins(kept[0::2]), Margins(kept[1::2])]  # left and right pages have different margins
@@ -382,10 +382,10 @@ def _with_headers(text: str, body: list[Line], headers: list[Line]) -> str:
     return "\n\n".join(parts + [line.text for line in headers if line.top >= middle])
 
 
-def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[str]:
+def left_out(pages: list[list[Line]], headers: running.RunningHeaders) -> Counter[str]:
     """Count the omitted characters (without spaces) of all pages, keyed by the reason for the omission."""
     counts: Counter[str] = Counter()
-    if parted := sum(found.parted):
+    if parted := sum(headers.parted):
         counts["line numbers"] = parted
     for index, lines in enumerate(pages):
         for at, line in enumerate(lines):
@@ -395,11 +395,11 @@ def left_out(pages: list[list[Line]], found: running.RunningHeaders) -> Counter[
                 reason = "hidden"
             elif not line.shown:
                 reason = "outside"
-            elif at in found.headers[index]:
+            elif at in headers.headers[index]:
                 reason = "headers"
-            elif at in found.numbers[index]:
+            elif at in headers.numbers[index]:
                 reason = "page numbers"
-            elif at in found.margins[index]:
+            elif at in headers.margins[index]:
                 reason = "line numbers"
             elif not _is_text(line):
                 reason = "ornaments"
@@ -466,7 +466,7 @@ def _warnings(pages: _Pages, count: int, *, comments: bool) -> list[str]:
         files = "1 file is" if len(names) == 1 else f"{len(names)} files are"
         some = ", ".join(names[:_NAMED]) + (" and more" if len(names) > _NAMED else "")
         said.append(f"{files} attached to it and not part of its text: {some}. Save and open what you need.")
-    blank = [at for at, lines in enumerate(pages.lines, 1) if not lines and at not in pages.bad]
+    blank = [number for number, lines in enumerate(pages.lines, 1) if not lines and number not in pages.bad]
     blank = sorted(set(blank) - set(pages.images))
     if len(blank) > _BLANK_SHARE * count:
         said.append(f"{len(blank)} of {count} pages have no text: {_listed(blank)}. They are blank, drawn or damaged.")
@@ -523,10 +523,10 @@ def _label(document: pdfium.PdfDocument, index: int) -> str:
 def _title_and_author(document: pdfium.PdfDocument) -> tuple[str, str]:
     """Return title and author from the metadata; "" if missing."""
     try:
-        found = document.get_metadata_dict()
+        metadata = document.get_metadata_dict()
     except (pdfium.PdfiumError, ValueError, UnicodeError):
         return "", ""
-    return found.get("Title", ""), found.get("Author", "")
+    return metadata.get("Title", ""), metadata.get("Author", "")
 
 
 def _outline(document: pdfium.PdfDocument) -> list[Heading]:
@@ -572,26 +572,26 @@ class _SecondParser:
         try:
             resources = self._open().pages[index].get("/Resources", {}).get_object()
             fonts = resources.get("/Font", {}).get_object()
-            found = [self._trouble_of(reference) for reference in fonts.values()]
+            troubles = [self._trouble_of(reference) for reference in fonts.values()]
         except Exception:  # noqa: BLE001 - only a hint is lost
             self._has_no_hint = True
             return ""
-        return "absent" if "absent" in found else "unmapped" if "unmapped" in found else ""
+        return "absent" if "absent" in troubles else "unmapped" if "unmapped" in troubles else ""
 
     def layers(self) -> Layers | None:
         """Return the hidden layers of the file; None if no hidden layer is known."""
         if self._has_no_layers:
             return None
         try:
-            found = self._open().trailer["/Root"].get("/OCProperties", {}).get_object()
-            if not found:
+            properties = self._open().trailer["/Root"].get("/OCProperties", {}).get_object()
+            if not properties:
                 return None
-            usual = found.get("/D", {}).get_object()
+            usual = properties.get("/D", {}).get_object()
             listed = {each.idnum for each in usual.get("/OFF", [])}
             if str(usual.get("/BaseState", "/ON")) == "/OFF":
                 shown = {each.idnum for each in usual.get("/ON", [])}
-                listed |= {each.idnum for each in found["/OCGs"]} - shown
-            names = {str(each.get_object().get("/Name", "")) for each in found["/OCGs"] if each.idnum in listed}
+                listed |= {each.idnum for each in properties["/OCGs"]} - shown
+            names = {str(each.get_object().get("/Name", "")) for each in properties["/OCGs"] if each.idnum in listed}
         except Exception:  # noqa: BLE001 - hidden layers are then read as if they were shown
             return None
         return Layers(frozenset(names)) if listed else None

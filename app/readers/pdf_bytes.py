@@ -38,7 +38,7 @@ def _packed_objects(data: mmap.mmap) -> bytes | None:
     """Return the objects of a file that are packed in streams; None if they are encrypted, packed in an unusual way, or
     too large.
     """
-    found: list[bytes] = []
+    objects: list[bytes] = []
     left = _MOST_PACKED
     at = data.find(b"/ObjStm")
     while at >= 0:
@@ -48,14 +48,14 @@ def _packed_objects(data: mmap.mmap) -> bytes | None:
             return None
         inflating = zlib.decompressobj()
         try:
-            found.append(inflating.decompress(data[begin.end() : data.find(b"endstream", begin.end())], left))
+            objects.append(inflating.decompress(data[begin.end() : data.find(b"endstream", begin.end())], left))
         except zlib.error:
             return None
-        left -= len(found[-1])
+        left -= len(objects[-1])
         if not inflating.eof or left <= 0:
             return None
         at = data.find(b"/ObjStm", begin.end())
-    return b"\n".join(found)
+    return b"\n".join(objects)
 
 
 def _has_escaped_name(data: Bytes) -> bool:

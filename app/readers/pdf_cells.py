@@ -141,16 +141,16 @@ def put_right(cells: Sequence[Cells], borders: Sequence[float]) -> None:
     aligned with the cells of that column.
     """
     ends = []
-    for at in range(len(borders) + 1):
-        found = sorted(row[at][-1].x1 for row in cells if row[at])
-        middle = found[len(found) // 2] if found else 0.0
-        ends.append(middle if sum(abs(x - middle) < SAME_RULE for x in found) > max(1, ALIGNED * len(found)) else None)
+    for column in range(len(borders) + 1):
+        edges = sorted(row[column][-1].x1 for row in cells if row[column])
+        middle = edges[len(edges) // 2] if edges else 0.0
+        ends.append(middle if sum(abs(x - middle) < SAME_RULE for x in edges) > max(1, ALIGNED * len(edges)) else None)
     for row in cells:
-        for at, cell in enumerate(row[:-1]):
+        for column, cell in enumerate(row[:-1]):
             last = sum(x < cell[-1].x1 for x in borders) if cell else 0
             end = ends[last]
-            if last > at and end is not None and not row[last] and abs(cell[-1].x1 - end) < SAME_RULE:
-                row[at], row[last] = [], cell
+            if last > column and end is not None and not row[last] and abs(cell[-1].x1 - end) < SAME_RULE:
+                row[column], row[last] = [], cell
 
 
 def cells_of(row: Sequence[Line], borders: Sequence[float]) -> Cells:
@@ -209,7 +209,7 @@ def grouped_rows(rows: Sequence[Cells], floors: Sequence[float], height: float) 
     grouped: list[Cells] = []
     for band in bands:
         if len(band) > 1 and _is_one_row(band, bool(floors)):
-            grouped.append([[piece for row in band for piece in row[at]] for at in range(len(edges))])
+            grouped.append([[piece for row in band for piece in row[column]] for column in range(len(edges))])
             continue
         for row in band:
             may_go_on = row is not band[0] or not (loose or row[0])
@@ -247,24 +247,24 @@ def _goes_on(above: Cells, row: Cells, edges: Sequence[float]) -> bool:
     if (
         all(row)
         and all(above)
-        and not any(" " in cell[at].text for cells, at in ((above, -1), (row, 0)) for cell in cells)
+        and not any(" " in cell[end].text for cells, end in ((above, -1), (row, 0)) for cell in cells)
     ):
         return False
-    for at, cell in enumerate(row):
+    for column, cell in enumerate(row):
         if not cell:
             continue
         piece = cell[0]
         if (
-            not above[at]
+            not above[column]
             or NUMBER.match(piece.text)
-            or NUMBER.match(above[at][-1].text)
-            or piece.top - above[at][-1].top > CELL_PITCH * piece.height
+            or NUMBER.match(above[column][-1].text)
+            or piece.top - above[column][-1].top > CELL_PITCH * piece.height
         ):
             return False
-        last = above[at][-1]
+        last = above[column][-1]
         word = piece.text.split(" ", 1)[0]
         room = (piece.x1 - piece.x0) / max(len(piece.text), 1) * (len(word) + 1)
-        full = edges[at] - last.x1 < room and not last.text.endswith(":")
+        full = edges[column] - last.x1 < room and not last.text.endswith(":")
         if not full and (row[0] or not piece.text[0].islower()):
             return False
         small = small or piece.text[0].islower()
@@ -284,21 +284,25 @@ def with_joined_head(rows: list[Cells], height: float) -> list[Cells]:
 
 def _is_upper_head(rows: Sequence[Cells], height: float) -> bool:
     upper, lower = rows[:2]
-    covered = [at for at, cell in enumerate(upper) if cell]
-    if not covered or covered[0] == 0 or not all(lower[at] for at in covered):
+    covered = [column for column, cell in enumerate(upper) if cell]
+    if not covered or covered[0] == 0 or not all(lower[column] for column in covered):
         return False
     names = [joined(cell).text if cell else "" for cell in lower]
     if any(NUMBER.match(joined(cell).text) for cell in upper if cell) or any(map(NUMBER.match, names)):
         return False
-    if not any(sum(bool(row[at] and NUMBER.match(joined(row[at]).text)) for row in rows[2:]) > 1 for at in covered):
+    if not any(
+        sum(bool(row[column] and NUMBER.match(joined(row[column]).text)) for row in rows[2:]) > 1 for column in covered
+    ):
         return False
-    for at in covered:
-        above, below = upper[at][-1], lower[at][0]
+    for column in covered:
+        above, below = upper[column][-1], lower[column][0]
         if below.top - above.top > CELL_PITCH * height or not _is_over(above, below, height):
             return False
-    rest = [at for at in range(1, len(lower)) if at not in covered]
+    rest = [column for column in range(1, len(lower)) if column not in covered]
     goes_on = [not name[:1].isupper() for name in names]
-    return not rest or (all(goes_on[at] for at in covered) and not any(goes_on[at] for at in rest if names[at]))
+    return not rest or (
+        all(goes_on[column] for column in covered) and not any(goes_on[column] for column in rest if names[column])
+    )
 
 
 def _is_over(above: Line, below: Line, height: float) -> bool:
@@ -368,8 +372,8 @@ def _has_head(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row has the names of the columns: no numbers in it, and numbers below at least one name."""
     if len(rows) < 3 or any(NUMBER.match(text) for text in rows[0] if text):
         return False
-    for at, name in enumerate(rows[0]):
-        below = [row[at] for row in rows[1:] if row[at]]
+    for column, name in enumerate(rows[0]):
+        below = [row[column] for row in rows[1:] if row[column]]
         if name and below and sum(bool(NUMBER.match(text)) for text in below) >= NUMBERS * len(below):
             return True
     return False
@@ -412,18 +416,22 @@ def in_columns(rows: Sequence[list[Line]], start: int) -> list[Cells]:
         pitch = row[0].top - above[0].top
         if cells and not 0 < pitch <= step:
             break
-        found: dict[int, list[Line]] = {}
+        by_column: dict[int, list[Line]] = {}
         for group in _with_marks(row):
-            at = bisect_right(starts, group[0].x0 + _SAME_START) - 1
-            begins = (starts[at], items.get(at, starts[at])) if at >= 0 else ()
-            if not any(abs(group[0].x0 - x) <= _SAME_START for x in begins) or group[-1].x1 > ends[at] or at in found:
+            column = bisect_right(starts, group[0].x0 + _SAME_START) - 1
+            begins = (starts[column], items.get(column, starts[column])) if column >= 0 else ()
+            if (
+                not any(abs(group[0].x0 - x) <= _SAME_START for x in begins)
+                or group[-1].x1 > ends[column]
+                or column in by_column
+            ):
                 return cells
-            found[at] = group
-            items[at] = _item_start(group) or items.get(at, starts[at])
+            by_column[column] = group
+            items[column] = _item_start(group) or items.get(column, starts[column])
         if any(piece.row for piece in row):
             break
         step = min(step, _SAME_PITCH * pitch) if cells else step
-        cells.append([found.get(column, []) for column in range(len(starts))])
+        cells.append([by_column.get(column, []) for column in range(len(starts))])
     return cells
 
 
@@ -451,7 +459,7 @@ def are_columns_of_text(rows: Sequence[Cells]) -> bool:
     """Whether printed rows, as ``in_columns`` returns them, are columns of text and no rows of a table."""
     if len(rows) < 2:
         return False
-    columns = [[piece for row in rows for piece in row[at]] for at in range(len(rows[0]))]
+    columns = [[piece for row in rows for piece in row[column]] for column in range(len(rows[0]))]
     return are_woven(rows) or all(is_prose(one) and _has_words(one) for one in columns) or _go_on_together(rows)
 
 
@@ -483,7 +491,7 @@ def _go_on_together(rows: Sequence[Cells]) -> bool:
 
 def _edges(rows: Sequence[Cells]) -> list[float]:
     """Return the right edge of each column."""
-    return [max((cell[-1].x1 for row in rows if (cell := row[at])), default=0.0) for at in range(len(rows[0]))]
+    return [max((cell[-1].x1 for row in rows if (cell := row[column])), default=0.0) for column in range(len(rows[0]))]
 
 
 def are_woven(rows: Sequence[Cells]) -> bool:
@@ -495,10 +503,14 @@ def are_woven(rows: Sequence[Cells]) -> bool:
     edges = _edges(rows)
     begun: set[tuple[int, int]] = set()
     for above, below in pairwise(rows):
-        on = [at for at in range(count) if _is_next_line(above[at], below[at], edges[at])]
-        new = [at for at in range(count) if below[at] and below[at][0].text[0].isupper() and at not in on]
+        on = [column for column in range(count) if _is_next_line(above[column], below[column], edges[column])]
+        new = [
+            column
+            for column in range(count)
+            if below[column] and below[column][0].text[0].isupper() and column not in on
+        ]
         begun.update((one, other) for one in on for other in new)
-    lists = sum(_is_list_of_items([row[at] for row in rows]) for at in range(count))
+    lists = sum(_is_list_of_items([row[column] for row in rows]) for column in range(count))
     return lists > 1 or any((other, one) in begun for one, other in begun)
 
 

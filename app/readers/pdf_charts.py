@@ -46,14 +46,14 @@ _TURN = 0.1  # maximum difference in radians of the angle of words that run upwa
 
 def boxes_of(shapes: Sequence[Box], width: float, height: float) -> list[Box]:
     """Return the shapes of a page that may be the box of a chart, the smallest first."""
-    found = {
+    candidates = {
         (x0, x1, top, bottom)
         for x0, x1, top, bottom in shapes
         if x1 - x0 > _NARROWEST
         and bottom - top > _LOWEST
         and (x1 - x0) * (bottom - top) < _MOST_OF_PAGE * width * height
     }
-    return sorted(found, key=lambda box: (box[1] - box[0]) * (box[3] - box[2]))[:_MOST_BOXES]
+    return sorted(candidates, key=lambda box: (box[1] - box[0]) * (box[3] - box[2]))[:_MOST_BOXES]
 
 
 def gridded(paths: Sequence[Path], turn: Turn) -> list[Box]:
@@ -113,10 +113,10 @@ def _with_ends(pieces: Sequence[Line]) -> list[Line]:
     """Join single letters to the words that run upwards or downwards before or after them. A letter alone does not tell
     that it is turned, and some programs draw each letter by itself.
     """
-    found = list(pieces)
+    joined = list(pieces)
     for piece in [piece for piece in pieces if piece.turned and abs(abs(math.sin(piece.angle)) - 1) < _TURN]:
         wide = piece.x1 - piece.x0
-        for one in [one for one in found if len(one.text) == 1 and one.text.isalpha() and not one.turned]:
+        for one in [one for one in joined if len(one.text) == 1 and one.text.isalpha() and not one.turned]:
             if one.x0 < piece.x0 - 1 or one.x1 > piece.x1 + 1:
                 continue
             below, above = abs(one.top - piece.bottom) < wide / 3, abs(one.bottom - piece.top) < wide / 3
@@ -124,8 +124,8 @@ def _with_ends(pieces: Sequence[Line]) -> list[Line]:
                 is_first = below == (math.sin(piece.angle) < 0)
                 piece.text = one.text + piece.text if is_first else piece.text + one.text
                 piece.top, piece.bottom = min(piece.top, one.top), max(piece.bottom, one.bottom)
-                found = [other for other in found if other is not one]
-    return found
+                joined = [other for other in joined if other is not one]
+    return joined
 
 
 def _bar_chart(pieces: list[Line], box: Box) -> list[Line]:
@@ -228,8 +228,8 @@ def as_rows(groups: Sequence[Group], box: Box, size: float) -> list[Line]:
     x0, x1, top, bottom = box
     step = (bottom - top) / max(len(texts), 1)
     return [
-        Line(text, x0, x1, top + at * step, top + (at + 1) * step, size=size, columns=(x0, x1))
-        for at, text in enumerate(texts)
+        Line(text, x0, x1, top + row * step, top + (row + 1) * step, size=size, columns=(x0, x1))
+        for row, text in enumerate(texts)
     ]
 
 

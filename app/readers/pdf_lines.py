@@ -191,22 +191,22 @@ def _pieces(text: str, boxes: CharacterBoxes, suspects: Suspects, vocab: set[str
         # the end of a word, whose box is needed anyway
         middle = max(start, text.rfind(" ", start, (start + end) // 2) - 1)
         if boxes.is_level(start, middle, end):
-            found = _words(text, match, boxes, suspects, vocab)
+            lines = _words(text, match, boxes, suspects, vocab)
         else:
-            found = [
+            lines = [
                 piece
                 for part, angle in _by_angle(text, match, boxes)
                 for piece in (
                     _turned(text, part, angle, boxes, suspects) if angle else _words(text, part, boxes, suspects, vocab)
                 )
             ]
-        for piece in found:
+        for piece in lines:
             piece.text = cleaning.tidy(piece.text)
             piece.shown = boxes.shows(piece)
-        if found and text[match.end() : match.end() + 1] in (_CUT, "\x02"):
-            found[-1].text += "-"
-            found[-1].cut = True
-        pieces += found
+        if lines and text[match.end() : match.end() + 1] in (_CUT, "\x02"):
+            lines[-1].text += "-"
+            lines[-1].cut = True
+        pieces += lines
     return pieces
 
 
@@ -214,7 +214,7 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
     """Convert the run of text ``match`` to lines. It becomes several lines if it has wide gaps or several rows, or if
     only a part of it may be invisible.
     """
-    found: list[Line] = []
+    lines: list[Line] = []
     line: Line | None = None
     height = 0.0
     written = 0
@@ -230,13 +230,13 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         # most words have nothing but letters, none of them twice
         if not (word.isalpha() and word.isascii() and (end - start <= _PAIR or word[0] != word[1])):
             word, doubled = _as_printed(word, start, box, boxes)
-        if not found and RAISED.match(word):
+        if not lines and RAISED.match(word):
             word = raised_anew(text, start, word, boxes)
         if line is not None and x0 < line.x1 - TOUCH * height and _stands_there(line, word, x0, top):
             written = end
             line.doubled += end - start
             continue
-        if not found:
+        if not lines:
             whole = suspects.doubt_of_all(boxes.pdfium_number(start), boxes.pdfium_number(match.end() - 1), box)
         doubt = suspects.doubt(start if numbers is None else numbers[start], box) if whole is None else whole
         gap = 0.0 if line is None else x0 - line.x1 if x0 >= line.x1 else _gap(line, x0, x1)
@@ -250,14 +250,14 @@ def _words(text: str, match: re.Match[str], boxes: CharacterBoxes, suspects: Sus
         ):
             line = Line(word, x0, x1, top, bottom, size=bottom - top, doubt=doubt, words=[(word, x0, x1)])
             line.monospaced = suspects.is_monospaced
-            found.append(line)
+            lines.append(line)
         else:
             _append(line, (text[written:start] or " ") + word, gap, (word, x0, x1), (top, bottom))
         height = line.height
         if doubled:
             line.doubled += doubled
         written = end
-    return found
+    return lines
 
 
 def _by_angle(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterator[tuple[re.Match[str], float]]:
@@ -280,7 +280,7 @@ def _by_angle(text: str, match: re.Match[str], boxes: CharacterBoxes) -> Iterato
 def _turned(text: str, match: re.Match[str], angle: float, boxes: CharacterBoxes, suspects: Suspects) -> list[Line]:
     """Convert a run of text at an angle to lines. A word that does not stand behind the word before begins a line."""
     across, down = math.cos(angle), math.sin(angle)
-    found: list[Line] = []
+    lines: list[Line] = []
     end = level = 0.0
     for word in WORD.finditer(text, match.start(), match.end()):
         first, last = (boxes.span(at, at) for at in (word.start(), word.end() - 1))
@@ -291,16 +291,16 @@ def _turned(text: str, match: re.Match[str], angle: float, boxes: CharacterBoxes
         size = tall if abs(across) > _UPRIGHT else wide if abs(down) > _UPRIGHT else max(wide, tall)
         (x0, y0), (x1, y1) = (((one[0] + one[1]) / 2, (one[2] + one[3]) / 2) for one in (first, last))
         begins, ends, place = x0 * across + y0 * down, x1 * across + y1 * down, y0 * across - x0 * down
-        if found and abs(place - level) < size / 2 and -size < begins - end < _TAB * size + size:
-            line = found[-1]
+        if lines and abs(place - level) < size / 2 and -size < begins - end < _TAB * size + size:
+            line = lines[-1]
             line.text += f" {word[0]}"
             line.x0, line.x1 = min(line.x0, box[0]), max(line.x1, box[1])
             line.top, line.bottom = min(line.top, box[2]), max(line.bottom, box[3])
         else:
             doubt = suspects.doubt(boxes.pdfium_number(word.start()), box)
-            found.append(Line(word[0], *box, size=size, doubt=doubt, angle=angle))
+            lines.append(Line(word[0], *box, size=size, doubt=doubt, angle=angle))
         end, level = ends, place
-    return found
+    return lines
 
 
 def _sideways_tables(pieces: list[Line]) -> list[list[Line]]:
@@ -439,12 +439,12 @@ def _parted(
         for letters in _LETTERS.finditer(text, start, end):
             if letters[0] in vocab:
                 continue
-            at = boxes.wide_gap(*letters.span())
-            if at is None:
+            next_start = boxes.wide_gap(*letters.span())
+            if next_start is None:
                 vocab.add(letters[0])
             else:
-                yield start, at
-                start = at
+                yield start, next_start
+                start = next_start
         if start == word.start() and not figures:  # the same figures may be one number here and two elsewhere
             vocab.add(printed)
         yield start, end
@@ -547,19 +547,22 @@ def _from_above(lines: list[Line]) -> list[Line]:
     if len(blocks) < 2 or len(blocks) > _MOST_BLOCKS:
         return lines
     above = [
-        {at for at, other in enumerate(boxes) if at != here and _is_above(other, box)} for here, box in enumerate(boxes)
+        {number for number, other in enumerate(boxes) if number != here and _is_above(other, box)}
+        for here, box in enumerate(boxes)
     ]
     for here, box in enumerate(boxes):
         above[here].update(
-            at for at in range(here + 1, len(boxes)) if _is_left_column(blocks[at], boxes[at], blocks[here], box)
+            number
+            for number in range(here + 1, len(boxes))
+            if _is_left_column(blocks[number], boxes[number], blocks[here], box)
         )
     if len(blocks[0]) <= _FOOTER and all(_ends_before(box, boxes[0]) for box in boxes[1:]):
         above[0] = set(range(1, len(blocks)))
-    if not any(one > at for at, some in enumerate(above) for one in some):
+    if not any(one > number for number, some in enumerate(above) for one in some):
         return lines
     order: dict[int, None] = {}
-    for at in range(len(blocks)):
-        waiting = [at]
+    for number in range(len(blocks)):
+        waiting = [number]
         # A block comes after all blocks above it. Blocks keep their order if they are above each other, as A above B, B
         # above C, and C above A.
         while waiting:
@@ -569,7 +572,7 @@ def _from_above(lines: list[Line]) -> list[Line]:
                 order[waiting.pop()] = None
             else:
                 waiting.append(before)
-    return [line for at in order for line in blocks[at]]
+    return [line for number in order for line in blocks[number]]
 
 
 def _blocks(lines: Sequence[Line]) -> list[list[Line]]:
@@ -736,12 +739,14 @@ def _gutters(gaps: list[tuple[float, float]]) -> list[float]:
 
 def _right_to_left(lines: list[Line]) -> bool:
     signs = "".join(line.text for line in lines[:60])
-    found = len(RTL.findall(signs))
-    return found > 0 and found > sum(map(str.isalpha, signs)) / 2
+    rtl_count = len(RTL.findall(signs))
+    return rtl_count > 0 and rtl_count > sum(map(str.isalpha, signs)) / 2
 
 
 def _vertical(pieces: list[Line]) -> list[Line]:
     """Return the lines of a page with vertical text, such as Japanese, one below another as if they were horizontal."""
     kept = [piece for piece in pieces if piece.text]
     height = 1.0
-    return [Line(piece.text, 0.0, float(len(piece.text)), 3.0 * at, 3.0 * at + height) for at, piece in enumerate(kept)]
+    return [
+        Line(piece.text, 0.0, float(len(piece.text)), 3.0 * row, 3.0 * row + height) for row, piece in enumerate(kept)
+    ]

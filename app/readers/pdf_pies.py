@@ -104,11 +104,11 @@ def pies(pieces: list[Line], page: pdfium.PdfPage, paths: Sequence[Path]) -> lis
     ]
     if len(large) < 2 or page.get_rotation() or not any(_is_size(one) or "%" in one.text for one in pieces):
         return []
-    found = []
+    charts = []
     for pie in _pies(list(_slices(page, large))):
         rows = _rows(pieces, pie, page, paths)
-        found += [rows] if rows else []
-    return found
+        charts += [rows] if rows else []
+    return charts
 
 
 def _slices(page: pdfium.PdfPage, paths: Sequence[Path]) -> Iterator[_Slice]:
@@ -117,9 +117,9 @@ def _slices(page: pdfium.PdfPage, paths: Sequence[Path]) -> Iterator[_Slice]:
         pdf_calls.draw_mode(item, addressof(mode), addressof(stroke))
         if mode.value == raw.FPDF_FILLMODE_NONE:
             continue
-        found = _slice(item, turn)
-        if found is not None:
-            yield found
+        part = _slice(item, turn)
+        if part is not None:
+            yield part
 
 
 def _slice(item: int, turn: Turn) -> _Slice | None:
@@ -264,7 +264,7 @@ def _rows(pieces: list[Line], pie: Sequence[_Slice], page: pdfium.PdfPage, paths
     gone = {id(whole) for part, whole in parted if any(part is one for one in taken)}
     pieces[:] = [piece for piece in pieces if id(piece) not in gone]
     x, y, radius = pie[0].x, pie[0].y, pie[0].radius
-    groups = [Group(float(at), x, text) for at, text in enumerate(texts)]
+    groups = [Group(float(row), x, text) for row, text in enumerate(texts)]
     return as_rows(groups, (x - radius, x + radius, y - radius, y + radius), numbers[0].size)
 
 
@@ -296,14 +296,14 @@ def _is_over(piece: Line, number: Line) -> bool:
 
 def _stacks(pieces: Sequence[Line]) -> list[list[Line]]:
     """Join the lines of each label, which stand one below the other. A number is the last of them."""
-    found: list[list[Line]] = []
+    stacks: list[list[Line]] = []
     for one in sorted(pieces, key=lambda one: one.top):
-        above = next((some for some in found if _is_over(some[-1], one) and not _is_size(some[-1])), None)
+        above = next((some for some in stacks if _is_over(some[-1], one) and not _is_size(some[-1])), None)
         if above is None:
-            found.append([one])
+            stacks.append([one])
         else:
             above.append(one)
-    return found
+    return stacks
 
 
 def _said(pieces: Sequence[Line]) -> str:
@@ -338,14 +338,14 @@ def _box(pieces: Sequence[Line]) -> Box:
 
 def _nearest(pie: Sequence[_Slice], labels: Sequence[list[Line]]) -> dict[int, list[Line]]:
     """Return the name of each slice: the only one that is nearer to it than to any other slice."""
-    found: dict[int, list[list[Line]]] = {}
+    names: dict[int, list[list[Line]]] = {}
     for label in labels:
         row = [part.aside(_box(label)) for part in pie]
         height = label[0].height
         first, second = sorted([*row, math.inf])[:2]
         if first <= _ASIDE * height and second - first >= _NEARER * height:
-            found.setdefault(row.index(first), []).append(label)
-    return {at: some[0] for at, some in found.items() if len(some) == 1}
+            names.setdefault(row.index(first), []).append(label)
+    return {at: some[0] for at, some in names.items() if len(some) == 1}
 
 
 def _fitting(pie: Sequence[_Slice], numbers: Sequence[list[Line]]) -> dict[int, list[Line]]:
@@ -360,11 +360,11 @@ def _fitting(pie: Sequence[_Slice], numbers: Sequence[list[Line]]) -> dict[int, 
         for at, part in enumerate(pie)
         if part.fits(value, total)
     )
-    found: dict[int, int] = {}
+    given: dict[int, int] = {}
     for away, of, at in pairs:
-        if away < math.inf and at not in found and of not in found.values():
-            found[at] = of
-    return {at: numbers[of] for at, of in found.items()}
+        if away < math.inf and at not in given and of not in given.values():
+            given[at] = of
+    return {at: numbers[of] for at, of in given.items()}
 
 
 def _legend(
@@ -372,7 +372,7 @@ def _legend(
 ) -> dict[int, list[Line]]:
     """Return the names of a legend, which has them beside the colours of the slices; {} if not all of them."""
     colours = {one.colour: at for at, one in enumerate(pie)}
-    turn, found = turned(page), dict[int, list[Line]]()
+    turn, names = turned(page), dict[int, list[Line]]()
     if len(colours) < len(pie):
         return {}
     for item, *edges in paths[:_MOST_PATHS]:
@@ -382,5 +382,5 @@ def _legend(
         y = (top + bottom) / 2
         beside = [one for one in pieces if one.top < y < one.bottom and 0 < one.x0 - x1 < _SWATCH * one.height]
         if beside and bottom - top < _SWATCH * beside[0].height:
-            found.setdefault(at, [min(beside, key=lambda one: one.x0)])
-    return found if len(found) == len(pie) else {}
+            names.setdefault(at, [min(beside, key=lambda one: one.x0)])
+    return names if len(names) == len(pie) else {}

@@ -85,28 +85,28 @@ def small_shapes(page: pdfium.PdfPage, paths: Sequence[Path]) -> Shapes:
     """Find possible bullets, checkboxes and fraction bars among the drawn objects of a page. On a rotated page, return
     no shapes.
     """
-    found = Shapes()
+    shapes = Shapes()
     if page.get_rotation():
-        return found
+        return shapes
     turn = turned(page)
     ground: Path | None = None
     for at, path in enumerate(paths[:_MOST]):
         _, x0, y0, x1, y1 = path
         width, height = x1 - x0, y1 - y0
         if ground is not None and _is_box(ground, path):
-            found.boxes.append((turn(x0, y0, x1, y1), at + 1 < len(paths) and _is_tick(paths[at + 1], path)))
+            shapes.boxes.append((turn(x0, y0, x1, y1), at + 1 < len(paths) and _is_tick(paths[at + 1], path)))
         ground = path if _BOX[0] < width < _BOX[1] and abs(width - height) < _FRAME * width else None
         if height < _BAR_HEIGHT and max(_BAR[0], _FLAT * height) < width < _BAR[1]:
-            found.bars.append(turn(x0, y0, x1, y1))
+            shapes.bars.append(turn(x0, y0, x1, y1))
         elif _DOT[0] < height < _DOT[1] and abs(width - height) < _ROUND * height:
-            found.dots.append(turn(x0, y0, x1, y1))
-    ends = Counter((round(x0), round(x1)) for x0, x1, *_ in found.bars if x1 - x0 > _WIDE_BAR)
-    found.bars = [bar for bar in found.bars if ends[round(bar[0]), round(bar[1])] < _RULES]
-    if len(found.bars) > _MOST_BARS:
-        found.bars.clear()
-    if len(found.dots) > _MOST_DOTS:
-        found.dots.clear()
-    return found
+            shapes.dots.append(turn(x0, y0, x1, y1))
+    ends = Counter((round(x0), round(x1)) for x0, x1, *_ in shapes.bars if x1 - x0 > _WIDE_BAR)
+    shapes.bars = [bar for bar in shapes.bars if ends[round(bar[0]), round(bar[1])] < _RULES]
+    if len(shapes.bars) > _MOST_BARS:
+        shapes.bars.clear()
+    if len(shapes.dots) > _MOST_DOTS:
+        shapes.dots.clear()
+    return shapes
 
 
 def _is_box(ground: Path, frame: Path) -> bool:
@@ -183,18 +183,18 @@ def _mark_words(piece: Line, boxes: CharacterBoxes, bars: Sequence[tuple[float, 
             spans[-1] = (spans[-1][0], max(x1, spans[-1][1]), y)
         else:
             spans.append((x0, x1, y))
-    found: list[tuple[int, int]] = []  # the first and the last word under each line
+    runs: list[tuple[int, int]] = []  # the first and the last word under each line
     for x0, x1, y in spans:
         under = [at for at, (_, left, right) in enumerate(piece.words) if x0 < (left + right) / 2 < x1]
         if not under or sum(map(str.isalnum, "".join(piece.words[at][0] for at in under))) < _STRUCK_LETTERS:
             continue
         start, end = piece.words[under[0]][1], piece.words[under[-1]][2]
         if max(abs(start - x0), abs(end - x1)) < _STRUCK_REACH * piece.height and boxes.are_crossed(x0, x1, y):
-            found.append((under[0], under[-1]))
-    if not found:
+            runs.append((under[0], under[-1]))
+    if not runs:
         return
     texts = [cleaning.tidy(word) for word, _, _ in piece.words]
-    for first, last in found:
+    for first, last in runs:
         texts[first] = struck.MARK + texts[first]
         texts[last] += struck.MARK
     place, parts = 0, []
@@ -226,11 +226,11 @@ def with_fractions(text: str, boxes: CharacterBoxes, bars: Sequence[Box]) -> str
     """Return the text of a page with each fraction written on one line, such as "1/4". Renumber ``boxes`` to match the
     new text.
     """
-    found = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
-    if not found:
+    fractions = sorted(filter(None, (_fraction(text, boxes, bar) for bar in bars)), key=lambda one: one.start)
+    if not fractions:
         return text
     new = NewText(text)
-    for one in found:
+    for one in fractions:
         if one.start < new.at:
             continue
         if one.joins[0]:

@@ -149,9 +149,9 @@ def _rows_from_the_right(text: str, boxes: CharacterBoxes) -> str:
     """Rebuild the rows of a right-to-left page from the positions of its characters, because their order in ``text`` is
     wrong.
     """
-    found = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
+    characters = [(box, at) for at, sign in enumerate(text) if not sign.isspace() and (box := boxes.span(at, at))]
     rows: list[list[tuple[Box, int]]] = []
-    for box, at in sorted(found, key=lambda each: each[0][2]):
+    for box, at in sorted(characters, key=lambda each: each[0][2]):
         last = rows[-1][0][0] if rows else None
         overlap = min(last[3], box[3]) - max(last[2], box[2]) if last else 0.0
         if last and overlap > _SAME_ROW * min(last[3] - last[2], box[3] - box[2]):
@@ -472,9 +472,9 @@ class CharacterBoxes:
             numbers: for each new index, the previous index of the character.
             places: new boxes of characters that have moved, keyed by new index.
         """
-        self.numbers = numbers if self.numbers is None else [self.numbers[at] for at in numbers]
+        self.numbers = numbers if self.numbers is None else [self.numbers[old] for old in numbers]
         self._ascends = self.numbers == sorted(self.numbers) and bool(numbers)
-        moved = {new: self._moved[at] for new, at in enumerate(numbers) if at in self._moved} if self._moved else {}
+        moved = {new: self._moved[old] for new, old in enumerate(numbers) if old in self._moved} if self._moved else {}
         self._moved = {**moved, **(places or {})}
         self._known = dict(self._moved)
 
@@ -482,10 +482,10 @@ class CharacterBoxes:
         """Return the index of the character at a point of an unrotated page; None if there is none. The character may
         be off by the tolerances, in points. If it has been replaced, return the index of what replaces it.
         """
-        at: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, tolerance_x, tolerance_y)
-        if at < 0 or self.numbers is None:
-            return at if at >= 0 else None
-        return bisect_right(self.numbers, at) - 1 if self._ascends and at >= self.numbers[0] else None
+        number: int = raw.FPDFText_GetCharIndexAtPos(self._raw, x + self._left, self._top - y, tolerance_x, tolerance_y)
+        if number < 0 or self.numbers is None:
+            return number if number >= 0 else None
+        return bisect_right(self.numbers, number) - 1 if self._ascends and number >= self.numbers[0] else None
 
     def pdfium_number(self, index: int) -> int:
         return index if self.numbers is None else self.numbers[index]
@@ -555,20 +555,20 @@ class CharacterBoxes:
         """Whether a horizontal line on an unrotated page runs through the ink of most characters along it, not below
         or above their ink.
         """
-        found = crossed = 0
+        inked = crossed = 0
         up = self._top - y
         for step in range(1, _STEPS):
             left = _STEPS - step
-            if crossed + left <= _MOSTLY * (found + left) or (left < _STEPS / 2 and not found):
+            if crossed + left <= _MOSTLY * (inked + left) or (left < _STEPS / 2 and not inked):
                 return False  # not even if all of the rest were crossed, or it runs where there is no text
             x = self._left + x0 + (x1 - x0) * step / _STEPS
-            at = raw.FPDFText_GetCharIndexAtPos(self._raw, x, up, 1.0, 1.0)
-            if at >= 0 and raw.FPDFText_GetCharBox(self._raw, at, *self._edge_refs):
+            number = raw.FPDFText_GetCharIndexAtPos(self._raw, x, up, 1.0, 1.0)
+            if number >= 0 and raw.FPDFText_GetCharBox(self._raw, number, *self._edge_refs):
                 _, _, low, high = (edge.value for edge in self._edges)
                 edge = _MIDDLE * (high - low)
-                found += high > low
+                inked += high > low
                 crossed += low + edge < up < high - edge
-        return crossed > _MOSTLY * found
+        return crossed > _MOSTLY * inked
 
     @property
     def upright(self) -> bool:
@@ -584,8 +584,8 @@ class CharacterBoxes:
             return True
         _, _, top, bottom = first
         reach = _SAME_ROW * (bottom - top)
-        for at in (middle, end - 1):
-            box = self._one(at)
+        for index in (middle, end - 1):
+            box = self._one(index)
             if box is not None and (not -reach <= box[3] - bottom <= reach or box[0] < first[0]):
                 return False
         return True
@@ -607,15 +607,15 @@ class CharacterBoxes:
         whole = self.span(start, end - 1)
         if whole is None or whole[3] - whole[2] < _STACKED * (whole[1] - whole[0]):
             return []
-        found = []
-        for at in range(start + 1, end):
-            above, below = self._one(at - 1), self._one(at)
+        starts = []
+        for index in range(start + 1, end):
+            above, below = self._one(index - 1), self._one(index)
             if above is None or below is None:
                 continue
             under = below[2] >= above[3] - SAME_PLACE * (above[3] - above[2]) and below[0] < above[1]
-            if under and abs(raw.FPDFText_GetCharAngle(self._raw, self.pdfium_number(at))) < _LEVEL:
-                found.append(at)
-        return found
+            if under and abs(raw.FPDFText_GetCharAngle(self._raw, self.pdfium_number(index))) < _LEVEL:
+                starts.append(index)
+        return starts
 
     def wide_gap(self, start: int, end: int) -> int | None:
         """Return the index of the letter before which a word lacks a space; None if no space is missing. A space is
@@ -651,31 +651,31 @@ class CharacterBoxes:
         whole = self.span(start, end - 1)
         if whole is None or whole[1] - whole[0] < (_NARROWEST * (end - start) + _FAR / 2) * (whole[3] - whole[2]):
             return []
-        found = []
+        starts = []
         before = self._one(start)
-        for at in range(start + 1, end):
-            here = self._one(at)
+        for index in range(start + 1, end):
+            here = self._one(index)
             gap = max(here[0] - before[1], before[0] - here[1]) if here is not None and before is not None else 0.0
             if here is not None and gap > _FAR * (here[3] - here[2]):
-                found.append(at)
+                starts.append(index)
             before = here
-        return found
+        return starts
 
     def _one(self, index: int) -> Box | None:
         known = self._known
         if index in known:
             return known[index]
         number = index if self.numbers is None else self.numbers[index]
-        found: Box | None = None
+        box: Box | None = None
         if pdf_calls.loose_box(self._text, number, self._place):
             x0, y1, x1, y0 = self._sides.tolist()
             if self._rotation:
-                found = self._turned(x0, x1, y0, y1)
+                box = self._turned(x0, x1, y0, y1)
             else:
                 left, high = x0 - self._left, self._top - y1
-                found = left, left + (x1 - x0), high, high + (y1 - y0)
-        known[index] = found
-        return found
+                box = left, left + (x1 - x0), high, high + (y1 - y0)
+        known[index] = box
+        return box
 
     def _turned(self, x0: float, x1: float, y0: float, y1: float) -> Box:
         """Return the box on the page as displayed, which is rotated, of a box of the file."""

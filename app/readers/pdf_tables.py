@@ -96,12 +96,12 @@ def with_tables(pieces: Sequence[Line], rules: Callable[[], Rules], drawings: in
     """
     drawn = rules() if drawings >= _FEWEST_DRAWINGS else None
     shown = [piece for piece in pieces if piece.shown]
-    found = drawn_tables(shown, pdf_grids.grids(drawn)) if drawn is not None else {}
+    tables = drawn_tables(shown, pdf_grids.grids(drawn)) if drawn is not None else {}
     result: list[Line] = []
     run: list[Line] = []
     for piece in shown:
-        if id(piece) in found:
-            result += _plain_tables(run, drawn or Rules()) + found[id(piece)]
+        if id(piece) in tables:
+            result += _plain_tables(run, drawn or Rules()) + tables[id(piece)]
             run = []
         else:
             run.append(piece)
@@ -122,7 +122,7 @@ def _plain_tables(pieces: Sequence[Line], drawn: Rules) -> list[Line]:
             continue
         made: dict[int, list[Line]] = {}
         taken: set[int] = set()
-        for some, lines in (found for part in _without_columns(rows) for found in _framed(part, drawn)):
+        for some, lines in (table for part in _without_columns(rows) for table in _framed(part, drawn)):
             inside = {origin[id(part)] for row in some for part in row}
             taken |= inside
             made[min(inside)] = lines
@@ -439,7 +439,7 @@ def _table(rows: list[list[Line]], rules: Rules, *, sure: bool = False) -> list[
     cells = levelled([cells_of(row, borders) for row in rows])
     grid = len(down) >= _GRID and len(floors) > 1 and any(x in walls for x in borders)
     if not grid:
-        kept = [x for at, x in enumerate(borders) if _is_column([bool(row[at + 1]) for row in cells])]
+        kept = [x for column, x in enumerate(borders) if _is_column([bool(row[column + 1]) for row in cells])]
         if kept != borders:
             borders, cells = kept, levelled([cells_of(row, kept) for row in rows])
     if not borders:
@@ -478,14 +478,14 @@ def _long(lines: Sequence[pdf_grids.Span], start: float, end: float, least: floa
     """Return the positions of the lines that have at least the length ``least`` between ``start`` and ``end``. Lines at
     nearly the same position are one.
     """
-    found: dict[float, float] = {}
+    lengths: dict[float, float] = {}
     last = -math.inf
     for place, one, two in sorted(lines):
         inside = min(two, end) - max(one, start)
         if inside > 0:
             last = last if place - last < SAME_RULE else place
-            found[last] = found.get(last, 0.0) + inside
-    return [place for place, length in found.items() if length >= least]
+            lengths[last] = lengths.get(last, 0.0) + inside
+    return [place for place, length in lengths.items() if length >= least]
 
 
 def _stripes(rows: Sequence[Sequence[Line]], height: float) -> list[float]:
@@ -622,7 +622,7 @@ def _crossed(rows: Sequence[Sequence[Line]], borders: Sequence[float]) -> int:
 
 def _only_goes_on(above: Cells, row: Cells) -> bool:
     """Whether a printed row is only a further line of one cell in the row ``above``, and not of its first cell."""
-    filled = [at for at, cell in enumerate(row) if cell]
+    filled = [column for column, cell in enumerate(row) if cell]
     if len(filled) != 1 or not filled[0] or not above[filled[0]]:
         return False
     piece, last = row[filled[0]][0], above[filled[0]][0]

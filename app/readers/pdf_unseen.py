@@ -55,13 +55,13 @@ class Suspects:
         self._layers = layers
         self.turn = turned(page)
         """Converts a place in the file to a place on the page."""
-        found = _drawn(page, self.turn)
-        self._objects, self.drawn, self.pictures = found.items, found.paths, found.pictures
-        self.fonts, self._has_forms = found.fonts, found.has_forms
-        large = (path for path in found.paths if path[3] - path[1] > _WIDE < path[4] - path[2])
-        self.boxes = found.groups + [self.turn(*path[1:]) for path in large]
+        drawn = _drawn(page, self.turn)
+        self._objects, self.drawn, self.pictures = drawn.items, drawn.paths, drawn.pictures
+        self.fonts, self._has_forms = drawn.fonts, drawn.has_forms
+        large = (path for path in drawn.paths if path[3] - path[1] > _WIDE < path[4] - path[2])
+        self.boxes = drawn.groups + [self.turn(*path[1:]) for path in large]
         """Boxes of the drawn groups and of the larger paths."""
-        self._covers = _in_bands(found.covers)
+        self._covers = _in_bands(drawn.covers)
         self._text = pdf_calls.handle(text_page.raw)
         parts = (c_uint * 4)()
         self._places = [addressof(parts) + sizeof(c_uint) * at for at in range(4)]
@@ -120,7 +120,7 @@ class Suspects:
         """Positions of the page's objects in the drawing order. Computed on first use, because a page without covering
         objects and hidden layers does not need them.
         """
-        return {item: at for at, item in enumerate(self._objects)}
+        return {item: position for position, item in enumerate(self._objects)}
 
     def _clip_of(self, piece: int) -> Box | None:
         """Return the box outside of which the text object ``piece`` is not drawn; None if all of it is drawn. A form
@@ -228,35 +228,35 @@ def _drawn(page: pdfium.PdfPage, turn: Turn) -> _Drawn:
     handle, get = pdf_calls.handle(page.raw), pdf_calls.page_object
     items = [get(handle, at) for at in range(min(raw.FPDFPage_CountObjects(page.raw), MOST_OBJECTS))]
     kinds = list(map(pdf_calls.kind_of, items))
-    found = _Drawn(items)
+    drawn = _Drawn(items)
     edges, mode, stroke = pdf_calls.Floats(4), c_int(), c_int()
     text, path, image, form = _KINDS
     others = [at for at, kind in enumerate(kinds) if kind != text]  # most objects are pieces of text
-    found.fonts.update(map(pdf_calls.font_of, (item for item, kind in zip(items, kinds, strict=True) if kind == text)))
+    drawn.fonts.update(map(pdf_calls.font_of, (item for item, kind in zip(items, kinds, strict=True) if kind == text)))
     first = kinds.index(text) if len(others) < len(items) else len(items)
     for at in others:
         kind = kinds[at]
         if kind == form:
-            found.has_forms = True
-            found.fonts |= fonts_in(items[at])
-            found.pictures += images_in(items[at], turn)
+            drawn.has_forms = True
+            drawn.fonts |= fonts_in(items[at])
+            drawn.pictures += images_in(items[at], turn)
         if kind not in (path, image, form) or not pdf_calls.bounds(items[at], *edges.places):
             continue
         x0, y0, x1, y1 = edges.get()
         if kind == form:
-            found.groups.append(turn(x0, y0, x1, y1))
+            drawn.groups.append(turn(x0, y0, x1, y1))
             continue
         if kind == path:
-            found.paths.append((items[at], x0, y0, x1, y1))
+            drawn.paths.append((items[at], x0, y0, x1, y1))
         else:
-            found.pictures.append((items[at], turn(x0, y0, x1, y1)))
-        if at > first and x1 - x0 > THIN < y1 - y0 and len(found.covers) < _MOST_COVERS:
+            drawn.pictures.append((items[at], turn(x0, y0, x1, y1)))
+        if at > first and x1 - x0 > THIN < y1 - y0 and len(drawn.covers) < _MOST_COVERS:
             if kind == path:
                 pdf_calls.draw_mode(items[at], addressof(mode), addressof(stroke))
                 if mode.value == raw.FPDF_FILLMODE_NONE:
                     continue
-            found.covers.append((at, turn(x0, y0, x1, y1)))
-    return found
+            drawn.covers.append((at, turn(x0, y0, x1, y1)))
+    return drawn
 
 
 def has_image(page: pdfium.PdfPage) -> bool:

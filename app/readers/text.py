@@ -181,8 +181,8 @@ def _names(text: str) -> tuple[str, str]:
     """Return title and author as the start of the text states them, like the files of Project Gutenberg; "" if it
     states none.
     """
-    found = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
-    return (found["title"], found.get("author", "")) if "title" in found else ("", "")
+    facts = {match[1].casefold(): match[2] for match in _GUTENBERG.finditer(text[:4000])}
+    return (facts["title"], facts.get("author", "")) if "title" in facts else ("", "")
 
 
 def _front_matter(text: str) -> tuple[str, str, str]:
@@ -194,10 +194,10 @@ def _front_matter(text: str) -> tuple[str, str, str]:
     match = _FRONT_MATTER.match(text)
     if match is None:
         return "", "", text
-    found = {key.casefold(): value.strip("\"' []") for key, value in _SETTING.findall(match[2])}
+    settings = {key.casefold(): value.strip("\"' []") for key, value in _SETTING.findall(match[2])}
     others = [row.rstrip() for row in _SETTING.sub("", match[2]).split("\n") if row.strip()]
     kept = "  \n".join(others) + "\n\n" if others else ""
-    return found.get("title", ""), found.get("author", ""), kept + text[match.end() :]
+    return settings.get("title", ""), settings.get("author", ""), kept + text[match.end() :]
 
 
 def plain_chapters(text: str, progress: Callable[[], None] = lambda: None) -> list[Chapter]:
@@ -229,12 +229,12 @@ def flowed(text: str) -> str:
 
 def _headings(paragraphs: list[str]) -> dict[int, str]:
     """Return the chapter headings as paragraph index -> title. Leave out the entries of a table of contents."""
-    found = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
-    if len(found) < 2:
-        found.update(_counted(paragraphs))
-    keys = {at: " ".join(_first_line(text).casefold().split()) for at, text in found.items()}
+    headings = {at: paragraph for at, paragraph in enumerate(paragraphs) if _is_heading(paragraph)}
+    if len(headings) < 2:
+        headings.update(_counted(paragraphs))
+    keys = {at: " ".join(_first_line(text).casefold().split()) for at, text in headings.items()}
     later: Counter[str] = Counter(keys.values())
-    order = sorted(found)
+    order = sorted(headings)
     runs: list[list[int]] = []
     for at in order:
         between = sum(map(len, paragraphs[runs[-1][-1] + 1 : at])) if runs else _NOTHING
@@ -255,17 +255,17 @@ def _headings(paragraphs: list[str]) -> dict[int, str]:
 
 def _counted(paragraphs: list[str]) -> dict[int, str]:
     """Return the headings that start with a number, if the numbers count from 1 and have enough text between them."""
-    found: dict[int, str] = {}
+    headings: dict[int, str] = {}
     wanted = 1
     for at, text in enumerate(paragraphs):
         match = _COUNTED.match(text) if len(text) <= _LONGEST_HEADING else None
         if match and number_value(match[1].casefold()) == wanted:
-            found[at] = text
+            headings[at] = text
             wanted += 1
-    if len(found) < _CONTENTS_RUN:
+    if len(headings) < _CONTENTS_RUN:
         return {}
-    first, last = min(found), max(found)
-    return found if sum(map(len, paragraphs[first:last])) > _COUNTED_LENGTH * (len(found) - 1) else {}
+    first, last = min(headings), max(headings)
+    return headings if sum(map(len, paragraphs[first:last])) > _COUNTED_LENGTH * (len(headings) - 1) else {}
 
 
 def _first_line(text: str) -> str:
@@ -348,12 +348,12 @@ def _lines(rows: list[str], hanging: bool) -> list[Line]:
     """
     rows = [row for row in rows if row.strip()]
     indents = [float(len(row) - len(row.lstrip())) for row in rows]
-    found = []
+    converted = []
     for at, (row, indent) in enumerate(zip(rows, indents, strict=True)):
         end = indent + len(row.strip())
         start = indents[1] if hanging and len(rows) > 1 else indent
-        found.append(Line(" ".join(row.split()), min(start, end - 1), end, float(at), at + 1.0))
-    return found
+        converted.append(Line(" ".join(row.split()), min(start, end - 1), end, float(at), at + 1.0))
+    return converted
 
 
 def markdown_blocks(text: str) -> list[Block]:

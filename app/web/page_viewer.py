@@ -152,10 +152,10 @@ class PageViewer:
         tables = _tables(page.text, self._marked(request, page))
         rows = [_around(page.text, start, end) for table in tables for start, end in table.rows]
         every = self._pictures.find(path, own.number, passages + rows, password)
-        found, placed = every[: len(passages)], iter(every[len(passages) :])
-        of = [at for at, rectangles in enumerate(found) for _ in rectangles]
+        marked, placed = every[: len(passages)], iter(every[len(passages) :])
+        of = [number for number, rectangles in enumerate(marked) for _ in rectangles]
         outlines = [_outline(table, [next(placed) for _ in table.rows]) for table in tables]
-        shown = {"marks": [box for rectangles in found for box in rectangles], "of": of}
+        shown = {"marks": [box for rectangles in marked for box in rectangles], "of": of}
         return JSONResponse(shown | {"tables": [outline for outline in outlines if outline]})
 
     def words(self, request: Request) -> Response:
@@ -253,13 +253,13 @@ class PageViewer:
         if not (turn.isdecimal() and chip.isdecimal() and len(turn + chip) <= MOST_DIGITS):
             return []
         record, length = self._notes(int(turn)), len(page.text)
-        found, cited = messages.marks(record, int(chip)), messages.card(record, int(chip))
+        marks, cited = messages.marks(record, int(chip)), messages.card(record, int(chip))
         of = _own(*self._open(), page)
         if cited is None or cited["of"] not in ("", of.sha256):
             return []
         if record.get("from_notes"):  # a citation of notes has offsets in the notes' text, not in the page's text
-            return self._noted(page, cited["extract"]["hit"]) if found and found[0][0] == of.number else []
-        return [(start, end) for number, start, end in found if number == of.number and 0 <= start < end <= length]
+            return self._noted(page, cited["extract"]["hit"]) if marks and marks[0][0] == of.number else []
+        return [(start, end) for number, start, end in marks if number == of.number and 0 <= start < end <= length]
 
     def _noted(self, page: Page, words: str) -> list[tuple[int, int]]:
         """Return the spans of a page to mark for ``words``, which a citation of notes quotes. If the page lacks
@@ -326,21 +326,21 @@ def _tables(text: str, marks: Sequence[tuple[int, int]]) -> list[_Table]:
     lines = [(line.start(), line.end()) for line in re.finditer(r"[^\n]*", text) if line.group() or not line.start()]
     is_row = [_BAR in text[start:end] for start, end in lines]
     tables: list[_Table] = []
-    at = 0
-    while at < len(lines):
-        if not is_row[at]:
-            at += 1
+    first = 0
+    while first < len(lines):
+        if not is_row[first]:
+            first += 1
             continue
-        last = at
+        last = first
         while any(is_row[last + 1 : last + 3]) and _follow(text, lines[last : last + 3]):
             last += 1 if is_row[last + 1] else 2
-        rows = tuple(lines[at : last + 1])
+        rows = tuple(lines[first : last + 1])
         hit = frozenset(
             row for row, (start, end) in enumerate(rows) if any(start < stop and begin < end for begin, stop in marks)
         )
         if hit and len(rows) > 1:
             tables.append(_Table(rows[:_MOST_ROWS], hit))
-        at = last + 1
+        first = last + 1
     return tables
 
 
@@ -354,7 +354,7 @@ def _outline(table: _Table, places: Sequence[Sequence[Rectangle]]) -> View | Non
     """Return the rectangle of a table on the page's picture, and the rectangles of its marked rows. None if fewer than
     two rows were found on the picture.
     """
-    boxes = {row: _union(found) for row, found in enumerate(places) if found}
+    boxes = {row: _union(rectangles) for row, rectangles in enumerate(places) if rectangles}
     if len(boxes) < 2:
         return None
     whole = _union(list(boxes.values()))

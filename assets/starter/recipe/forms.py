@@ -100,10 +100,10 @@ def who(clause: Clause, rng: random.Random) -> Made:
 
 
 def what_object(clause: Clause, rng: random.Random) -> Made:
-    found = _OBJECT.match(trimmed(clause.rest))
-    if not clause.base or not found or clause.base in ("say", "be"):
+    match = _OBJECT.match(trimmed(clause.rest))
+    if not clause.base or not match or clause.base in ("say", "be"):
         return None
-    return f"What {clause.asked}{spoken_of(found[2])}?", f"It was {found[1]}."
+    return f"What {clause.asked}{spoken_of(match[2])}?", f"It was {match[1]}."
 
 
 def what_done(clause: Clause, rng: random.Random) -> Made:
@@ -116,45 +116,45 @@ def what_done(clause: Clause, rng: random.Random) -> Made:
 
 
 def where(clause: Clause, rng: random.Random) -> Made:
-    found = _PLACE.match(trimmed(clause.rest, 16))
-    if not found or not (found[4] or found[3] in PLACES):
+    match = _PLACE.match(trimmed(clause.rest, 16))
+    if not match or not (match[4] or match[3] in PLACES):
         return None
-    head = found[1].strip()
+    head = match[1].strip()
     if not head and not clause.base and clause.verb not in ("was", "were", "is", "are"):
         return None
-    place = found[2][0].upper() + found[2][1:]
+    place = match[2][0].upper() + match[2][1:]
     return f"Where {clause.asked} {spoken_of(head)}".strip() + "?", f"{place}."
 
 
 def when(clause: Clause, rng: random.Random) -> Made:
-    found = TIME.search(clause.rest)
-    if not found:
+    match = TIME.search(clause.rest)
+    if not match:
         return None
-    part = trimmed(clause.rest.replace(found[0], "", 1))
+    part = trimmed(clause.rest.replace(match[0], "", 1))
     if not part:
         return None
-    time = found[1][0].upper() + found[1][1:].rstrip()
+    time = match[1][0].upper() + match[1][1:].rstrip()
     return f"When {clause.asked} {spoken_of(part)}?", f"{time}."
 
 
 def why(clause: Clause, rng: random.Random) -> Made:
-    found = _REASON.match(clause.rest.rstrip('.!?”"'))
-    if not found:
+    match = _REASON.match(clause.rest.rstrip('.!?”"'))
+    if not match:
         return None
-    part = trimmed(found[1])
+    part = trimmed(match[1])
     if not part:
         return None
-    reason = trimmed(found[3], 20) or found[3]
-    return f"Why {clause.asked} {spoken_of(part)}?", f"{found[2][0].upper()}{found[2][1:]} {reason}."
+    reason = trimmed(match[3], 20) or match[3]
+    return f"Why {clause.asked} {spoken_of(part)}?", f"{match[2][0].upper()}{match[2][1:]} {reason}."
 
 
 def how_many(clause: Clause, rng: random.Random) -> Made:
-    found = _COUNTED.match(trimmed(clause.rest, 16)) or _COUNTED.search(trimmed(clause.rest, 16))
-    if not found:
+    match = _COUNTED.match(trimmed(clause.rest, 16)) or _COUNTED.search(trimmed(clause.rest, 16))
+    if not match:
         return None
-    number, things, tail = found.groups()
+    number, things, tail = match.groups()
     word = _MEASURES.get(things.split()[-1], f"How many {things}")
-    head = trimmed(clause.rest, 16)[: found.start()].strip()
+    head = trimmed(clause.rest, 16)[: match.start()].strip()
     words = " ".join(f"{word} {clause.asked} {head} {tail.strip()}".split())
     return f"{spoken_of(words)}?", f"{number[0].upper()}{number[1:]} {things}."
 
@@ -232,9 +232,9 @@ def asked_at(story: Story, place: tuple[int, int], question: str, behind: str = 
     if any(mark in words for mark in _MARKS):
         return Asked(question, answered(words, behind), form)
     wanted = _telling(question) | _telling(behind)
-    found = [word.start() for word in re.finditer(r"[A-Za-z0-9]+", words) if _stem(word[0]) in wanted]
-    close = (at for at, after in pairwise(found) if after - at < _CLOSE)
-    met = next(close, found[0] if found else 0)
+    starts = [word.start() for word in re.finditer(r"[A-Za-z0-9]+", words) if _stem(word[0]) in wanted]
+    close = (before for before, after in pairwise(starts) if after - before < _CLOSE)
+    met = next(close, starts[0] if starts else 0)
     if len(words[met:].split()) < SHORTEST_PASSAGE:
         further = next((other for other in story.sentences if end <= other[0] <= end + 1), None)
         more = story.text[end : further[1]] if further else ""
@@ -284,32 +284,32 @@ def clause_questions(story: Story, place: tuple[int, int], rng: random.Random) -
     if clause is None:
         return
     for form, make in CLAUSE_FORMS.items():
-        found = make(clause, rng)
-        if found is not None:
-            yield asked_at(story, place, varied(found[0], rng), found[1], form=form)
+        made = make(clause, rng)
+        if made is not None:
+            yield asked_at(story, place, varied(made[0], rng), made[1], form=form)
 
 
 def name_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
     """Make a question about a sentence that tells a name, such as "What was the ship called?"."""
     words = story.text[slice(*place)]
-    found = _CALLED.match(words)
-    if not found:
+    match = _CALLED.match(words)
+    if not match:
         return None
-    thing = spoken_of(found[1][0].lower() + found[1][1:]) if not story.is_name(found[1]) else found[1]
+    thing = spoken_of(match[1][0].lower() + match[1][1:]) if not story.is_name(match[1]) else match[1]
     kind = rng.choice(
         ("What was {t} called?", "What is the name of {t}?", "What was the name of {t}?", "What is {t} called?")
     )
-    return asked_at(story, place, varied(kind.format(t=thing), rng), f"The name is {found[2]}.", form="called")
+    return asked_at(story, place, varied(kind.format(t=thing), rng), f"The name is {match[2]}.", form="called")
 
 
 def speech_question(story: Story, place: tuple[int, int], rng: random.Random) -> Asked | None:
     """Make a question about spoken words: who said them, or what a speaker said."""
     words = story.text[slice(*place)]
-    found = _SAID.search(words)
-    if not found:
+    match = _SAID.search(words)
+    if not match:
         return None
-    speaker = found[2] or found[3]
-    said = found[1].split()
+    speaker = match[2] or match[3]
+    said = match[1].split()
     if speaker.split()[0] in ("He", "She", "They", "I", "It"):
         return None
     draw = rng.random()
@@ -326,7 +326,7 @@ def speech_question(story: Story, place: tuple[int, int], rng: random.Random) ->
             )
         )
         return Asked(kind.format(p=part), answered(words, f"It was {speaker}."), "who said")
-    topics = _rare(story, found[1])
+    topics = _rare(story, match[1])
     if draw < 0.8 and topics:
         kind = rng.choice(
             (
@@ -368,8 +368,10 @@ def thing_question(story: Story, place: tuple[int, int], rng: random.Random) -> 
 
 
 def _rare(story: Story, words: str) -> list[str]:
-    found = re.findall(r"\b[A-Za-z]{4,}\b", words)
-    return sorted({word for word in found[1:] if word.lower() not in STOP_WORDS and story.counts[word.lower()] <= 3})
+    long_words = re.findall(r"\b[A-Za-z]{4,}\b", words)
+    return sorted(
+        {word for word in long_words[1:] if word.lower() not in STOP_WORDS and story.counts[word.lower()] <= 3}
+    )
 
 
 SENTENCE_FORMS: tuple[Callable[[Story, tuple[int, int], random.Random], Asked | None], ...] = (
